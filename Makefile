@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make demo`, `make test`. The virtual environment is built once and rebuilt when it is stale.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+
+venv: $(STAMP)  ## build .venv with the exact versions of constraints.txt
+
+# torch goes first and alone: a resolver that meets it among others may prefer a CUDA build of several gigabytes.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "closelook needs Python 3.11 or newer; set PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: venv  ## run the whole job on the embedded default and say where the report is
+	$(BIN)/closelook run --config demo
+
+test: venv  ## run the tests
+	$(BIN)/python -m pytest
+
+lint: venv  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the virtual environment, caches and runs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

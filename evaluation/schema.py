@@ -1,0 +1,189 @@
+"""Every Parquet schema of the store, written once.
+
+A schema carries its name and version in its metadata. Writers pass it, readers call :func:`check`. Hive partition keys
+(``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+NAME_KEY, VERSION_KEY = b"closelook.schema", b"closelook.version"
+
+
+class SchemaMismatch(ValueError):
+    """A file was written under another schema, or another version of it."""
+
+
+def _schema(name: str, version: int, fields: list[tuple[str, pa.DataType, bool]]) -> pa.Schema:
+    """Fields are (column, type, nullable)."""
+    columns = [pa.field(column, kind, nullable=nullable) for column, kind, nullable in fields]
+    return pa.schema(columns, metadata={NAME_KEY: name.encode(), VERSION_KEY: str(version).encode()})
+
+
+_STR, _INT, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
+_SPANS = pa.list_(pa.list_(pa.int32()))  # [[start, end), ...] in characters of `text`
+
+#: Model-independent samples. `slot` is the character offset in `text` where the target word goes; `meta` is JSON.
+GENERIC = _schema(
+    "generic",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("source", _STR, False),
+        ("text", _STR, False),
+        ("slot", _INT, False),
+        ("target", _STR, False),
+        ("foil", _STR, True),
+        ("evidence", _SPANS, False),
+        ("scope", _SPANS, True),
+        ("meta", _STR, False),
+    ],
+)
+
+#: Rows that were left out, by either the sources (`stage` "source", `where` file:line), the annotators ("annotate") or a tokeniser ("view").
+REJECT = _schema(
+    "reject",
+    1,
+    [
+        ("sample_id", _STR, True),
+        ("stage", _STR, False),
+        ("reason", _STR, False),
+        ("where", _STR, True),
+        ("detail", _STR, True),
+    ],
+)
+
+#: Samples as one tokenizer sees them. Lists have `length` entries; `position` is where the model predicts.
+VIEW = _schema(
+    "view",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("input_ids", pa.list_(pa.int32()), False),
+        ("position", _INT, False),
+        ("target_id", _INT, False),
+        ("foil_id", _INT, True),
+        ("evidence_mask", pa.list_(_BOOL), False),
+        ("special_mask", pa.list_(_BOOL), False),
+        ("scope_mask", pa.list_(_BOOL), True),
+        ("length", _INT, False),
+    ],
+)
+
+
+def relevance_schema(dtype: pa.DataType) -> pa.Schema:
+    """Token relevance of one cell; `dtype` is float64 for models run in double precision, float32 otherwise."""
+    return _schema(
+        "relevance",
+        1,
+        [
+            ("sample_id", _STR, False),
+            ("explanation", _STR, False),  # contrastive | target | none
+            ("embedding", _STR, False),  # full | partial | none
+            ("relevance", pa.list_(dtype), False),  # [T], unpadded
+            ("explained", _FLOAT, False),
+            ("residual", _FLOAT, True),  # sum of relevance minus explained; null where a method promises no sum
+            ("logit_target", _FLOAT, False),
+            ("logit_foil", _FLOAT, True),
+        ],
+    )
+
+
+RELEVANCE = relevance_schema(pa.float32())
+RELEVANCE_DOUBLE = relevance_schema(pa.float64())
+
+#: Pooled head relevance, [L * H] with the layer as the slow index.
+HEADS = _schema(
+    "heads",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("explanation", _STR, False),
+        ("pooling", _STR, False),  # relu_dim | relu_token | none
+        ("relevance", pa.list_(pa.float32()), False),
+    ],
+)
+
+#: What a batch cost. `method` names the pass (one pass serves several methods); planner columns are null outside ALTI.
+RUNTIME = _schema(
+    "runtime",
+    1,
+    [
+        ("batch_id", _STR, False),
+        ("method", _STR, False),
+        ("stage", _STR, False),  # forward | backward | aggregate | method
+        ("length", _INT, False),  # padded length of the batch, tokens
+        ("batch", _INT, False),  # samples in the batch
+        ("wall_s", _FLOAT, False),
+        ("peak_bytes", pa.int64(), True),
+        ("planned_bytes", pa.int64(), True),
+        ("chunk", _INT, True),
+        ("device", _STR, False),
+    ],
+)
+
+_VARIANT = [
+    ("model", _STR, False),
+    ("task", _STR, False),
+    ("dtype", _STR, False),
+    ("method", _STR, False),
+    ("explanation", _STR, False),
+    ("embedding", _STR, False),
+    ("tokens", _STR, False),  # non_special | all
+    ("scope", _STR, False),  # context | full
+]
+
+#: One number per variant and metric, in percent over `n` correctly predicted samples.
+SCORES = _schema(
+    "scores",
+    1,
+    [*_VARIANT, ("metric", _STR, False), ("value", _FLOAT, True), ("n", pa.int64(), False)],
+)
+
+#: Every metric of one sample under one variant; the input of intervals and paired tests.
+SCORES_SAMPLES = _schema(
+    "scores_samples",
+    1,
+    [
+        *_VARIANT,
+        ("sample_id", _STR, False),
+        ("correct", _BOOL, False),
+        *[(metric, pa.float32(), False) for metric in ("pg", "pg2", "mrr", "mrr_strict", "rma", "pta")],
+    ],
+)
+
+#: One point of a pruning curve; partitioned by model, task and dtype. `pruned_heads` are those removed at this step (layer * H + head).
+PRUNING = _schema(
+    "pruning",
+    1,
+    [
+        ("method", _STR, False),
+        ("pooling", _STR, False),
+        ("order", _STR, False),  # least_first | most_first | random
+        ("seed", _INT, True),
+        ("step", _INT, False),
+        ("pruned_heads", pa.list_(pa.int32()), False),
+        ("accuracy", _FLOAT, False),
+        ("n", pa.int64(), False),
+    ],
+)
+
+SCHEMAS = {
+    schema.metadata[NAME_KEY].decode(): schema
+    for schema in (GENERIC, REJECT, VIEW, RELEVANCE, HEADS, RUNTIME, SCORES, SCORES_SAMPLES, PRUNING)
+}
+
+
+def check(found: pa.Schema, expected: pa.Schema, where: str) -> None:
+    """Raises SchemaMismatch unless `found`, read from the file `where`, is `expected` in name, version and columns."""
+
+    def label(schema: pa.Schema) -> str:
+        metadata = schema.metadata or {}
+        return f"{metadata.get(NAME_KEY, b'unnamed').decode()} v{metadata.get(VERSION_KEY, b'?').decode()}"
+
+    if label(found) != label(expected):
+        raise SchemaMismatch(f"{where} holds schema {label(found)}, this version of closelook reads {label(expected)}")
+    missing = [name for name in expected.names if name not in found.names]
+    if missing:
+        raise SchemaMismatch(f"{where} ({label(found)}) lacks the columns {', '.join(missing)}")
