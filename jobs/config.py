@@ -1,0 +1,180 @@
+"""One frozen run configuration: what the YAML files, ``--set`` and the run record share.
+
+A configuration is data only: no field can name code to run, a place outside ``root`` to write to, or a credential.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from jobs.configfile import ConfigError, describe, nearest, read
+
+Dtype = Literal["float16", "bfloat16", "float32", "float64"]
+Explanation = Literal["contrastive", "target"]
+Embedding = Literal["full", "partial"]
+
+
+def _name(value: str) -> str:
+    """Names become folders of the store, so they hold nothing that could lead out of it."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+        raise ValueError(
+            f"{value!r} may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit"
+        )
+    return value
+
+
+def _root(value: str) -> str:
+    if re.match(r"[a-z0-9]+://[^/]*@", value):
+        raise ValueError("credentials belong in the environment, not in the root")
+    if "://" in value and value.split("://")[0] not in ("file", "s3", "gs"):
+        raise ValueError(f"{value.split('://')[0]}:// is not supported; use a path, file://, s3:// or gs://")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Candidates = Annotated[tuple[str, ...], BeforeValidator(_listed)]  # tried in order, the first that loads is used
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TaskConfig(_Frozen):
+    """Where the samples of one task come from and how their evidence is found."""
+
+    source: Literal["demo", "blimp", "lgd", "squad"]
+    path: str | None = None  # a file or a folder in the published layout
+    hub: str | None = None  # a data set on the hub, when `path` is not given
+    revision: str | None = None
+    sha256: str | None = None  # of the file at `path`
+    optional: bool = False  # a missing `path` drops the task instead of failing
+    limit: int | None = Field(default=None, ge=1)  # samples; for the demo source, how many to generate
+    spacy: Candidates = ()
+    coref: str | None = None  # a fastcoref model
+    truncate: bool = False
+
+
+class ModelConfig(_Frozen):
+    """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
+
+    name: Name
+    id: str  # hub id, local directory, demo/<name>, or random/<geometry>
+    revision: str | None = None
+    tokenizer: Candidates = ()  # empty: the model's own
+    dtype: Dtype = "float32"
+    dtypes: dict[str, tuple[Dtype, ...]] = {}  # task -> precisions, in place of `dtype`
+    tasks: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    attn: Literal["sdpa", "eager"] = "sdpa"
+    gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
+    workers: tuple[int, int] = (1, 1)  # fewest and most
+    labels: dict[str, str] = {}  # node labels the workers need
+    max_memory: dict[str, str] | None = None  # device -> limit ("12GiB"); what does not fit is offloaded
+    offload: bool = False  # spill to a scratch folder of the node what the CPU limit does not hold
+    checkpoint: bool = False  # recompute each block in the backward pass (always on when weights are offloaded)
+    token_budget: int | None = Field(default=None, ge=1)  # in place of the run's
+
+    @model_validator(mode="after")
+    def _bounds(self) -> ModelConfig:
+        if not 1 <= self.workers[0] <= self.workers[1]:
+            raise ValueError(f"workers are [fewest, most] with 1 <= fewest <= most, not {list(self.workers)}")
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise ValueError(f"gpus is a fraction below 1 or a whole number, not {self.gpus}")
+        return self
+
+    def dtypes_for(self, task: str) -> tuple[Dtype, ...]:
+        return self.dtypes.get(task, (self.dtype,))
+
+
+class PruneConfig(_Frozen):
+    """Head pruning: which curves to draw."""
+
+    tasks: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")
+    orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)
+    random_runs: int = Field(default=10, ge=0)
+    step: int = Field(default=1, ge=1)  # heads removed at a time
+
+
+class ReportConfig(_Frozen):
+    """What the report shows beyond its tables."""
+
+    samples: int = Field(default=3, ge=0)  # heatmaps per task
+    resamples: int = Field(default=1000, ge=0)  # of the bootstrap
+
+
+class RayConfig(_Frozen):
+    """How to use Ray; nothing here changes a number."""
+
+    address: str = "auto"  # auto: the submitting or running cluster, else one in this process; local: always the latter
+    gpus: float | None = None  # what an autoscaling cluster may grow to; null: what the cluster shows
+    max_models: int | None = Field(default=None, ge=1)  # at once; null: as many as fit
+    no_progress_timeout_s: int = Field(default=1800, ge=1)
+
+
+class RunConfig(_Frozen):
+    """A whole run. Order matters in `models`: they start in this order."""
+
+    name: Name
+    root: Annotated[str, AfterValidator(_root)]
+    data: str | None = None
+    assets: str | None = None
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    tasks: dict[Name, TaskConfig]
+    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    methods: tuple[str, ...] = Field(min_length=1)
+    explanations: tuple[Explanation, ...] = ("contrastive", "target")
+    embeddings: tuple[Embedding, ...] = ("full", "partial")
+    heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
+    prune: PruneConfig | None = None  # null: no pruning
+    report: ReportConfig = ReportConfig()
+    ray: RayConfig = RayConfig()
+    token_budget: int = Field(default=4096, ge=1)  # tokens of a batch, padding included
+    shard_rows: int = Field(default=512, ge=1)
+    max_attempts: int = Field(default=3, ge=1)  # how often a row may end its worker before it is rejected
+    byte_budget: int | None = Field(default=None, ge=1)  # working memory of ALTI; null: what the device has free
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        names = [model.name for model in self.models]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two models are named {name!r}; names are unique")
+        known = set(self.tasks)
+        mentioned = [(f"models.{m.name}.tasks", task) for m in self.models for task in m.tasks or ()]
+        mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
+        mentioned += [("heads", task) for task in self.heads or ()]
+        mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
+        for where, task in mentioned:
+            if task not in known and task not in ("ra", "sva", "qa"):
+                raise ValueError(f"{where}: no task {task!r}{nearest(task, known)}")
+        return self
+
+    @classmethod
+    def load(cls, source: str | Path, root: str | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+        """The configuration `source`, a name in ``jobs/conf`` or a path, after ``key=value`` overrides.
+
+        Raises ConfigError with one line that names the key at fault.
+        """
+        raw = read(source, root, overrides)
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            raise ConfigError(describe(error, raw, cls)) from None
+
+    def model(self, name: str) -> ModelConfig:
+        for model in self.models:
+            if model.name == name:
+                return model
+        raise ConfigError(f"no model {name!r} in config {self.name!r}{nearest(name, [m.name for m in self.models])}")

@@ -1,0 +1,161 @@
+"""Reading a run configuration: YAML, ``key=value`` overrides, placeholders, and errors in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from lrp_core.types import UserError
+
+CONF_DIR = Path(__file__).parent / "conf"
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be run; the message names the key and what is expected there."""
+
+
+def read(source: str | Path, root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The raw keys of `source`, a name in ``jobs/conf`` or a path. Later wins: file, `overrides`, `root`."""
+    raw = _read_yaml(_locate(source))
+    for override in overrides:
+        _override(raw, override)
+    if root is not None:
+        raw["root"] = root
+    raw = _fill(raw)
+    _drop_absent_tasks(raw)
+    return raw
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown `word`."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel]) -> str:
+    """The first of pydantic's complaints in one line, with list entries by name and the nearest known key."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in _named(first["loc"], raw))
+    if first["type"] == "extra_forbidden":
+        return f"unknown config key {key!r}{nearest(str(first['loc'][-1]), _fields_at(first['loc'][:-1], config))}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"config key {key!r}: {message}" if key else message
+
+
+def _locate(source: str | Path) -> Path:
+    shipped = {path.stem: path for path in CONF_DIR.glob("*.yaml")}
+    if str(source) in shipped:
+        return shipped[str(source)]
+    if not Path(source).is_file():
+        raise ConfigError(f"no config {str(source)!r}: give a path or one of {', '.join(sorted(shipped))}")
+    return Path(source)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} holds no mapping of keys")
+    return raw
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    """Apply ``a.b.c=value`` in place; the value is YAML, and a list of named entries is indexed by name."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--set {override}: expected key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {override}: the value is not YAML") from None
+    node: Any = raw
+    while "." in path:
+        if isinstance(node, list):
+            key, path, node = _entry(node, path, override)
+        else:
+            key, _, path = path.partition(".")
+            if node.get(key) is None:
+                node[key] = {}
+            node = node[key]
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"--set {override}: {key!r} holds no keys of its own")
+    if isinstance(node, list):
+        raise ConfigError(f"--set {override}: name a key of the entry, as in models.NAME.KEY=value")
+    node[path] = value
+
+
+def _entry(entries: list[Any], path: str, override: str) -> tuple[str, str, Any]:
+    """The entry whose name starts `path`, split off; names may hold dots (Llama-3.2-1B)."""
+    names = {str(entry["name"]): entry for entry in entries if isinstance(entry, dict) and "name" in entry}
+    for name, entry in names.items():
+        if path.startswith(f"{name}."):
+            return name, path[len(name) + 1 :], entry
+    raise ConfigError(f"--set {override}: no such entry{nearest(path.rpartition('.')[0], names)}")
+
+
+def _fill(raw: dict[str, Any]) -> dict[str, Any]:
+    """Replace ``{data}`` and ``{assets}``; what needs a placeholder without a value becomes null or leaves its list."""
+    values = {"data": raw.get("data")}
+    values["assets"] = _substitute(raw.get("assets"), values)
+    return {**{key: _substitute(value, values) for key, value in raw.items()}, **values}
+
+
+def _substitute(value: Any, values: Mapping[str, str | None]) -> Any:
+    if isinstance(value, dict):
+        return {key: _substitute(item, values) for key, item in value.items()}
+    if isinstance(value, list):
+        filled = [(item, _substitute(item, values)) for item in value]
+        return [new for old, new in filled if new is not None or old is None]
+    if isinstance(value, str):
+        for name, replacement in values.items():
+            if f"{{{name}}}" in value:
+                if replacement is None:
+                    return None
+                value = value.replace(f"{{{name}}}", str(replacement))
+    return value
+
+
+def _drop_absent_tasks(raw: dict[str, Any]) -> None:
+    """Optional tasks whose file or folder is not there leave the run; a run left without any is an error."""
+    tasks = raw.get("tasks")
+    if not isinstance(tasks, dict):
+        return
+    optional = [name for name, task in tasks.items() if isinstance(task, dict) and task.get("optional")]
+    absent = [name for name in optional if not (tasks[name].get("path") and Path(tasks[name]["path"]).exists())]
+    if absent and len(absent) == len(tasks):
+        folders = ", ".join(f"{name}/" for name in absent)
+        if raw.get("data") is None:
+            raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {folders}")
+        raise ConfigError(f"no task data in {raw['data']}: it holds none of {folders}")
+    raw["tasks"] = {name: task for name, task in tasks.items() if name not in absent}
+
+
+def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:
+    """`location` with list positions replaced by the names of their entries."""
+    for part in location:
+        found = raw[part] if isinstance(raw, list) and isinstance(part, int) and part < len(raw) else None
+        found = raw.get(part) if isinstance(raw, dict) else found
+        yield found["name"] if isinstance(part, int) and isinstance(found, dict) and "name" in found else part
+        raw = found
+
+
+def _fields_at(location: Sequence[str | int], config: type[BaseModel]) -> list[str]:
+    """The keys that the section at `location` knows."""
+    for part in location:
+        if part in config.model_fields:
+            config = next(_sections(config.model_fields[str(part)].annotation), config)
+    return list(config.model_fields)
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)

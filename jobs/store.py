@@ -1,0 +1,257 @@
+"""The store: every path, every atomic write and every schema-checked read under one root.
+
+The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
+rename locally, by a single put on object stores. Nothing is ever unpickled, and no path leads out of the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from evaluation.schema import check
+from lrp_core.types import UserError
+
+TEMPORARY = ".tmp-"
+
+
+class StoreError(UserError):
+    """The root cannot be used as asked."""
+
+
+class StoreFull(OSError):
+    """No space is left under the root; nothing of the file being written is visible."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One unit of bookkeeping. `key` is the hash of all that decides its numbers (see jobs/plan.py)."""
+
+    product: str  # relevance | heads
+    model: str
+    task: str
+    dtype: str
+    method: str
+    key: str
+
+    @property
+    def partition(self) -> str:
+        return f"model={self.model}/task={self.task}/dtype={self.dtype}/method={self.method}"
+
+    @property
+    def name(self) -> str:
+        """The name of its manifest."""
+        return f"{self.product}.{self.model}.{self.task}.{self.dtype}.{self.method}.{self.key[:12]}"
+
+    def __str__(self) -> str:
+        return f"{self.product} {self.model}/{self.task}/{self.dtype}/{self.method}"
+
+
+class Store:
+    """Paths are relative to the root, with forward slashes. Cheap to pickle: workers open their own file system."""
+
+    def __init__(self, root: str) -> None:
+        """Raises StoreError when the root is no path or URL of a supported kind."""
+        self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+        try:
+            self._fs, base = pafs.FileSystem.from_uri(self.root)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(f"cannot use the root {root}: {_one_line(error)}") from None
+        self._local = isinstance(self._fs, pafs.LocalFileSystem)
+        self._base = os.path.realpath(base) if self._local else base.rstrip("/")
+
+    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
+        return Store, (self.root,)
+
+    # Where things are.
+
+    @staticmethod
+    def generic(task: str) -> str:
+        return f"benchmark/generic/task={task}"
+
+    @staticmethod
+    def generic_rejects(task: str) -> str:
+        return f"benchmark/generic/rejects/task={task}"
+
+    @staticmethod
+    def views(tokenizer: str, task: str) -> str:
+        return f"benchmark/views/tokenizer={tokenizer}/task={task}"
+
+    @staticmethod
+    def view_rejects(tokenizer: str, task: str) -> str:
+        return f"benchmark/views/tokenizer={tokenizer}/rejects/task={task}"
+
+    @staticmethod
+    def cell(cell: Cell) -> str:
+        """The folder of its shards; the names of those that count are in its manifest."""
+        return f"{cell.product}/{cell.partition}"
+
+    @staticmethod
+    def cell_rejects(cell: Cell) -> str:
+        return f"{cell.product}/rejects/{cell.partition}"
+
+    @staticmethod
+    def runtime(model: str, task: str, dtype: str) -> str:
+        return f"runtime/model={model}/task={task}/dtype={dtype}"
+
+    scores = "scores"
+    scores_samples = "scores_samples"
+    report = "report"
+
+    @staticmethod
+    def pruning(model: str, task: str, dtype: str) -> str:
+        return f"pruning/model={model}/task={task}/dtype={dtype}"
+
+    # Files.
+
+    def create(self) -> None:
+        """Make the root and try a write. Raises StoreError with the reason when that fails."""
+        try:
+            self.write_bytes(f"{TEMPORARY}probe", b"")
+            self.delete(f"{TEMPORARY}probe")
+        except OSError as error:
+            raise StoreError(f"cannot write to the root {self.root}: {_one_line(error)}") from None
+
+    def url(self, path: str = "") -> str:
+        """`path` as a person would type it."""
+        return f"{self.root.rstrip('/')}/{path}".rstrip("/")
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
+        target = self._at(path)
+        try:
+            if self._local:
+                _write_local(target, data)
+            else:
+                with self._fs.open_output_stream(target) as stream:
+                    stream.write(data)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreFull(errno.ENOSPC, f"no space left under {self.root}") from error
+            raise
+
+    def read_bytes(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+        with self._fs.open_input_file(self._at(path)) as stream:
+            return stream.read()
+
+    def write_shard(self, path: str, table: pa.Table, schema: pa.Schema) -> None:
+        """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema."""
+        buffer = io.BytesIO()
+        pq.write_table(table.select(schema.names).cast(schema), buffer, compression="zstd")
+        self.write_bytes(path, buffer.getvalue())
+
+    def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+        """The shard at `path`, all shards of that folder, or the shards of that list, in order.
+
+        Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema.
+        """
+        if isinstance(path, str):
+            shards = [path] if path.endswith(".parquet") else self.files(path)
+        else:
+            shards = list(path)
+        if not shards:
+            raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
+        tables = []
+        for shard in shards:
+            with self._fs.open_input_file(self._at(shard)) as stream:
+                file = pq.ParquetFile(stream)
+                check(file.schema_arrow, schema, self.url(shard))
+                tables.append(file.read(columns=columns))
+        return pa.concat_tables(tables)
+
+    def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
+        """Complete files below `folder`, sorted; none when it does not exist."""
+        selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
+        found = [info for info in self._fs.get_file_info(selector) if info.is_file and info.path.endswith(suffix)]
+        skip = len(self._base) + 1
+        return sorted(i.path[skip:] for i in found if not i.base_name.startswith((".", "_")))
+
+    def temporaries(self) -> list[str]:
+        """What killed writers left behind."""
+        selector = pafs.FileSelector(self._base, allow_not_found=True, recursive=True)
+        skip = len(self._base) + 1
+        return sorted(i.path[skip:] for i in self._fs.get_file_info(selector) if i.base_name.startswith(TEMPORARY))
+
+    def exists(self, path: str) -> bool:
+        return self._fs.get_file_info(self._at(path)).type != pafs.FileType.NotFound
+
+    def modified_s(self, path: str) -> float | None:
+        """Seconds since the epoch by the store's own clock; None when the file is gone."""
+        modified = self._fs.get_file_info(self._at(path)).mtime_ns
+        return None if modified is None else modified / 1e9
+
+    def delete(self, path: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+        try:
+            self._fs.delete_file(self._at(path))
+        except FileNotFoundError:
+            return
+
+    # Manifests: small JSON records, replaced as a whole.
+
+    def write_manifest(self, name: str, record: dict[str, Any]) -> None:
+        text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
+        self.write_bytes(f"manifest/{name}.json", text.encode())
+
+    def manifest(self, name: str) -> dict[str, Any] | None:
+        try:
+            return json.loads(self.read_bytes(f"manifest/{name}.json"))
+        except FileNotFoundError:
+            return None
+
+    def manifests(self, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name, record) of every manifest whose name starts with `prefix`."""
+        for path in self.files("manifest", ".json"):
+            name = path.removeprefix("manifest/").removesuffix(".json")
+            record = self.manifest(name) if name.startswith(prefix) else None
+            if record is not None:
+                yield name, record
+
+    def read_cell(self, cell: Cell, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+        """All rows of a complete cell, shards in order. Raises StoreError when the cell is not complete."""
+        record = self.manifest(cell.name)
+        if record is None or record["state"] != "complete":
+            raise StoreError(f"{cell} is not complete under {self.root}; run `closelook attribute`")
+        folder = self.cell(cell)
+        return self.read([f"{folder}/{shard}" for shard in record["shards"]], schema, columns)
+
+    def _at(self, path: str) -> str:
+        """The absolute path of `path`. Raises StoreError if it would lie outside the root."""
+        parts = PurePosixPath(path).parts
+        full = "/".join([self._base, *parts])
+        outside = ".." in parts or path.startswith("/")
+        if outside or (self._local and os.path.commonpath([self._base, os.path.realpath(full)]) != self._base):
+            raise StoreError(f"{path} lies outside the root {self.root}")
+        return full
+
+
+def _write_local(target: str, data: bytes) -> None:
+    folder, name = os.path.split(target)
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f"{TEMPORARY}{uuid.uuid4().hex}-{name}")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except OSError:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
