@@ -1,0 +1,32 @@
+"""Relevance for transformer language models: families, rules, gradient-family methods, attention rollout."""
+
+from lrp_core.loading import load_model, random_model
+from lrp_core.types import (
+    EMBEDDINGS,
+    EXPLANATIONS,
+    POOLINGS,
+    Batch,
+    MethodInfo,
+    Relevance,
+    Request,
+    UnsupportedMethod,
+    UnsupportedModel,
+    UserError,
+)
+from lrp_core.view import ModelView
+
+__all__ = [
+    "EMBEDDINGS",
+    "EXPLANATIONS",
+    "POOLINGS",
+    "Batch",
+    "MethodInfo",
+    "ModelView",
+    "Relevance",
+    "Request",
+    "UnsupportedMethod",
+    "UnsupportedModel",
+    "UserError",
+    "load_model",
+    "random_model",
+]

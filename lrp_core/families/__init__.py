@@ -1,0 +1,24 @@
+"""The model families, found by transformers' `config.model_type`. A new family is one file and one line here."""
+
+from __future__ import annotations
+
+from transformers import PretrainedConfig
+
+from lrp_core.families.base import Family
+from lrp_core.families.bert import BERT
+from lrp_core.families.gpt2 import GPT2
+from lrp_core.families.llama import LLAMA
+from lrp_core.types import UnsupportedModel
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, GPT2, LLAMA)}
+
+
+def family_of(config: PretrainedConfig) -> Family:
+    """Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers."""
+    if config.model_type not in FAMILIES:
+        raise UnsupportedModel(f"no family describes {config.model_type!r} models; supported: {', '.join(FAMILIES)}")
+    family = FAMILIES[config.model_type]
+    for field, value in family.requires:
+        if getattr(config, field) != value:
+            raise UnsupportedModel(f"{family.name} models are supported with {field}={value} only")
+    return family

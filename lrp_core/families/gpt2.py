@@ -1,0 +1,26 @@
+from lrp_core.families.base import Family
+
+GPT2 = Family(
+    name="gpt2",
+    masked=False,
+    blocks="transformer.h",
+    token_embedding="transformer.wte",
+    position_embedding="transformer.wpe",
+    norm="layer",
+    norm_order="pre",
+    final_norm="transformer.ln_f",
+    attention="attn",
+    query="attn.c_attn",
+    key="attn.c_attn",
+    value="attn.c_attn",
+    output="attn.c_proj",
+    attention_norm="ln_1",
+    mlp_norm="ln_2",
+    activation="mlp.act",
+    up="mlp.c_fc",
+    down="mlp.c_proj",
+    qkv="thirds",
+    transposed=True,
+    activation_field="activation_function",
+    requires=(("add_cross_attention", False), ("reorder_and_upcast_attn", False)),
+)

@@ -1,0 +1,90 @@
+"""Models from the hub, a directory, or a configuration with random weights. Safetensors only, no remote code."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
+
+from lrp_core.families import family_of
+from lrp_core.types import UserError
+from lrp_core.view import ModelView
+
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+
+
+def load_model(
+    id_or_dir: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    revision: str | None = None,
+    attn: str = "sdpa",
+    max_memory: dict[int | str, Any] | None = None,
+    offload_dir: str | Path | None = None,
+) -> ModelView:
+    """Loads a hub id or a local directory.
+
+    With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
+    `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read, UnsupportedModel
+    for one that no family describes.
+    """
+    directory = Path(id_or_dir)
+    name = str(id_or_dir)
+    if directory.is_dir():
+        _check_directory(directory)
+    elif directory.is_absolute() or name.startswith((".", "~")):
+        raise UserError(f"there is no model directory {name}{_nearest(directory)}")
+    placement = {"device_map": device} if max_memory is None else {"device_map": "auto", "max_memory": max_memory}
+    if offload_dir is not None:
+        placement["offload_folder"] = str(offload_dir)
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+        auto = AutoModelForMaskedLM if family_of(config).masked else AutoModelForCausalLM
+        model = auto.from_pretrained(
+            name,
+            config=config,
+            revision=revision,
+            dtype=_dtype(dtype),
+            attn_implementation=attn,
+            use_safetensors=True,
+            trust_remote_code=False,
+            **placement,
+        )
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
+    return ModelView.of(model)
+
+
+def random_model(
+    config: PretrainedConfig, seed: int = 0, dtype: str = "float32", attn: str = "sdpa", device: str = "cpu"
+) -> ModelView:
+    """A model of `config` with weights drawn from `seed`; the global random state is left as it was."""
+    auto = AutoModelForMaskedLM if family_of(config).masked else AutoModelForCausalLM
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = auto.from_config(config, attn_implementation=attn)
+    return ModelView.of(model.to(device, _dtype(dtype)))
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UserError(f"unknown dtype {name!r}; choose {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _check_directory(directory: Path) -> None:
+    if not (directory / "config.json").is_file():
+        raise UserError(f"{directory} has no config.json: it is not a model directory")
+    if not any(directory.glob("*.safetensors")):
+        raise UserError(f"{directory} has no *.safetensors weights (other formats are not loaded)")
+
+
+def _nearest(directory: Path) -> str:
+    siblings = [path.name for path in directory.parent.iterdir() if path.is_dir()] if directory.parent.is_dir() else []
+    match = difflib.get_close_matches(directory.name, siblings, n=1)
+    return f"; did you mean {directory.parent / match[0]}?" if match else ""

@@ -1,0 +1,151 @@
+"""What goes in and what comes out.
+
+One legend of shapes for the whole package: B batch, T tokens, L layers, H heads, G key-value heads, K head width,
+D model width, V vocabulary, P poolings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lrp_core.view import ModelView
+
+#: How a head's relevance [T, K] becomes one number (Close Look, figure 3), the P axis of `Relevance.heads`:
+#: ReLU on every entry; ReLU on every token's sum over K; no ReLU.
+POOLINGS = ("relu_dim", "relu_token", "none")
+
+EXPLANATIONS = ("contrastive", "target", "none")
+EMBEDDINGS = ("full", "partial", "none")
+
+
+class UserError(ValueError):
+    """Something the user can put right; the message is one line that says how."""
+
+
+class UnsupportedModel(UserError):
+    """No family describes this model."""
+
+
+class UnsupportedMethod(UserError):
+    """The method does not exist, or not for this family."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded samples, each with the place where the model predicts and the tokens whose logits are explained."""
+
+    input_ids: Tensor  # [B, T] int64
+    attention_mask: Tensor  # [B, T] int64, 1 real and 0 padding, which may be on either side
+    position: Tensor  # [B] int64, index into T where the prediction is read
+    target_ids: Tensor  # [B] int64
+    foil_ids: Tensor | None = None  # [B] int64; None explains the target alone
+
+    @classmethod
+    def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
+        """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`) to one length; all have foils or none."""
+        if side not in ("left", "right"):
+            raise UserError(f"padding side is 'left' or 'right', not {side!r}")
+        foils = [row.get("foil_id") for row in rows]
+        if None in foils and any(foil is not None for foil in foils):
+            raise UserError("some rows of the batch have a foil and some have none: batch them separately")
+        width = max(len(row["input_ids"]) for row in rows)
+        input_ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
+        attention_mask = torch.zeros_like(input_ids)
+        position = torch.empty(len(rows), dtype=torch.int64)
+        for i, row in enumerate(rows):
+            length = len(row["input_ids"])
+            start = width - length if side == "left" else 0
+            input_ids[i, start : start + length] = torch.as_tensor(row["input_ids"], dtype=torch.int64)
+            attention_mask[i, start : start + length] = 1
+            position[i] = start + row["position"]
+        targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
+        return cls(
+            input_ids,
+            attention_mask,
+            position,
+            targets,
+            None if None in foils else torch.tensor(foils, dtype=torch.int64),
+        )
+
+    def to(self, device: torch.device | str) -> Batch:
+        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        return replace(self, **moved)
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """Token relevance of one request. Numbers are float64 for float64 models, float32 otherwise."""
+
+    tokens: Tensor  # [B, T], 0 on padding
+    explained: Tensor  # [B], the logit or the logit difference that is explained
+    logit_target: Tensor  # [B]
+    logit_foil: Tensor | None  # [B]
+    heads: Tensor | None = None  # [B, L, H, P], only when asked for
+    conserves: bool = True  # whether the sum over tokens is meant to be compared with `explained`
+
+    @property
+    def residual(self) -> Tensor | None:
+        """Sum of relevance minus `explained` [B]; None for methods that promise no sum."""
+        return self.tokens.sum(-1) - self.explained if self.conserves else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One explanation to compute. `explanation` or `embedding` is "none" for methods that do not know the choice."""
+
+    method: str
+    explanation: str = "contrastive"  # contrastive | target | none
+    embedding: str = "full"  # full | partial | none
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A method, callable as `info(view, batch)`.
+
+    `explain` computes many requests of one pass together: `(view, batch, requests, *, heads, **options)` to a dict.
+    """
+
+    name: str
+    version: int  # raised when the numbers change: stored relevance of older versions is stale
+    pass_name: str  # gradients | rollout | explicit | random | alti
+    explain: Callable[..., dict[Request, Relevance]]
+    explanations: tuple[str, ...] = ("contrastive", "target")
+    embeddings: tuple[str, ...] = ("full", "partial")
+    conserves: bool = True  # False where no sum is promised, so that no residual is reported
+    models: tuple[str, ...] = ("masked", "causal")
+
+    def __call__(
+        self,
+        view: ModelView,
+        batch: Batch,
+        *,
+        explanation: str | None = None,
+        embedding: str | None = None,
+        heads: bool = False,
+        **options: Any,
+    ) -> Relevance:
+        """Contrastive with full embeddings unless told otherwise or impossible (no foil, no such choice)."""
+        if explanation is None:
+            wanted = "contrastive" if batch.foil_ids is not None else "target"
+            explanation = wanted if wanted in self.explanations else self.explanations[0]
+        request = Request(self.name, explanation, embedding or self.embeddings[0])
+        self.check(request)
+        return self.explain(view, batch, [request], heads=heads, **options)[request]
+
+    def check(self, request: Request) -> None:
+        """Raises UnsupportedMethod if this method has no such explanation or embedding."""
+        for asked, offered, what in (
+            (request.explanation, self.explanations, "explanation"),
+            (request.embedding, self.embeddings, "embedding"),
+        ):
+            if asked not in offered:
+                raise UnsupportedMethod(f"{self.name} has no {what} {asked!r}; choose {' or '.join(offered)}")

@@ -1,0 +1,294 @@
+"""A loaded model seen through its family: named parts, embeddings, the backbone, and logits where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from accelerate.utils import align_module_device
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+
+from lrp_core.families import Family, family_of
+from lrp_core.types import Batch
+
+
+def _at(root: nn.Module, path: str) -> Any:  # a module; its parameters are untyped in torch
+    return root.get_submodule(path)
+
+
+@contextmanager
+def weights_of(module: nn.Module) -> Iterator[Any]:
+    """The module with its parameters present, even if they are offloaded; tensors read inside stay valid afterwards."""
+    with align_module_device(module):
+        yield module
+
+
+@dataclass(frozen=True)
+class NormView:
+    """A LayerNorm or RMSNorm module and how to read it."""
+
+    module: nn.Module
+    kind: str  # "layer" | "rms"
+    eps: float
+    offset: float = 0.0  # added to the stored weight
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [D], offset included, and bias [D] (None for RMSNorm)."""
+        with weights_of(self.module) as module:
+            weight = module.weight.detach()
+            bias = module.bias.detach() if self.kind == "layer" and module.bias is not None else None
+            return (weight + self.offset if self.offset else weight), bias
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One transformer block."""
+
+    module: nn.Module
+    attention: nn.Module  # the module that calls the attention kernel
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module  # the same fused module as query and key in some families
+    output: nn.Module
+    attention_norm: NormView  # of the attention's input (pre) or of residual + attention (post)
+    mlp_norm: NormView
+    head_norms: tuple[NormView, ...]  # of queries and keys, over the head width
+    activation: nn.Module
+    gate: nn.Module | None
+    up: nn.Module
+    down: nn.Module
+    family: Family
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+
+    def value_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Value projection: weight [G, K, D] and bias [G, K] (None where there is none)."""
+        with weights_of(self.value) as module:
+            weight = module.weight.detach()
+            weight = weight.T if self.family.transposed else weight  # [out, D]
+            bias = None if module.bias is None else module.bias.detach()
+        rows = self._value_rows(weight.shape[0])
+        return (
+            weight[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
+            None if bias is None else bias[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
+        )
+
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Output projection by head: weight [H, K, D] and bias [D] (None where there is none)."""
+        with weights_of(self.output) as module:
+            weight = module.weight.detach()
+            weight = weight if self.family.transposed else weight.T  # [H * K, D]
+            bias = None if module.bias is None else module.bias.detach()
+        return weight.unflatten(0, (self.n_heads, self.head_dim)), bias
+
+    def _value_rows(self, width: int) -> Tensor | slice:
+        """Which outputs of the value module are values, in the order of heads."""
+        if self.family.qkv == "thirds":
+            return slice(2 * width // 3, width)
+        if self.family.qkv == "per_head":
+            return torch.arange(width).view(self.n_heads, 3, self.head_dim)[:, 2].flatten()
+        return slice(None)
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """A model in evaluation mode with frozen parameters, and its named parts; from `load_model` or `ModelView.of`."""
+
+    model: PreTrainedModel
+    family: Family
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> ModelView:
+        """Wraps a model, puts it in evaluation mode and freezes its parameters. Raises UnsupportedModel."""
+        return cls(model.eval().requires_grad_(False), family_of(model.config))
+
+    # geometry
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def is_masked_lm(self) -> bool:
+        return self.family.masked
+
+    @property
+    def n_layers(self) -> int:
+        return self.config.num_hidden_layers
+
+    @property
+    def n_heads(self) -> int:
+        return self.config.num_attention_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.config.num_key_value_heads if self.family.grouped else self.n_heads
+
+    @property
+    def d_model(self) -> int:
+        return self.config.hidden_size
+
+    @cached_property
+    def head_dim(self) -> int:
+        output = _at(_at(self.model, self.family.blocks)[0], self.family.output)
+        return output.weight.numel() // (self.d_model * self.n_heads)
+
+    @property
+    def vocab(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens a sample may have."""
+        taken = self.config.pad_token_id + 1 if self.family.positions_after_padding else 0
+        return self.config.max_position_embeddings - taken
+
+    @property
+    def device(self) -> torch.device:
+        """Where the token embeddings are computed, hence where inputs go."""
+        with weights_of(self.token_embedding) as module:
+            return module.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.token_embedding.weight.dtype
+
+    # parts
+
+    @cached_property
+    def token_embedding(self) -> Any:
+        return _at(self.model, self.family.token_embedding)
+
+    @cached_property
+    def unembedding(self) -> Any:
+        return self.model.get_output_embeddings()
+
+    @cached_property
+    def blocks(self) -> list[BlockView]:
+        return [self._block(block) for block in _at(self.model, self.family.blocks)]
+
+    @cached_property
+    def embedding_norm(self) -> NormView | None:
+        return self._optional_norm(self.model, self.family.embedding_norm)
+
+    @cached_property
+    def final_norm(self) -> NormView | None:
+        return self._optional_norm(self.model, self.family.final_norm)
+
+    @cached_property
+    def head_norm(self) -> NormView | None:
+        return self._optional_norm(self.model, self.family.head_norm)
+
+    @cached_property
+    def head_activation(self) -> nn.Module | None:
+        """Our own instance of the head transform's activation, since some families call a function there."""
+        return ACT2FN[self.activation_name] if self.family.head_dense else None
+
+    @property
+    def activation_name(self) -> str:
+        return getattr(self.config, self.family.activation_field)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether attention and MLP of a block read the same residual stream."""
+        return bool(self.family.parallel_field and getattr(self.config, self.family.parallel_field))
+
+    def norms(self) -> list[NormView]:
+        per_block = [n for b in self.blocks for n in (b.attention_norm, b.mlp_norm, *b.head_norms)]
+        return [norm for norm in (self.embedding_norm, *per_block, self.final_norm, self.head_norm) if norm is not None]
+
+    # computation
+
+    def position_ids(self, attention_mask: Tensor) -> Tensor:
+        """Positions [B, T] that ignore padding on either side."""
+        counted = attention_mask.cumsum(-1) - 1  # [B, T]
+        if self.family.positions_after_padding:
+            return (counted + 1) * attention_mask + self.config.pad_token_id
+        return counted.clamp_min(0)
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Token embeddings and their sum with position and segment embeddings, both [B, T, D]."""
+        token = self.token_embedding(batch.input_ids)
+        full = token
+        if self.family.position_embedding:
+            full = full + _at(self.model, self.family.position_embedding)(self.position_ids(batch.attention_mask))
+        if self.family.segment_embedding:
+            full = full + _at(self.model, self.family.segment_embedding)(torch.zeros_like(batch.input_ids))
+        return token, full
+
+    def hidden(self, batch: Batch, token: Tensor | None = None) -> Tensor:
+        """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's)."""
+        return self.model.base_model(
+            inputs_embeds=self.token_embedding(batch.input_ids) if token is None else token,
+            attention_mask=batch.attention_mask,
+            position_ids=self.position_ids(batch.attention_mask),
+            return_dict=True,
+            **({} if self.is_masked_lm else {"use_cache": False}),
+        ).last_hidden_state
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Head transform of masked models, the identity for causal ones. [..., D] to [..., D]."""
+        if self.family.head_dense is None or self.head_norm is None or self.head_activation is None:
+            return hidden
+        dense = _at(self.model, self.family.head_dense)
+        return self.head_norm.module(self.head_activation(dense(hidden)))
+
+    def unembedding_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows [..., D] and biases [...] (None where there are none) of the unembedding for token ids [...]."""
+        with weights_of(self.unembedding) as module:
+            ids = ids.to(module.weight.device)
+            return module.weight.detach()[ids], None if module.bias is None else module.bias.detach()[ids]
+
+    def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Logits of target and foil [B, 2] ([B, 1] without foils) at the predicted position of `hidden` [B, T, D].
+
+        Computed in float32 at least; no logits of other tokens or positions are formed.
+        """
+        at = torch.arange(len(batch), device=hidden.device)
+        state = self.head(hidden[at, batch.position.to(hidden.device)])  # [B, D]
+        ids = (
+            batch.target_ids[:, None] if batch.foil_ids is None else torch.stack([batch.target_ids, batch.foil_ids], -1)
+        )
+        rows, bias = self.unembedding_rows(ids)  # [B, 2, D]
+        wide = torch.promote_types(state.dtype, torch.float32)
+        state = state.to(rows.device, wide)
+        logits = torch.einsum("bd,bcd->bc", state, rows.to(wide))
+        return logits if bias is None else logits + bias.to(wide)
+
+    # assembly
+
+    def _norm(self, root: nn.Module, path: str) -> NormView:
+        module = _at(root, path)
+        return NormView(module, self.family.norm, getattr(module, self.family.norm_eps), self.family.norm_offset)
+
+    def _optional_norm(self, root: nn.Module, path: str | None) -> NormView | None:
+        return None if path is None else self._norm(root, path)
+
+    def _block(self, module: nn.Module) -> BlockView:
+        family = self.family
+        return BlockView(
+            module=module,
+            attention=_at(module, family.attention),
+            query=_at(module, family.query),
+            key=_at(module, family.key),
+            value=_at(module, family.value),
+            output=_at(module, family.output),
+            attention_norm=self._norm(module, family.attention_norm),
+            mlp_norm=self._norm(module, family.mlp_norm),
+            head_norms=tuple(self._norm(module, path) for path in (family.query_norm, family.key_norm) if path),
+            activation=_at(module, family.activation),
+            gate=_at(module, family.gate) if family.gate else None,
+            up=_at(module, family.up),
+            down=_at(module, family.down),
+            family=family,
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_kv_heads,
+            head_dim=self.head_dim,
+        )

@@ -1,0 +1,44 @@
+"""Tiny random models of every family and random samples for them."""
+
+import torch
+from transformers import AutoConfig
+
+from lrp_core import ModelView, random_model
+
+_COMMON = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+_SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_MLP = {"intermediate_size": 24, "max_position_embeddings": 32}
+TINY = {
+    "bert": {**_COMMON, **_MLP},
+    "gpt2": {**_COMMON, **_SPECIAL, "n_inner": 24, "n_positions": 32},
+    "llama": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
+}
+
+
+def tiny_config(family: str, **changes):
+    return AutoConfig.for_model(family, **(TINY[family] | changes))
+
+
+def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:
+    """Random weights large enough that every nonlinearity matters; biases and norm weights are random too."""
+    view = random_model(tiny_config(family, **changes), seed=seed, dtype="float32", attn=attn)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in view.model.parameters():
+        centre, spread = (parameter.mean(), 0.2) if parameter.dim() == 1 else (0.0, parameter.shape[-1] ** -0.5)
+        parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    return ModelView.of(view.model.to(getattr(torch, dtype)))
+
+
+def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict]:
+    """View rows of random tokens; causal models predict after the last token, masked ones inside."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda n: torch.randint(3, view.vocab, (n,), generator=generator).tolist()  # noqa: E731
+    return [
+        {
+            "input_ids": draw(length),
+            "position": length // 2 if view.is_masked_lm else length - 1,
+            "target_id": (ids := draw(2))[0],
+            "foil_id": ids[1],
+        }
+        for length in lengths
+    ]
