@@ -1,0 +1,97 @@
+"""The shapes of Close Look's nine models (its table 9), so that plans, benchmarks and dry runs need no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a transformers config needs to build the model, and what cost estimates read."""
+
+    name: str
+    hub_id: str
+    family: str  # transformers' model_type
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    max_length: int
+    feed_forward: int
+    kv_heads: int | None = None
+    tied: bool = True  # unembedding shares the embedding's weights
+
+    @property
+    def parameters(self) -> int:
+        """How many weights there are, up to biases and norms."""
+        kv_share = (self.kv_heads or self.heads) / self.heads
+        attention = self.width**2 * (2 + 2 * kv_share)
+        feed_forward = self.width * self.feed_forward * (3 if self.family == "llama" else 2)
+        embeddings = self.vocabulary * self.width * (1 if self.tied else 2)
+        return int(self.layers * (attention + feed_forward) + embeddings)
+
+    def config(self) -> PretrainedConfig:
+        """The transformers config of this geometry."""
+        from transformers import AutoConfig
+
+        sizes: dict[str, dict[str, Any]] = {
+            "bert": {"intermediate_size": self.feed_forward, "max_position_embeddings": self.max_length},
+            "gpt2": {"n_inner": self.feed_forward, "n_positions": self.max_length},
+            "llama": {
+                "intermediate_size": self.feed_forward,
+                "max_position_embeddings": self.max_length,
+                "num_key_value_heads": self.kv_heads,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+                "bos_token_id": 128000,
+                "eos_token_id": 128001,
+            },
+        }
+        return AutoConfig.for_model(
+            self.family,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            hidden_size=self.width,
+            vocab_size=self.vocabulary,
+            tie_word_embeddings=self.tied,
+            **sizes[self.family],
+        )
+
+
+def _bert(name: str, hub_id: str, layers: int, heads: int, width: int) -> Geometry:
+    return Geometry(name, hub_id, "bert", layers, heads, width, 30522, 512, 4 * width)
+
+
+def _gpt2(name: str, layers: int, heads: int, width: int) -> Geometry:
+    return Geometry(name, f"openai-community/{name}", "gpt2", layers, heads, width, 50257, 1024, 4 * width)
+
+
+def _llama(name: str, layers: int, heads: int, width: int, feed_forward: int, tied: bool) -> Geometry:
+    hub_id = f"meta-llama/{name}"
+    return Geometry(name, hub_id, "llama", layers, heads, width, 128256, 131072, feed_forward, 8, tied)
+
+
+GEOMETRIES = {
+    geometry.name: geometry
+    for geometry in (
+        _bert("bert-base", "google-bert/bert-base-uncased", 12, 12, 768),
+        _bert("bert-large", "google-bert/bert-large-uncased", 24, 16, 1024),
+        _gpt2("gpt2", 12, 12, 768),
+        _gpt2("gpt2-medium", 24, 16, 1024),
+        _gpt2("gpt2-large", 36, 20, 1280),
+        _gpt2("gpt2-xl", 48, 25, 1600),
+        _llama("Llama-3.2-1B", 16, 32, 2048, 8192, tied=True),
+        _llama("Llama-3.2-3B", 28, 24, 3072, 8192, tied=True),
+        _llama("Llama-3.1-8B", 32, 32, 4096, 14336, tied=False),
+    )
+}
+
+
+def geometry_of(model_id: str) -> Geometry | None:
+    """The geometry of ``random/<name>`` or of a hub id of the nine; None for other models."""
+    if model_id.startswith("random/"):
+        return GEOMETRIES.get(model_id.removeprefix("random/"))
+    return next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)

@@ -1,0 +1,183 @@
+"""Configured models made definite: which weights exactly, which tokenizer, and how a worker opens them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.config import ModelConfig
+from jobs.configfile import nearest
+from jobs.geometries import GEOMETRIES, geometry_of
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from lrp_core import ModelView
+
+DEMO_MODELS = ("bert", "gpt2", "llama")
+
+
+class ModelUnavailable(RuntimeError):
+    """The model may exist but cannot be reached or read now: its own cells fail, the others go on."""
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """A model pinned to exact weights. `identity` enters the cell key."""
+
+    config: ModelConfig
+    location: str  # hub id, directory, or random/<geometry>
+    revision: str | None  # commit on the hub
+    identity: str
+    masked: bool
+    max_length: int  # most tokens of a sample
+
+
+def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
+    """Pin `model` to its weights. Reads configs and hashes, loads no weights.
+
+    Raises UserError for a model that cannot exist, ModelUnavailable for one that cannot be reached.
+    """
+    if model.id.startswith("random/"):
+        geometry = geometry_of(model.id)
+        if geometry is None:
+            raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('random'))}")
+        identity = f"{model.id}@seed{seed}"
+        return ResolvedModel(model, model.id, None, identity, geometry.family == "bert", geometry.max_length)
+    location, config = _read_config(model)
+    masked, max_length = _shape(model, config)
+    if Path(location).is_dir():
+        return ResolvedModel(model, location, None, f"sha256:{_hash_directory(Path(location))}", masked, max_length)
+    commit = config._commit_hash
+    return ResolvedModel(model, location, commit, f"{location}@{commit}", masked, max_length)
+
+
+def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
+    """Load the model onto `device`, offloading what its memory limits do not hold.
+
+    Raises ModelUnavailable when its files are missing or broken.
+    """
+    from lrp_core import load_model, random_model
+
+    model = resolved.config
+    geometry = geometry_of(resolved.location)
+    if resolved.location.startswith("random/") and geometry is not None:
+        return random_model(geometry.config(), seed, dtype, attn=model.attn, device=device)
+    limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
+    try:
+        return load_model(
+            resolved.location,
+            dtype=dtype,
+            device=device,
+            revision=resolved.revision,
+            attn=model.attn,
+            max_memory=limits or None,
+            offload_dir=tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None,
+        )
+    except (
+        Exception
+    ) as error:  # whatever a broken checkpoint raises: safetensors, transformers and torch have their own
+        raise ModelUnavailable(f"model {model.name} cannot be loaded: {_one_line(error)}") from error
+
+
+def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
+    """The first of the model's tokenizer candidates that loads. Raises UserError naming all when none does."""
+    from transformers import AutoTokenizer
+
+    geometry = geometry_of(model.id)  # a bare vocabulary does not say which tokenizer it belongs to
+    known = {} if geometry is None else {"config": geometry.config()}
+    failures = []
+    for candidate in _tokenizer_candidates(model):
+        try:
+            return AutoTokenizer.from_pretrained(candidate, trust_remote_code=False, **known)
+        except (OSError, ValueError) as error:
+            failures.append(f"{candidate} ({_one_line(error)[:80]})")
+    raise UserError(f"model {model.name}: no tokenizer could be loaded; tried {'; '.join(failures)}")
+
+
+def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
+    """``<kind>-<hash8>``: equal exactly when two tokenizers split every text alike and use the same special tokens."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state.update(truncation=None, padding=None, special=sorted(map(str, tokenizer.all_special_tokens)))
+    digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+    kind = re.sub(r"tokenizer(s?backend|fast)?$|fast$", "", type(tokenizer).__name__.lower()) or "tokenizer"
+    return f"{kind}-{digest[:8]}"
+
+
+def _tokenizer_candidates(model: ModelConfig) -> tuple[str, ...]:
+    if model.tokenizer:
+        return model.tokenizer
+    geometry = geometry_of(model.id)
+    if model.id.startswith("random/") and geometry is not None:
+        return (geometry.hub_id,)
+    return (_location(model),)
+
+
+def _location(model: ModelConfig) -> str:
+    if not model.id.startswith("demo/"):
+        return str(Path(model.id).expanduser()) if Path(model.id).expanduser().is_dir() else model.id
+    name = model.id.removeprefix("demo/")
+    if name not in DEMO_MODELS:
+        raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('demo'))}")
+    from evaluation.benchmark.demo import model_dir
+
+    return str(model_dir(name))
+
+
+def _reserved(prefix: str) -> list[str]:
+    return [f"{prefix}/{name}" for name in (DEMO_MODELS if prefix == "demo" else GEOMETRIES)]
+
+
+def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from transformers import AutoConfig
+
+    location = _location(model)
+    directory = Path(location)
+    if directory.is_dir():
+        if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+            raise UserError(f"model {model.name}: {directory} holds no config.json with *.safetensors weights")
+    elif directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1:
+        raise UserError(f"model {model.name}: there is no directory {location}")
+    try:
+        return location, AutoConfig.from_pretrained(location, revision=model.revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        causes = _causes(error)
+        if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes):
+            raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
+        raise ModelUnavailable(f"model {model.name} cannot be read: {_one_line(error)}") from error
+
+
+def _shape(model: ModelConfig, config: PretrainedConfig) -> tuple[bool, int]:
+    from lrp_core.families import family_of
+
+    family = family_of(config)
+    reserved = config.pad_token_id + 1 if family.positions_after_padding else 0
+    return family.masked, config.max_position_embeddings - reserved
+
+
+def _hash_directory(directory: Path) -> str:
+    """Of the weights and the config; other files of the directory change no number."""
+    digest = hashlib.sha256()
+    for path in sorted([directory / "config.json", *directory.glob("*.safetensors")]):
+        with path.open("rb") as stream:
+            digest.update(f"{path.name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
+    return digest.hexdigest()
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes
+
+
+def _one_line(error: Any) -> str:
+    return " ".join(str(error).split())
