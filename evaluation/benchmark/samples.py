@@ -1,0 +1,122 @@
+"""Generic samples and rejects: how a row is made, named, checked and read as a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+Span = tuple[int, int]  # [start, end) in characters
+
+
+class Malformed(ValueError):
+    """A record that cannot become a sample: why, in words that many records share, and what was found there."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason if detail is None else f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+def sample(
+    source: str,
+    text: str,
+    slot: int,
+    target: str,
+    foil: str | None,
+    *,
+    evidence: Sequence[Span] = (),
+    scope: Sequence[Span] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Row:
+    """A row of the generic schema, named by its content. `evidence` stays empty until an annotator has found it.
+
+    Raises Malformed for an empty text or target, a target that equals its foil, and offsets outside the text.
+    """
+    if not text.strip():
+        raise Malformed("empty text")
+    if not target.strip() or (foil is not None and not foil.strip()):
+        raise Malformed("empty target or foil")
+    if foil is not None and target.split() == foil.split():
+        raise Malformed("target equals foil", target)
+    if not 0 <= slot <= len(text):
+        raise Malformed("slot outside the text", f"{slot} of {len(text)} characters")
+    for span in (*evidence, *(scope or ())):
+        _check(span, text, slot)
+    content = json.dumps([text, slot, target, foil])
+    return {
+        "sample_id": hashlib.sha256(content.encode()).hexdigest()[:20],
+        "source": source,
+        "text": text,
+        "slot": slot,
+        "target": target,
+        "foil": foil,
+        "evidence": [list(span) for span in evidence],
+        "scope": None if scope is None else [list(span) for span in scope],
+        "meta": _json(meta or {}),
+    }
+
+
+def reject(
+    stage: str, reason: str, *, sample_id: str | None = None, where: str | None = None, detail: str | None = None
+) -> Row:
+    """A row of the reject schema; `stage` is source, annotate or view."""
+    return {"sample_id": sample_id, "stage": stage, "reason": reason, "where": where, "detail": detail}
+
+
+def is_reject(row: Row) -> bool:
+    return "reason" in row
+
+
+def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
+    """`row` with its evidence and what the annotator noted. Raises Malformed for a span outside the text."""
+    for span in evidence:
+        _check(span, row["text"], row["slot"])
+    return row | {
+        "evidence": [list(span) for span in evidence],
+        "meta": _json({**json.loads(row["meta"]), **meta}),
+    }
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A sample's text with a word in its slot, set apart by spaces where the text has none."""
+
+    text: str
+    word: Span
+    slot: int  # in the sample's text
+    tail: int  # where the sample's text goes on after the word
+
+    @classmethod
+    def of(cls, text: str, slot: int, word: str) -> Filled:
+        before, after = text[:slot], text[slot:]
+        start = len(before) + bool(before and not before[-1].isspace())
+        end = start + len(word)
+        tail = end + after[:1].isalnum()
+        return cls(before.ljust(start) + word.ljust(tail - start) + after, (start, end), slot, tail)
+
+    def place(self, span: Sequence[int]) -> Span:
+        """Where a span of the sample's text lies in the filled text."""
+        start, end = span
+        shift = self.tail - self.slot if end > self.slot else 0
+        return start + shift, end + shift
+
+    def origin(self, span: Span) -> Span:
+        """Where a span of the filled text, beside the word, lies in the sample's text."""
+        start, end = span
+        shift = self.tail - self.slot if start >= self.tail else 0
+        return start - shift, end - shift
+
+
+def _check(span: Sequence[int], text: str, slot: int) -> None:
+    start, end = span
+    if not 0 <= start < end <= len(text):
+        raise Malformed("span outside the text", f"[{start}, {end}) of {len(text)} characters")
+    if start < slot < end:
+        raise Malformed("span across the slot", f"[{start}, {end}) around {slot}")
+
+
+def _json(meta: Mapping[str, Any]) -> str:
+    return json.dumps(dict(meta), ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,138 @@
+"""The published sources. A new one is one file and one line here."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import datasets
+
+from evaluation.benchmark import demo
+from evaluation.benchmark.samples import Row, is_reject, reject
+from evaluation.benchmark.sources.base import Source
+from evaluation.benchmark.sources.blimp import BLIMP
+from evaluation.benchmark.sources.files import Record, checksum, fetch
+from evaluation.benchmark.sources.lgd import LGD
+from evaluation.benchmark.sources.squad import SQUAD
+from lrp_core.types import UserError
+
+SOURCES = {source.name: source for source in (BLIMP, LGD, SQUAD)}
+
+DEMO = "demo"  # generated, so not read: see evaluation/benchmark/demo
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the rows of a task come from: `path` (file, folder or URL), else `hub`, else where the source is published."""
+
+    task: str
+    source: str
+    path: str | None = None
+    hub: str | None = None
+    revision: str | None = None
+    sha256: str | None = None
+    limit: int | None = None  # how many of the accepted rows to draw, by lowest sample id; for the demo, to generate
+    seed: int = 0  # of the demo
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A first pass over a source."""
+
+    origin: Origin  # with the revision or checksum that was found
+    read: int  # rows of the source
+    drawn: int  # accepted and within the limit
+    rejected: int
+    last_id: str  # the highest sample id drawn
+    digest: str  # of the sample ids drawn, in any order
+
+    @property
+    def left(self) -> int:
+        """Accepted rows beyond the limit."""
+        return self.read - self.drawn - self.rejected
+
+
+def survey(origin: Origin) -> Survey:
+    """Reads the whole source once, keeping nothing but sample ids.
+
+    Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
+    """
+    origin = _pinned(origin)
+    read, ids, first = 0, [], None
+    for row in _rows(origin):
+        read += 1
+        if not is_reject(row):
+            ids.append(row["sample_id"])
+        first = first or (row if is_reject(row) else None)
+    if not ids:
+        found = f"the first at {first['where']}: {first['reason']}" if first else "there are none"
+        raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {found}")
+    drawn = ids if origin.limit is None else heapq.nsmallest(origin.limit, ids)
+    digest = hashlib.sha256("".join(sorted(drawn)).encode()).hexdigest()
+    return Survey(origin, read, len(drawn), read - len(ids), max(drawn), digest)
+
+
+def read(found: Survey) -> Iterator[Row]:
+    """The generic rows drawn and the rejects, in the source's order. Evidence is empty where an annotator finds it."""
+    return (row for row in _rows(found.origin) if is_reject(row) or row["sample_id"] <= found.last_id)
+
+
+def _rows(origin: Origin) -> Iterator[Row]:
+    """Every row of the source; a row whose content came before is a reject."""
+    if origin.source == DEMO:
+        yield from demo.generate(origin.task, origin.limit or 1000, origin.seed)
+        return
+    seen: set[str] = set()
+    source = SOURCES[origin.source]
+    for record in _records(source, origin):
+        for row in source.rows(record):
+            if is_reject(row):
+                yield row
+            elif row["sample_id"] in seen:
+                yield reject("source", "same content as an earlier row", sample_id=row["sample_id"], where=record[0])
+            else:
+                seen.add(row["sample_id"])
+                yield row
+
+
+def _records(source: Source, origin: Origin) -> Iterator[Record]:
+    if origin.path is not None:
+        return chain.from_iterable(source.records(file) for file in fetch(origin.path, source.suffixes))
+    splits = (_split(source, origin, split) for split in source.hub_splits)
+    return source.hub_records(chain.from_iterable(splits))
+
+
+def _split(source: Source, origin: Origin, split: str) -> datasets.Dataset:
+    with _hub_errors(origin):
+        return datasets.load_dataset(origin.hub, source.hub_config, split=split, revision=origin.revision)
+
+
+@contextmanager
+def _hub_errors(origin: Origin) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"cannot load {origin.hub} from the hub: {reason}; set `path` to a local copy") from error
+
+
+def _pinned(origin: Origin) -> Origin:
+    """`origin` with a path or hub id, and with the checksum or revision it has now."""
+    if origin.source == DEMO:
+        return origin
+    source = SOURCES[origin.source]
+    if origin.path is None and origin.hub is None:
+        origin = replace(origin, hub=source.hub, path=None if source.hub else source.file_url)
+    if origin.path is not None:
+        files = fetch(origin.path, source.suffixes)
+        return replace(origin, sha256=checksum(files, origin.sha256))
+    if not source.hub_splits:
+        raise UserError(f"the {source.name} source is published as a file: set `path`, not `hub`")
+    with _hub_errors(origin):
+        commit = datasets.load_dataset_builder(origin.hub, source.hub_config, revision=origin.revision).hash
+    return replace(origin, revision=commit if re.fullmatch("[0-9a-f]{40}", commit or "") else origin.revision)

@@ -1,0 +1,62 @@
+"""What a source must tell: its published layouts, how a record becomes samples, who finds the evidence, whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from evaluation.benchmark.samples import Malformed, Row, reject
+from evaluation.benchmark.sources.files import Record
+
+
+def numbered(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """A hub data set's rows as records."""
+    for number, row in enumerate(rows):
+        yield f"row {number}", row
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set."""
+
+    name: str
+    title: str
+    url: str
+    licence: str
+    evidence: Literal["source", "subject", "antecedent"]  # given by the source, or what an annotator has to find
+    suffixes: tuple[str, ...]
+    records: Callable[[Path], Iterator[Record]]  # of a published file
+    rows: Callable[[Record], Iterator[Row]]  # generic rows and rejects of one record
+    file_url: str | None = None  # where the published file is
+    hub: str | None = None
+    hub_config: str | None = None
+    hub_splits: tuple[str, ...] = ()
+    hub_records: Callable[[Iterable[dict[str, Any]]], Iterator[Record]] = numbered
+
+
+def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]:
+    """`Source.rows` for records that hold one sample each. `parse` raises Malformed."""
+
+    def rows(record: Record) -> Iterator[Row]:
+        where, content = record
+        try:
+            if isinstance(content, Malformed):
+                raise content
+            yield parse(content)
+        except Malformed as error:
+            yield reject("source", error.reason, where=where, detail=error.detail)
+
+    return rows
+
+
+def field(record: Any, name: str, kind: type = str) -> Any:
+    """`record[name]`. Raises Malformed when the record is no object, lacks the field or holds another type there."""
+    if not isinstance(record, dict):
+        raise Malformed("not an object", type(record).__name__)
+    if name not in record:
+        raise Malformed(f"no column {name!r}", f"there are {', '.join(map(str, record))}")
+    if not isinstance(record[name], kind) or (kind is int and isinstance(record[name], bool)):
+        raise Malformed(f"column {name!r} is not {kind.__name__}", repr(record[name])[:80])
+    return record[name]

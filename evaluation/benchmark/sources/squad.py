@@ -1,0 +1,164 @@
+"""SQuAD v2 (Rajpurkar et al. 2018), answerable questions: the answer's first token against another answer's.
+
+Target is the first of the annotators' answers, evidence its span and no other occurrence (their number is in `meta`).
+The foil, which Close Look does not state, is the answer of another question of the same paragraph, else of the same
+article, in published order from the question on, whose first piece no accepted answer of this question begins with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from evaluation.benchmark.samples import Malformed, Row, reject, sample
+from evaluation.benchmark.sources.base import Source, field
+from evaluation.benchmark.sources.files import Record, json_array
+
+PREFIX = "Context: "  # the prompt of AttnLRP, appendix B.1
+PROMPT = PREFIX + "{context}\nQuestion: {question}\nAnswer:"
+
+
+@dataclass(frozen=True)
+class _Question:
+    """An answerable question; `paragraph` numbers its context within the article."""
+
+    where: str
+    paragraph: int
+    context: str
+    text: str
+    answers: tuple[tuple[str, int], ...]  # (text, offset in the context), the target's first
+
+    @property
+    def first_pieces(self) -> set[str]:
+        return {first_piece(text) for text, _ in self.answers}
+
+
+def first_piece(answer: str) -> str:
+    """What an answer begins with, coarser than any tokenizer's first token: letters, digits or one symbol."""
+    found = re.search(r"[^\W\d_]+|\d+|\S", answer.lower())
+    return found[0] if found else ""
+
+
+def rows(record: Record) -> Iterator[Row]:
+    """The samples of one article, as published. Unanswerable questions are no records; they leave no trace."""
+    where, article = record
+    questions = []
+    try:
+        paragraphs = field(article, "paragraphs", list)
+    except Malformed as error:
+        yield reject("source", error.reason, where=where, detail=error.detail)
+        return
+    for number, paragraph in enumerate(paragraphs):
+        for found in _questions(f"{where}.paragraphs[{number}]", number, paragraph):
+            if isinstance(found, _Question):
+                questions.append(found)
+            else:
+                yield found
+    for index, question in enumerate(questions):
+        try:
+            yield _sample(question, _foil(questions, index))
+        except Malformed as error:
+            yield reject("source", error.reason, where=question.where, detail=error.detail)
+
+
+def _questions(where: str, number: int, paragraph: Any) -> Iterator[_Question | Row]:
+    try:
+        context, entries = field(paragraph, "context"), field(paragraph, "qas", list)
+    except Malformed as error:
+        yield reject("source", error.reason, where=where, detail=error.detail)
+        return
+    for index, entry in enumerate(entries):
+        place = f"{where}.qas[{index}]"
+        try:
+            if question := _question(place, number, context, entry):
+                yield question
+        except Malformed as error:
+            yield reject("source", error.reason, where=place, detail=error.detail)
+
+
+def _question(where: str, number: int, context: str, entry: Any) -> _Question | None:
+    """None for a question without an answer. Raises Malformed."""
+    answers = field(entry, "answers", list)
+    if entry.get("is_impossible", not answers):
+        return None
+    if not context.strip():
+        raise Malformed("empty context")
+    if not answers:
+        raise Malformed("no answer to an answerable question", entry.get("id"))
+    found = tuple((field(answer, "text"), field(answer, "answer_start", int)) for answer in answers)
+    for text, start in found:
+        if not text.strip():
+            raise Malformed("empty answer", entry.get("id"))
+        if start < 0 or context[start : start + len(text)] != text:
+            raise Malformed("answer_start does not match the text", f"{text!r} is not at {start} ({entry.get('id')})")
+    return _Question(where, number, context, field(entry, "question"), found)
+
+
+def _foil(questions: list[_Question], index: int) -> str:
+    """Raises Malformed when the article has no answer that begins differently."""
+    question = questions[index]
+    others = questions[index + 1 :] + questions[:index]
+    here = [other for other in others if other.paragraph == question.paragraph]
+    for other in here + [other for other in others if other.paragraph != question.paragraph]:
+        answer = other.answers[0][0]
+        if first_piece(answer) not in question.first_pieces:
+            return answer
+    raise Malformed("no foil in the article", question.answers[0][0])
+
+
+def _sample(question: _Question, foil: str) -> Row:
+    text = PROMPT.format(context=question.context, question=question.text.strip())
+    answer, start = question.answers[0]
+    start += len(PREFIX)
+    return sample(
+        "squad",
+        text,
+        len(text),
+        answer,
+        foil,
+        evidence=[(start, start + len(answer))],
+        scope=[(len(PREFIX), len(PREFIX) + len(question.context))],
+        meta={"occurrences": question.context.count(answer)},
+    )
+
+
+def articles(file: Path) -> Iterator[Record]:
+    return json_array(file, "data")
+
+
+def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """The hub's rows, one a question, put together again to articles of paragraphs."""
+    for number, (title, group) in enumerate(groupby(rows, key=lambda row: row.get("title"))):
+        paragraphs = [
+            {"context": context, "qas": [_entry(row) for row in questions]}
+            for context, questions in groupby(group, key=lambda row: row.get("context"))
+        ]
+        yield f"article {number} ({title})", {"paragraphs": paragraphs}
+
+
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
+    """A question as in the published file. Unanswerable questions are those without answers on the hub."""
+    answers = row.get("answers")
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text") or [], answers.get("answer_start") or []
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    return {"id": row.get("id"), "question": row.get("question"), "answers": answers}
+
+
+SQUAD = Source(
+    name="squad",
+    title="SQuAD v2, answerable questions (Rajpurkar et al. 2018)",
+    url="https://rajpurkar.github.io/SQuAD-explorer/",
+    licence="CC BY-SA 4.0",
+    evidence="source",
+    suffixes=(".json",),
+    records=articles,
+    rows=rows,
+    file_url="https://rajpurkar.github.io/SQuAD-explorer/dataset/train-v2.0.json",
+    hub="rajpurkar/squad_v2",
+    hub_splits=("train", "validation"),
+)
