@@ -1,0 +1,121 @@
+"""Every metric against its definition, by hand and against a loop over samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.scoring import metrics
+from evaluation.scoring.metrics import METRICS, NO_EVIDENCE, NOT_FINITE, score
+from tests import oracles_metrics
+
+
+def score_rows(rows, dtype=np.float64):
+    """`rows` are (relevance, evidence) or (relevance, evidence, chosen)."""
+    filled = [(r, e, c[0] if c else [True] * len(r)) for r, e, *c in rows]
+    flat = [np.concatenate([np.asarray(row[k], kind) for row in filled]) for k, kind in enumerate((dtype, bool, bool))]
+    return score(*flat, np.cumsum([0, *(len(row[0]) for row in rows)]))
+
+
+def one(relevance, evidence, chosen=None):
+    row = (relevance, evidence) if chosen is None else (relevance, evidence, chosen)
+    return {name: float(values[0]) for name, values in score_rows([row]).values.items()}
+
+
+def test_by_hand_without_ties():
+    found = one([0.5, -1.0, 2.0, 1.0], [True, False, False, False])
+    assert found == pytest.approx({"pg": 0, "pg2": 0, "mrr": 1 / 3, "mrr_strict": 1 / 3, "rma": 0.5 / 3.5, "pta": 0.5})
+
+
+def test_by_hand_with_two_evidence_tokens():
+    found = one([3.0, -1.0, 2.0, 1.0], [False, True, True, False])
+    assert found == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.5, "mrr_strict": 0.5, "rma": 2 / 6, "pta": 0.25})
+
+
+def test_reference_ranks_demote_everything_when_values_tie():
+    found = one([5.0, 0.0, 0.0, 0.0], [True, False, False, False])
+    assert found["mrr"] == pytest.approx(1 / 3), "n = 4, two distinct values: 4 - 2 + 1"
+    assert found["mrr_strict"] == 1
+
+
+def test_the_first_of_several_maxima_is_pointed_at():
+    assert one([2.0, 2.0], [False, True])["pg"] == 0
+    assert one([2.0, 2.0], [True, False])["pg"] == 1
+    assert one([2.0, 2.0, 2.0], [False, False, True])["pg2"] == 0
+    assert one([2.0, 2.0, 2.0], [False, True, False])["pg2"] == 1
+
+
+def test_all_zero_relevance_has_no_mass():
+    found = one([0.0, 0.0, 0.0, 0.0], [False, True, False, False])
+    assert found == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.25, "mrr_strict": 1, "rma": 0, "pta": 0.75})
+
+
+def test_only_negative_relevance_has_no_mass_but_ranks():
+    found = one([-3.0, -1.0, -2.0], [False, True, False])
+    assert found == pytest.approx({"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 0, "pta": 2 / 3})
+
+
+def test_a_single_token_is_all_right_or_all_wrong():
+    assert one([1.0], [True]) == {"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 1, "pta": 1}
+
+
+def test_tokens_that_are_not_chosen_do_not_count():
+    chosen = one([9.0, 1.0, 0.5, 9.0], [False, True, False, False], [False, True, True, False])
+    assert chosen == one([1.0, 0.5], [True, False])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_relevance_that_is_not_finite_is_never_right(value):
+    found = score_rows([([value, 1.0], [True, False]), ([1.0, 0.0], [True, False])])
+    assert found.defect.tolist() == [NOT_FINITE, 0]
+    assert all(values[0] == 0 for values in found.values.values())
+    assert found.values["pg"][1] == 1, "and its neighbours are not touched"
+
+
+def test_relevance_that_is_not_finite_outside_the_chosen_tokens_does_not_matter():
+    assert score_rows([([np.nan, 1.0], [False, True], [False, True])]).defect.tolist() == [0]
+
+
+def test_a_sample_without_chosen_evidence_is_never_right():
+    found = score_rows([([-1.0, -2.0], [False, False]), ([1.0, 2.0], [True, False], [False, True])])
+    assert found.defect.tolist() == [NO_EVIDENCE, NO_EVIDENCE]
+    assert all((values == 0).all() for values in found.values.values())
+
+
+def test_a_sample_without_tokens_is_never_right():
+    found = score_rows([([], []), ([1.0], [True]), ([2.0], [False], [False])])
+    assert found.defect.tolist() == [NO_EVIDENCE, 0, NO_EVIDENCE]
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="3 relevances, 2 evidence, 3 chosen marks, 3 tokens"):
+        score(np.zeros(3), np.zeros(2, bool), np.ones(3, bool), np.array([0, 3]))
+
+
+# Few distinct values, so that ties are common.
+values = st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 1.5, 3.0])
+tokens = st.tuples(values, st.booleans(), st.booleans())
+samples = st.lists(st.lists(tokens, min_size=1, max_size=9), min_size=1, max_size=12)
+
+
+@given(samples, st.sampled_from([np.float32, np.float64]), st.sampled_from([1, 16, 1 << 18]))
+@settings(max_examples=150, deadline=None)
+def test_many_samples_at_once_equal_one_at_a_time(drawn, dtype, block_tokens):
+    rows = [tuple(map(list, zip(*row, strict=True))) for row in drawn]
+    rows = [row for row in rows if any(e and c for e, c in zip(row[1], row[2], strict=True))]
+    if not rows:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "BLOCK_TOKENS", block_tokens)
+        found = score_rows(rows, dtype)
+    for name, oracle in oracles_metrics.METRICS.items():
+        kept = [[(r, e) for r, e, c in zip(*row, strict=True) if c] for row in rows]
+        expected = [oracle([r for r, _ in row], [e for _, e in row]) for row in kept]
+        np.testing.assert_allclose(found.values[name], expected, rtol=1e-6, err_msg=name)
+
+
+def test_every_metric_of_the_schema_is_declared_with_unit_and_direction():
+    from evaluation.schema import SCORES_SAMPLES
+
+    assert list(METRICS) == [name for name in SCORES_SAMPLES.names if name in oracles_metrics.METRICS]
+    assert {(m.unit, m.higher_is_better) for m in METRICS.values()} == {("%", True)}
