@@ -1,6 +1,7 @@
 """Relevance for transformer language models: families, rules, gradient-family methods, attention rollout."""
 
 from lrp_core.loading import load_model, random_model
+from lrp_core.methods import METHODS, attribute
 from lrp_core.types import (
     EMBEDDINGS,
     EXPLANATIONS,
@@ -18,6 +19,7 @@ from lrp_core.view import ModelView
 __all__ = [
     "EMBEDDINGS",
     "EXPLANATIONS",
+    "METHODS",
     "POOLINGS",
     "Batch",
     "MethodInfo",
@@ -27,6 +29,7 @@ __all__ = [
     "UnsupportedMethod",
     "UnsupportedModel",
     "UserError",
+    "attribute",
     "load_model",
     "random_model",
 ]

@@ -1,0 +1,78 @@
+"""A place around every attention kernel, through transformers' attention interface.
+
+For each stock implementation X a twin `closelook_X` is registered, with X's mask. The twin runs X's own kernel, unless
+something was put around it for this very attention module. Nothing else in the process notices.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from lrp_core.types import UserError
+from lrp_core.view import ModelView
+
+Kernel = Callable[
+    ..., tuple[Tensor, Tensor | None]
+]  # (module, q, k, v, mask, **options) -> context [B, T, H, K], weights
+Around = Callable[..., tuple[Tensor, Tensor | None]]  # (kernel, module, q, k, v, mask, **options), the same result
+
+_PREFIX = "closelook_"
+_STOCK = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
+_around: WeakKeyDictionary[nn.Module, Around] = WeakKeyDictionary()
+
+
+def _twin(stock: str) -> Kernel:
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        kernel = _kernel(stock, module)
+        if module not in _around:
+            return kernel(module, query, key, value, mask, **options)
+        return _around[module](kernel, module, query, key, value, mask, **options)
+
+    return attend
+
+
+def _kernel(stock: str, module: nn.Module) -> Kernel:
+    if stock == "eager":  # every modelling file has its own
+        return sys.modules[type(module).__module__].eager_attention_forward
+    return AttentionInterface()[stock]
+
+
+for _name in _STOCK:
+    AttentionInterface.register(_PREFIX + _name, _twin(_name))
+    AttentionMaskInterface.register(_PREFIX + _name, AttentionMaskInterface()[_name])
+
+
+@contextmanager
+def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock: str | None = None) -> Iterator[None]:
+    """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
+
+    Raises UserError for an attention implementation that has no twin.
+    """
+    config = view.config
+    before = config._attn_implementation
+    stock = stock or before.removeprefix(_PREFIX)
+    if stock not in _STOCK:
+        raise UserError(
+            f"attention implementation {stock!r} is not supported; load the model with {' or '.join(_STOCK)}"
+        )
+    outer = {module: _around.get(module) for module in around}
+    _around.update(around)
+    config._attn_implementation = _PREFIX + stock
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+        for module, previous in outer.items():
+            if previous is None:
+                del _around[module]
+            else:
+                _around[module] = previous

@@ -1,0 +1,124 @@
+"""Gradient-family methods: one forward, one backward per set of rules and explained logit, whatever is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
+from lrp_core.rules.heads import Measure
+from lrp_core.scope import rules_on
+from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError
+from lrp_core.view import ModelView
+
+
+def _product(gradient: Tensor, value: Tensor) -> Tensor:
+    return gradient * value
+
+
+def _absolute(gradient: Tensor, _: Tensor) -> Tensor:
+    return gradient.abs()
+
+
+def _square(gradient: Tensor, _: Tensor) -> Tensor:
+    return gradient.square()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The rules of the backward pass, and how gradient and value become relevance, elementwise."""
+
+    composite: Composite
+    measure: Measure
+    conserves: bool
+
+
+#: Close Look 3.3: norms of the gradient, gradient x input, and gradient x input under modified gradients.
+READINGS: dict[str, Reading] = {
+    "gradient_l1": Reading(PLAIN, _absolute, False),
+    "gradient_l2": Reading(PLAIN, _square, False),
+    "gradient_x_input": Reading(PLAIN, _product, True),
+    "lrp": Reading(LRP, _product, True),
+    "attnlrp": Reading(ATTNLRP, _product, True),
+}
+
+
+def explain_many(
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    *,
+    heads: bool = False,
+    checkpoint: bool = False,
+) -> dict[Request, Relevance]:
+    """All `requests` from one forward and one backward per composite and explanation.
+
+    A contrastive explanation is the backward pass of the logit difference itself: differences of finished relevances
+    would cancel in half precision. Embeddings share a pass, since their sum has the gradient of each of its terms.
+    `heads` pools the relevance of the attention heads' outputs; `checkpoint` trades a second forward for memory.
+    Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
+    """
+    passes: dict[tuple[Composite, str], list[Request]] = {}
+    for request in requests:
+        if request.method not in READINGS:
+            raise UnsupportedMethod(f"{request.method!r} is no gradient method; choose {' or '.join(READINGS)}")
+        passes.setdefault((READINGS[request.method].composite, request.explanation), []).append(request)
+    batch = batch.to(view.device)
+    collected = HeadRelevance(view.n_layers) if heads else None
+    composites = tuple(dict.fromkeys(composite for composite, _ in passes))
+    results: dict[Request, Relevance] = {}
+    with torch.inference_mode(False), torch.enable_grad():
+        token, full = view.embed(batch)
+        token = token.detach().requires_grad_()
+        values = {"full": full.detach(), "partial": token.detach(), "none": token.detach()}
+        with rules_on(view, composites, heads=collected, checkpointing=checkpoint) as switch:
+            logits = view.logits(view.hidden(batch, token), batch)
+            for i, ((composite, explanation), asked) in enumerate(passes.items()):
+                switch.current = composite
+                if collected is not None:
+                    collected.begin({request.method: READINGS[request.method].measure for request in asked})
+                explained = objective(logits, explanation)
+                (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
+                for request in asked:
+                    results[request] = _read(request, gradient, values, batch, logits, explained, collected)
+    return {request: results[request] for request in requests}
+
+
+def objective(logits: Tensor, explanation: str) -> Tensor:
+    """The explained number [B] from logits [B, 2] of target and foil. Raises UserError for a missing foil."""
+    if explanation == "target":
+        return logits[:, 0]
+    if explanation != "contrastive":
+        raise UnsupportedMethod(f"gradient methods explain 'contrastive' or 'target', not {explanation!r}")
+    if logits.shape[1] == 1:
+        raise UserError("a contrastive explanation needs foil_ids; ask for explanation='target' without them")
+    return logits[:, 0] - logits[:, 1]
+
+
+def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0."""
+    wide = torch.promote_types(value.dtype, torch.float32)
+    return measure(gradient.to(wide), value.to(wide)).sum(-1).masked_fill(mask == 0, 0)
+
+
+def _read(
+    request: Request,
+    gradient: Tensor,
+    values: dict[str, Tensor],
+    batch: Batch,
+    logits: Tensor,
+    explained: Tensor,
+    heads: HeadRelevance | None,
+) -> Relevance:
+    reading = READINGS[request.method]
+    return Relevance(
+        tokens=attribution(gradient, values[request.embedding], batch.attention_mask, reading.measure),
+        explained=explained.detach(),
+        logit_target=logits[:, 0].detach(),
+        logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
+        heads=None if heads is None else heads.of(request.method),
+        conserves=reading.conserves,
+    )

@@ -1,0 +1,105 @@
+"""Identity rule: an activation g passes relevance through unchanged (Close Look C.3, AttnLRP equation 9).
+
+As a gradient: dz = g(z)/z * dy. The ratio has a closed form for every activation here, without a division by z, so zero
+and half precision need no care.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from lrp_core.rules.composite import Switch
+from lrp_core.types import UnsupportedModel
+
+_aten = torch.ops.aten
+_SQRT_HALF = 0.5**0.5
+_SQRT_8_OVER_PI = (8 / torch.pi) ** 0.5
+
+
+@dataclass(frozen=True)
+class Activation:
+    """`ratio(z)` is g(z)/z; `backward(dy, z)` is g'(z) * dy. Elementwise, any shape."""
+
+    ratio: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+
+
+def _normal_cdf(z: Tensor) -> Tensor:
+    return (z * _SQRT_HALF).erf_().add_(1).mul_(0.5)
+
+
+def _tanh_cdf(z: Tensor) -> Tensor:
+    """(1 + tanh(u)) / 2 = sigmoid(2u) with u = sqrt(2/pi) (z + 0.044715 z^3)."""
+    return (z * z).mul_(0.044715).add_(1).mul_(z).mul_(_SQRT_8_OVER_PI).sigmoid_()
+
+
+def _tanh_ratio(z: Tensor) -> Tensor:
+    return torch.where(z == 0, 1.0, torch.tanh(z) / z)
+
+
+def _is_positive(z: Tensor) -> Tensor:
+    return (z > 0).to(z.dtype)
+
+
+_GELU = Activation(_normal_cdf, lambda dy, z: _aten.gelu_backward(dy, z))
+_GELU_TANH = Activation(_tanh_cdf, lambda dy, z: _aten.gelu_backward(dy, z, approximate="tanh"))
+_SILU = Activation(torch.sigmoid, lambda dy, z: _aten.silu_backward(dy, z))
+_RELU = Activation(_is_positive, lambda dy, z: _aten.threshold_backward(dy, z, 0))
+_RELU_SQUARED = Activation(torch.relu, lambda dy, z: dy * torch.relu(z) * 2)
+_TANH = Activation(_tanh_ratio, lambda dy, z: _aten.tanh_backward(dy, torch.tanh(z)))
+
+#: By transformers' name of the activation (`transformers.activations.ACT2FN`).
+ACTIVATIONS = {
+    "gelu": _GELU,
+    "gelu_python": _GELU,
+    "gelu_new": _GELU_TANH,
+    "gelu_fast": _GELU_TANH,
+    "gelu_accurate": _GELU_TANH,
+    "gelu_pytorch_tanh": _GELU_TANH,
+    "gelu_python_tanh": _GELU_TANH,
+    "silu": _SILU,
+    "swish": _SILU,
+    "relu": _RELU,
+    "relu2": _RELU_SQUARED,
+    "tanh": _TANH,
+}
+
+
+def activation(name: str) -> Activation:
+    """Raises UnsupportedModel, listing the activations that have a rule."""
+    if name not in ACTIVATIONS:
+        raise UnsupportedModel(f"no rule for the activation {name!r}; supported: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _ratio(kind: Activation, z: Tensor) -> Tensor:
+    """g(z)/z, worked out in float32 at least."""
+    return kind.ratio(z.to(torch.promote_types(z.dtype, torch.float32))).to(z.dtype)
+
+
+class ActivationRule(Function):
+    """Gives the value y = g(z) the gradient of the current composite. `gating`: y gates a product, as in gated MLPs."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
+        ctx.kind, ctx.gating, ctx.switch = kind, gating, switch
+        ctx.save_for_backward(z if switch.plain_too else _ratio(kind, z))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (saved,) = ctx.saved_tensors
+        composite, factor = ctx.switch.current, ctx.switch.current.gate if ctx.gating else 1.0
+        if factor == 0:
+            return None, None, None, None, None
+        if not composite.linear:
+            dz = ctx.kind.backward(dy, saved)
+        else:
+            dz = dy * (_ratio(ctx.kind, saved) if ctx.switch.plain_too else saved)
+        return dz if factor == 1 else dz.mul_(factor), None, None, None, None

@@ -1,0 +1,49 @@
+"""Products of a gate and a signal: weights and values, queries and keys, the two branches of gated MLPs.
+
+The uniform rule halves the gradient on both sides, signal-take-all keeps the gate constant (AttnLRP propositions 3.2
+and 3.3; Close Look C.1, C.4). Softmax is left as it is: its rule is its true gradient (AttnLRP proposition 3.1; Close
+Look C.6). So attention's rules are factors on the gradients of q, k and v, and any kernel can stand between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from lrp_core.rules.composite import Switch
+
+
+class AttentionRule(Function):
+    """Queries [B, H, T, K], keys and values [B, G, T, K] as they are; their gradients by the current composite."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.switch = switch
+        return query, key, value
+
+    @staticmethod
+    def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
+        rules = ctx.switch.current
+        if rules.gate == 0:
+            return None, None, dv if rules.signal == 1 else dv * rules.signal, None
+        if rules.query_key == rules.signal == 1:
+            return dq, dk, dv, None
+        return *torch._foreach_mul((dq, dk, dv), (rules.query_key, rules.query_key, rules.signal)), None
+
+
+class SignalRule(Function):
+    """The signal of a gated product as it is; its gradient by the current composite."""
+
+    @staticmethod
+    def forward(ctx: Any, signal: Tensor, switch: Switch) -> Tensor:
+        ctx.switch = switch
+        return signal
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        factor = ctx.switch.current.signal
+        return d if factor == 1 else d * factor, None

@@ -1,0 +1,64 @@
+"""Norms with a constant standard deviation (Ali et al. 2022; Close Look C.5; AttnLRP proposition 3.4).
+
+What is left is linear, so that relevance follows the rule of linear layers. Epsilon stays inside the constant root.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from lrp_core.rules.composite import Switch
+
+_backward = torch.ops.aten.native_layer_norm_backward
+
+
+class LayerNormRule(Function):
+    """Gives the value y = LayerNorm(x) [..., D] the gradient of the current composite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+        _, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)  # [..., 1]
+        ctx.switch = switch
+        ctx.save_for_backward(weight, rstd, *((x, mean) if switch.plain_too else ()))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        weight, rstd, *rest = ctx.saved_tensors
+        if ctx.switch.current.linear:
+            # the kernel's own backward at x - mean = 0, where the standard deviation has no gradient
+            rest = torch.zeros_like(dy), torch.zeros_like(rstd)
+        x, mean = rest
+        dx, _, _ = _backward(dy, x, x.shape[-1:], mean, rstd, weight, None, (True, False, False))
+        return dx, None, None, None, None
+
+
+class RMSNormRule(Function):
+    """Gives the value y = RMSNorm(x) [..., D] the gradient of the current composite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+        rstd = inverse_rms(x, eps)  # [..., 1], float32 at least
+        ctx.switch = switch
+        ctx.save_for_backward(weight, rstd, *((x,) if switch.plain_too else ()))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        weight, rstd, *rest = ctx.saved_tensors
+        dx = (dy * weight).to(rstd.dtype).mul_(rstd)
+        if not ctx.switch.current.linear:
+            x = rest[0].to(rstd.dtype)
+            dx -= x * (rstd * rstd * (dx * x).mean(-1, keepdim=True))
+        return dx.to(dy.dtype), None, None, None, None
+
+
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(mean(x^2) + eps) over the last axis, [..., 1], in float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

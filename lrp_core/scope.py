@@ -1,0 +1,149 @@
+"""Rules on one model instance inside a `with`; leaving it undoes everything.
+
+Modules compute their values with their own forward, whatever hooks others have put on it. A forward hook then replaces
+the gradient: the value goes through an autograd function that knows the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from lrp_core.attention import Kernel, around_attention
+from lrp_core.rules import (
+    ActivationRule,
+    AttentionRule,
+    Composite,
+    HeadPooling,
+    HeadRelevance,
+    LayerNormRule,
+    RMSNormRule,
+    SignalRule,
+    Switch,
+    activation,
+    inverse_rms,
+)
+from lrp_core.view import ModelView, NormView
+
+Hook = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
+
+
+@contextmanager
+def rules_on(
+    view: ModelView,
+    composites: Sequence[Composite],
+    *,
+    heads: HeadRelevance | None = None,
+    checkpointing: bool = False,
+) -> Iterator[Switch]:
+    """Makes the model's gradients follow `composites`; set `switch.current` before each backward pass, in the scope.
+
+    `checkpointing` keeps the inputs of blocks only and runs each block again when the gradient reaches it.
+    """
+    switch = Switch(tuple(composites), composites[0])
+    with ExitStack() as undo:
+        for module, hook in _hooks(view, switch):
+            undo.callback(module.register_forward_hook(hook).remove)
+        around = {
+            block.attention: partial(_attend, switch=switch, layer=layer, heads=heads)
+            for layer, block in enumerate(view.blocks)
+        }
+        undo.enter_context(around_attention(view, around))
+        if checkpointing:
+            undo.enter_context(_checkpointed_blocks(view))
+        yield switch
+
+
+def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
+    for norm in view.norms():
+        yield norm.module, _norm_hook(norm, switch)
+    kind = activation(view.activation_name)
+    if view.head_activation is not None:
+        yield view.head_activation, lambda _, args, y: ActivationRule.apply(args[0], y.detach(), kind, False, switch)
+    for block in view.blocks:
+        gating = block.gate is not None
+        if gating and switch.gates_closed:
+            yield block.activation, lambda _, args, y: y.detach()
+        else:
+            yield block.activation, partial(_activate, kind=kind, gating=gating, switch=switch)
+        if gating and not switch.signals_open:
+            yield block.up, lambda _, args, y: SignalRule.apply(y, switch)
+
+
+def _activate(_: nn.Module, args: tuple[Any, ...], y: Tensor, **rule: Any) -> Tensor:
+    return ActivationRule.apply(args[0], y.detach(), rule["kind"], rule["gating"], rule["switch"])
+
+
+def _norm_hook(norm: NormView, switch: Switch) -> Hook:
+    weight, _ = norm.parameters()
+    rule = LayerNormRule if norm.kind == "layer" else RMSNormRule
+
+    def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
+        x = args[0].to(y.device)  # the module may run on another device than what feeds it
+        if norm.kind == "rms" and x.dtype == torch.float64:
+            y = x * inverse_rms(x, norm.eps) * weight  # transformers rounds to float32 inside
+        return rule.apply(x, y.detach(), weight, norm.eps, switch)
+
+    return hook
+
+
+def _attend(
+    kernel: Kernel,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    *,
+    switch: Switch,
+    layer: int,
+    heads: HeadRelevance | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]."""
+    if switch.gates_closed and switch.signals_open:
+        query, key = query.detach(), key.detach()
+    else:
+        query, key, value = AttentionRule.apply(query, key, value, switch)
+    context, weights = kernel(module, query, key, value, mask, **options)
+    if heads is not None:
+        context = HeadPooling.apply(context, layer, heads)
+    return context, weights
+
+
+class _Checkpointed(nn.Module):
+    """A block that is run again in the backward pass; other attributes are the block's own."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        return checkpoint(self.block, *args, use_reentrant=False, preserve_rng_state=False, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("block"), name)
+
+
+@contextmanager
+def _checkpointed_blocks(view: ModelView) -> Iterator[None]:
+    """No early stop: it would skip the hook that unloads the last offloaded module of a block."""
+    holder: Any = view.model.get_submodule(view.family.blocks)
+    blocks = list(holder)
+    try:
+        for i, block in enumerate(blocks):
+            holder[i] = _Checkpointed(block)
+        with set_checkpoint_early_stop(False):
+            yield
+    finally:
+        for i, block in enumerate(blocks):
+            holder[i] = block
