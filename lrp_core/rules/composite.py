@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Composite:
-    """Rules of one method. Of its gradient, a product gate * signal sends the shares `gate` and `signal` to its inputs."""
+    """Rules of one method. A product gate * signal passes `gate` and `signal` of its gradient to these two."""
 
     name: str
     linear: bool  # norms keep their standard deviation constant, activations g their g(z)/z

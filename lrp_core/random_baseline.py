@@ -1,0 +1,36 @@
+"""Relevance drawn at random: the floor under every metric."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lrp_core.rollout import without_sum
+from lrp_core.types import Batch, Relevance, Request
+from lrp_core.view import ModelView
+
+
+@torch.no_grad()
+def explain_many(
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, seed: int = 0
+) -> dict[Request, Relevance]:
+    """Uniform in [-1, 1), drawn from `seed` and the sample's own tokens, so that batching and padding change nothing.
+
+    The model runs for its logits. `heads` changes nothing: a random order of heads needs no model.
+    """
+    batch = batch.to(view.device)
+    logits = view.logits(view.hidden(batch), batch)
+    tokens = torch.zeros(batch.input_ids.shape, dtype=logits.dtype)
+    for i, mask in enumerate(batch.attention_mask.bool().cpu()):
+        tokens[i, mask] = _draw(batch.input_ids[i].cpu()[mask], seed).to(tokens)
+    return {request: without_sum(tokens.to(batch.input_ids.device), logits) for request in requests}
+
+
+def _draw(ids: Tensor, seed: int) -> Tensor:
+    """One number per token id [T]."""
+    digest = hashlib.sha256(f"{seed}:{ids.tolist()}".encode()).digest()
+    return torch.from_numpy(np.random.default_rng(int.from_bytes(digest[:8])).uniform(-1, 1, len(ids)))
