@@ -1,0 +1,143 @@
+"""What every benchmark shares: interleaved timing, medians and quartiles, one JSON shape, one table on the screen.
+
+Needs nothing but torch and the standard library, so that `python -m jobs.bench.lrp` runs on a bare GPU box.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("torch", "transformers", "accelerate", "numpy", "ray")
+
+
+@dataclass
+class Bench:
+    """Results of one benchmark: `rows` are free-form measurements, `ratios` are what is promised."""
+
+    name: str
+    device: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def row(self, **measured: Any) -> None:
+        self.rows.append(measured)
+
+    def ratio(self, name: str, value: float, target: float, better: str, **details: Any) -> None:
+        """`better` is "lower" (value at most target) or "higher" (at least)."""
+        self.ratios[name] = {"value": round(value, 4), "target": target, "better": better, **details}
+
+    def result(self) -> dict[str, Any]:
+        return {
+            "bench": self.name,
+            "device": self.device,
+            "versions": versions(),
+            "rows": self.rows,
+            "ratios": self.ratios,
+        }
+
+    def finish(self, json_file: str | Path | None = None) -> dict[str, Any]:
+        """Prints the table of ratios, writes the JSON if asked, and returns it."""
+        result = self.result()
+        print(table(result))
+        if json_file is not None:
+            Path(json_file).parent.mkdir(parents=True, exist_ok=True)
+            Path(json_file).write_text(json.dumps(result, indent=1) + "\n")
+        return result
+
+
+def met(ratio: Mapping[str, Any]) -> bool:
+    return ratio["value"] <= ratio["target"] if ratio["better"] == "lower" else ratio["value"] >= ratio["target"]
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Value, target, and met or missed, one line a ratio."""
+    width = max([len(name) for name in result["ratios"]] + [5])
+    lines = [f"bench {result['bench']} on {result['device']}", f"{'ratio':{width}}  {'value':>9}  {'target':>9}"]
+    for name, ratio in result["ratios"].items():
+        sign = "<=" if ratio["better"] == "lower" else ">="
+        verdict = "met" if met(ratio) else "MISSED"
+        lines.append(f"{name:{width}}  {ratio['value']:9.3f}  {sign} {ratio['target']:6.2f}  {verdict}")
+    return "\n".join(lines)
+
+
+def interleave(
+    runs: Mapping[str, Callable[[], float | None]], repeats: int, warmup: int = 1, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """Seconds of each run, A B A B..., so that a drifting machine disturbs all alike.
+
+    A run that returns a number is timed by itself (its number counts), any other by the clock around it.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for i in range(warmup + repeats):
+        for name, run in runs.items():
+            synchronise(device)
+            start = time.perf_counter()
+            own = run()
+            synchronise(device)
+            if i >= warmup:
+                seconds[name].append(time.perf_counter() - start if own is None else own)
+    return seconds
+
+
+def synchronise(device: str) -> None:
+    """Waits for the accelerator; nothing to do on a CPU."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) < 2:
+        return {"median": values[0], "q1": values[0], "q3": values[0], "n": len(values)}
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3, "n": len(values)}
+
+
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of the ratios of runs that stood side by side."""
+    return summary([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name()
+    return f"{_processor()}, {torch.get_num_threads()} threads"
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options all benchmarks know."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--quick", action="store_true", help="small shapes, few repeats: checks that it runs")
+    options.add_argument("--json", metavar="FILE", help="write the result there")
+    return options
+
+
+def _processor() -> str:
+    """The processor's marketing name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
