@@ -122,6 +122,7 @@ class MethodInfo:
     embeddings: tuple[str, ...] = ("full", "partial")
     conserves: bool = True  # False where no sum is promised, so that no residual is reported
     models: tuple[str, ...] = ("masked", "causal")
+    heads: bool = True  # whether it also yields relevance of attention heads
 
     def __call__(
         self,
