@@ -89,6 +89,8 @@ class ModelConfig(_Frozen):
             raise ValueError(f"workers are [fewest, most] with 1 <= fewest <= most, not {list(self.workers)}")
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise ValueError(f"gpus is a fraction below 1 or a whole number, not {self.gpus}")
+        if self.gpus > 1 and self.max_memory is None:
+            raise ValueError("a worker with several gpus needs max_memory, a limit for each of them")
         return self
 
     def dtypes_for(self, task: str) -> tuple[Dtype, ...]:
@@ -116,7 +118,7 @@ class ReportConfig(_Frozen):
 class RayConfig(_Frozen):
     """How to use Ray; nothing here changes a number."""
 
-    address: str = "auto"  # auto: the submitting or running cluster, else one in this process; local: always the latter
+    address: str | None = None  # null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process
     gpus: float | None = None  # what an autoscaling cluster may grow to; null: what the cluster shows
     max_models: int | None = Field(default=None, ge=1)  # at once; null: as many as fit
     no_progress_timeout_s: int = Field(default=1800, ge=1)
@@ -142,7 +144,7 @@ class RunConfig(_Frozen):
     ray: RayConfig = RayConfig()
     token_budget: int = Field(default=4096, ge=1)  # tokens of a batch, padding included
     shard_rows: int = Field(default=512, ge=1)
-    max_attempts: int = Field(default=3, ge=1)  # how often a row may end its worker before it is rejected
+    max_attempts: int = Field(default=3, ge=1)  # deaths of a worker in one batch before its rows run one by one
     byte_budget: int | None = Field(default=None, ge=1)  # working memory of ALTI; null: what the device has free
 
     @model_validator(mode="after")

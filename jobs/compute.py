@@ -1,0 +1,201 @@
+"""From view rows to relevance, one batch at a time, whatever goes wrong with a row. No Ray here."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from jobs.methods import METHODS
+from lrp_core import Batch, ModelView, Relevance, Request
+
+Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one pass over one batch cost."""
+
+    pass_name: str
+    wall_s: float
+    peak_bytes: int | None  # of the device; None on CPU
+    length: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The relevance of one batch, on the CPU."""
+
+    rows: tuple[Row, ...]
+    relevance: dict[Request, Relevance]
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row that could not be explained, and why."""
+
+    sample_id: str
+    reason: str
+    detail: str
+
+
+@dataclass
+class Outcome:
+    """What became of a unit's batches. `splits` counts batches halved for want of memory."""
+
+    explained: list[Explained] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    splits: int = 0
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """A loaded model and what to ask of it. `options` go to the passes that know them."""
+
+    view: ModelView
+    requests: tuple[Request, ...]
+    heads: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def batch(self, rows: Sequence[Row]) -> Explained:
+        """One batch through every pass. Raises whatever a model raises on bad input or too little memory."""
+        batch = Batch.collate(rows, pad_id=self.view.config.pad_token_id or 0)
+        relevance: dict[Request, Relevance] = {}
+        timings = []
+        for name, explain, requests in self._passes(contrastive=batch.foil_ids is not None):
+            start, _ = time.perf_counter(), _reset_peak(self.view.device)
+            known = inspect.signature(explain).parameters
+            options = {key: value for key, value in self.options.items() if key in known}
+            found = explain(self.view, batch, requests, heads=self.heads, **options)
+            relevance.update({request: _to_cpu(result) for request, result in found.items()})
+            wall_s = time.perf_counter() - start
+            timings.append(Timing(name, wall_s, _peak_bytes(self.view.device), batch.input_ids.shape[1], len(batch)))
+        return Explained(tuple(rows), relevance, tuple(timings))
+
+    def _passes(self, contrastive: bool) -> Iterator[tuple[str, Callable[..., Any], list[Request]]]:
+        """Requests by the function that computes them together."""
+        groups: dict[Callable[..., Any], list[Request]] = {}
+        for request in self.requests:
+            if contrastive or request.explanation != "contrastive":
+                groups.setdefault(METHODS[request.method].explain, []).append(request)
+        for explain, requests in groups.items():
+            yield METHODS[requests[0].method].pass_name, explain, requests
+
+
+def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None:
+    """Add the relevance of a planned batch to `outcome`.
+
+    Out of memory halves the batch. A row that raises becomes a reject and its place is taken by a stand-in of the same
+    shape, so that its neighbours keep the numbers they would have had.
+    """
+    try:
+        outcome.explained.append(explainer.batch(rows))
+    except Exception as error:
+        if is_out_of_memory(error):
+            _explain_halves(explainer, rows, outcome, error)
+        else:
+            _explain_around(explainer, rows, outcome)
+
+
+def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> dict[str, Explained]:
+    """Each row alone, by sample id; rows that raise become rejects of `outcome`."""
+    found = {}
+    for row in rows:
+        try:
+            found[row["sample_id"]] = explainer.batch([row])
+        except Exception as error:
+            reason = "out_of_memory" if is_out_of_memory(error) else "model_error"
+            outcome.rejects.append(Reject(row["sample_id"], reason, describe(error)))
+    return found
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of the device or of the host; torch's CPU allocator raises a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+
+
+def describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def _explain_halves(explainer: Explainer, rows: Sequence[Row], outcome: Outcome, error: Exception) -> None:
+    if explainer.view.device.type == "cuda":
+        torch.cuda.empty_cache()
+    if len(rows) == 1:
+        outcome.rejects.append(Reject(rows[0]["sample_id"], "out_of_memory", describe(error)))
+        return
+    outcome.splits += 1
+    middle = len(rows) // 2
+    explain(explainer, rows[:middle], outcome)
+    explain(explainer, rows[middle:], outcome)
+
+
+def _explain_around(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None:
+    """A row of the batch raises: find it, then explain the others in a batch of the planned shape."""
+    singles = explain_singly(explainer, rows, outcome)
+    if not singles:
+        return
+    healthy = next(row for row in rows if row["sample_id"] in singles)
+    whole = [row if row["sample_id"] in singles else _stand_in(row, healthy) for row in rows]
+    try:
+        explained = explainer.batch(whole)
+    except Exception:  # no single row is to blame: what the rows gave alone is what there is
+        outcome.explained.extend(singles.values())
+        return
+    outcome.explained.append(_keep(explained, [i for i, row in enumerate(rows) if row["sample_id"] in singles]))
+
+
+def _stand_in(row: Row, healthy: Row) -> Row:
+    """A row with the length and position of `row` and tokens of `healthy`."""
+    tokens = list(healthy["input_ids"])
+    length = len(row["input_ids"])
+    repeated = (tokens * (length // len(tokens) + 1))[:length]
+    return {
+        **healthy,
+        "sample_id": row["sample_id"],
+        "input_ids": repeated,
+        "position": min(row["position"], length - 1),
+    }
+
+
+def _keep(explained: Explained, indices: list[int]) -> Explained:
+    relevance = {
+        request: Relevance(
+            found.tokens[indices],
+            found.explained[indices],
+            found.logit_target[indices],
+            None if found.logit_foil is None else found.logit_foil[indices],
+            None if found.heads is None else found.heads[indices],
+            found.conserves,
+        )
+        for request, found in explained.relevance.items()
+    }
+    return Explained(tuple(explained.rows[i] for i in indices), relevance, explained.timings)
+
+
+def _to_cpu(found: Relevance) -> Relevance:
+    return Relevance(
+        found.tokens.cpu(),
+        found.explained.cpu(),
+        found.logit_target.cpu(),
+        None if found.logit_foil is None else found.logit_foil.cpu(),
+        None if found.heads is None else found.heads.cpu(),
+        found.conserves,
+    )
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak_bytes(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

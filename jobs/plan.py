@@ -1,0 +1,226 @@
+"""What a run is made of: the cells it wants, keyed by all that decides their numbers, and which of them are done.
+
+A cell (product, model, task, dtype, method) is the unit of bookkeeping. Its key is the sha256 of the model's weights,
+the tokenised inputs, the method with its version, the precision and the options that change numbers. Equal keys mean
+equal numbers, so a run computes exactly the wanted cells whose key has no complete manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product as combinations
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import VIEW
+from jobs.config import ModelConfig, RunConfig
+from jobs.methods import method
+from jobs.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
+from jobs.store import Cell, Store
+from lrp_core.types import MethodInfo, Request
+
+INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
+State = Literal["done", "partial", "missing"]
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell and what to compute for it."""
+
+    cell: Cell
+    requests: tuple[Request, ...]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The samples of one task as one tokenizer sees them, in the order of the store."""
+
+    tokenizer: str
+    task: str
+    table: pa.Table
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything that relevance depends on; evidence is not part of it."""
+        sink = pa.BufferOutputStream()
+        table = self.table.select(INPUT_COLUMNS).replace_schema_metadata(None).combine_chunks()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return hashlib.sha256(sink.getvalue()).hexdigest()
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every sample [N]."""
+        return self.table["length"].to_numpy()
+
+    def subset(self, size: int | None, seed: int) -> np.ndarray:
+        """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
+        ids = self.table["sample_id"].to_pylist()
+        if size is None or size >= len(ids):
+            return np.arange(len(ids))
+        drawn = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
+        return np.sort(drawn[:size])
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The cells of one model."""
+
+    resolved: ResolvedModel
+    inputs: dict[str, Inputs]  # by task
+    cells: tuple[PlannedCell, ...]
+
+    @property
+    def name(self) -> str:
+        return self.resolved.config.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run. `failures` are models out of reach now; `undefined` are (model, method) pairs that do not exist."""
+
+    models: tuple[ModelPlan, ...]
+    failures: dict[str, str] = field(default_factory=dict)
+    undefined: tuple[tuple[str, str], ...] = ()
+    unprepared: tuple[tuple[str, str], ...] = ()  # (model, task) without tokenised views
+
+    def cells(self) -> Iterator[PlannedCell]:
+        for model in self.models:
+            yield from model.cells
+
+
+def validate(config: RunConfig) -> None:
+    """Raises UserError for an unknown method or a model that cannot exist, before anything is written."""
+    for name in {*config.methods, *(name for model in config.models for name in model.methods or ())}:
+        method(name)
+    for model in config.models:
+        try:
+            resolve(model, config.seed)
+        except ModelUnavailable:
+            continue  # its own cells fail later
+
+
+def make_plan(config: RunConfig, store: Store) -> Plan:
+    """The wanted cells of `config` over the views that `store` holds.
+
+    Raises UserError for a method or model that cannot exist.
+    """
+    models, failures, undefined, unprepared = [], {}, [], []
+    inputs: dict[tuple[str, str], Inputs | None] = {}
+    for model in config.models:
+        names = model.methods if model.methods is not None else config.methods
+        try:
+            resolved = resolve(model, config.seed)
+            tokenizer = tokenizer_key(load_tokenizer(model))
+        except ModelUnavailable as error:
+            failures[model.name] = str(error)
+            continue
+        kind = "masked" if resolved.masked else "causal"
+        defined = [method(name) for name in names if kind in method(name).models]
+        undefined += [(model.name, name) for name in names if kind not in method(name).models]
+        found = {}
+        for task in _tasks(config, model):
+            if (tokenizer, task) not in inputs:
+                inputs[tokenizer, task] = read_inputs(store, tokenizer, task)
+            views = inputs[tokenizer, task]
+            if views is None:
+                unprepared.append((model.name, task))
+            else:
+                found[task] = views
+        cells = tuple(_cells(config, resolved, found, defined))
+        models.append(ModelPlan(resolved, found, cells))
+    return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
+
+
+def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
+    """None when the task is not prepared for this tokenizer."""
+    try:
+        table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
+    except FileNotFoundError:
+        return None
+    return Inputs(tokenizer, task, table)
+
+
+def state(store: Store, cell: Cell) -> State:
+    """By the manifest; a cell without one is partial as soon as it has a shard."""
+    record = store.manifest(cell.name)
+    if record is not None and record["state"] == "complete":
+        return "done"
+    return "partial" if record is not None or shards_of(store, cell) else "missing"
+
+
+def shards_of(store: Store, cell: Cell) -> list[str]:
+    """Names of the committed shards of this very key."""
+    folder = store.cell(cell)
+    names = [path.removeprefix(f"{folder}/") for path in store.files(folder)]
+    return [name for name in names if name.startswith(f"{cell.key[:12]}-")]
+
+
+def stale(store: Store, plan: Plan) -> list[str]:
+    """Manifests of cells that this plan does not want, of models and tasks it knows: another key has replaced them."""
+    wanted = {planned.cell.name for planned in plan.cells()}
+    places = {planned.cell.partition for planned in plan.cells()}
+    return [
+        name
+        for name, record in store.manifests()
+        if "cell" in record and name not in wanted and Cell(**record["cell"]).partition in places
+    ]
+
+
+def _tasks(config: RunConfig, model: ModelConfig) -> list[str]:
+    return [task for task in config.tasks if model.tasks is None or task in model.tasks]
+
+
+def _cells(
+    config: RunConfig, resolved: ResolvedModel, inputs: dict[str, Inputs], methods: list[MethodInfo]
+) -> Iterator[PlannedCell]:
+    for task, views in inputs.items():
+        for dtype, info in combinations(resolved.config.dtypes_for(task), methods):
+            requests = requests_of(config, info)
+            yield _planned(config, resolved, views, dtype, info, "relevance", requests, views.table.num_rows)
+            if config.heads is not None and task in config.heads and info.heads:
+                size = len(views.subset(config.heads[task], config.seed))
+                pooled = tuple(request for request in requests if request.embedding == requests[0].embedding)
+                yield _planned(config, resolved, views, dtype, info, "heads", pooled, size)
+
+
+def requests_of(config: RunConfig, info: MethodInfo) -> tuple[Request, ...]:
+    """Those of the configured variants that the method knows; its own single variant where it has no choice."""
+    explanations = [e for e in config.explanations if e in info.explanations] or list(info.explanations[:1])
+    embeddings = [e for e in config.embeddings if e in info.embeddings] or list(info.embeddings[:1])
+    return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
+
+
+def _planned(
+    config: RunConfig,
+    resolved: ResolvedModel,
+    views: Inputs,
+    dtype: str,
+    info: MethodInfo,
+    product: str,
+    requests: tuple[Request, ...],
+    rows: int,
+) -> PlannedCell:
+    numbers = {
+        "product": product,
+        "model": resolved.identity,
+        "tokenizer": views.tokenizer,
+        "inputs": views.digest,
+        "task": views.task,
+        "dtype": dtype,
+        "method": [info.name, info.version],
+        "variants": [[request.explanation, request.embedding] for request in requests],
+        "attention": resolved.config.attn,
+        "seed": config.seed if product == "heads" or info.name == "random" else None,
+        "rows": rows,
+    }
+    key = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+    cell = Cell(product, resolved.config.name, views.task, dtype, info.name, key)
+    return PlannedCell(cell, requests, rows)

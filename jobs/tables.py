@@ -1,0 +1,136 @@
+"""Relevance as rows of the store's schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from evaluation.schema import HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
+from jobs.compute import Explained, Outcome, Reject
+from lrp_core import POOLINGS, Relevance, Request
+
+
+def schema_of(product: str, dtype: str) -> pa.Schema:
+    """The schema of a cell's shards."""
+    if product == "heads":
+        return HEADS
+    return RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
+
+
+def cell_table(
+    product: str, dtype: str, requests: Sequence[Request], explained: Sequence[Explained]
+) -> tuple[pa.Table, list[Reject]]:
+    """The rows of one cell, and rejects for samples with a relevance that is not finite."""
+    unusable = {i: _not_finite(batch, requests) for i, batch in enumerate(explained)}
+    schema = schema_of(product, dtype)
+    build = _heads_columns if product == "heads" else _relevance_columns
+    tables = []
+    for i, batch in enumerate(explained):
+        keep = [j for j in range(len(batch.rows)) if j not in unusable[i]]
+        for request in requests:
+            if request in batch.relevance and keep:
+                tables += build(batch, request, batch.relevance[request], keep, schema)
+    rejects = [
+        Reject(explained[i].rows[j]["sample_id"], "not_finite", f"relevance is not finite in {dtype}")
+        for i, rows in unusable.items()
+        for j in rows
+    ]
+    return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
+
+
+def reject_table(rejects: Sequence[Reject]) -> pa.Table:
+    rows = [
+        {"sample_id": r.sample_id, "stage": "attribute", "reason": r.reason, "where": None, "detail": r.detail}
+        for r in rejects
+    ]
+    return pa.Table.from_pylist(rows, schema=REJECT)
+
+
+def runtime_table(unit: str, explained: Sequence[Explained], device: str) -> pa.Table:
+    rows = [
+        {
+            "batch_id": f"{unit}/{i}",
+            "method": timing.pass_name,
+            "stage": "method",
+            "length": timing.length,
+            "batch": timing.batch,
+            "wall_s": timing.wall_s,
+            "peak_bytes": timing.peak_bytes,
+            "planned_bytes": None,
+            "chunk": None,
+            "device": device,
+        }
+        for i, batch in enumerate(explained)
+        for timing in batch.timings
+    ]
+    return pa.Table.from_pylist(rows, schema=RUNTIME)
+
+
+def _not_finite(batch: Explained, requests: Sequence[Request]) -> list[int]:
+    """Rows of the batch for which any of the requests gave something that is not a number."""
+    finite = torch.ones(len(batch.rows), dtype=torch.bool)
+    for request in requests:
+        if request in batch.relevance:
+            found = batch.relevance[request]
+            finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
+            if found.heads is not None:
+                finite &= found.heads.flatten(1).isfinite().all(-1)
+    return [int(i) for i in torch.nonzero(~finite).flatten()]
+
+
+def _relevance_columns(
+    batch: Explained, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
+    flat = torch.cat([found.tokens[i, :length] for i, length in zip(keep, lengths, strict=True)])
+    residual, foil = found.residual, found.logit_foil
+    columns: dict[str, Any] = {
+        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+        "explanation": [request.explanation] * len(keep),
+        "embedding": [request.embedding] * len(keep),
+        "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
+        "explained": _floats(found.explained, keep),
+        "residual": None if residual is None else _floats(residual, keep),
+        "logit_target": _floats(found.logit_target, keep),
+        "logit_foil": None if foil is None else _floats(foil, keep),
+    }
+    nothing = pa.nulls(len(keep), pa.float64())
+    return [pa.table({k: nothing if v is None else v for k, v in columns.items()}, schema=schema)]
+
+
+def _heads_columns(
+    batch: Explained, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    if found.heads is None:
+        raise ValueError(f"{request.method} gave no relevance of heads; its MethodInfo must say heads=False")
+    tables = []
+    for p, pooling in enumerate(POOLINGS):
+        values = found.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
+        columns = {
+            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+            "explanation": [request.explanation] * len(keep),
+            "pooling": [pooling] * len(keep),
+            "relevance": _ragged(
+                values.flatten().numpy(), [values.shape[1]] * len(keep), schema.field("relevance").type
+            ),
+        }
+        tables.append(pa.table(columns, schema=schema))
+    return tables
+
+
+def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.ListArray:
+    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
+
+
+def _floats(values: torch.Tensor, keep: list[int]) -> np.ndarray:
+    return values[keep].double().numpy()
+
+
+def merge_rejects(outcome: Outcome, more: Sequence[Reject]) -> list[Reject]:
+    """All rejects of a cell, one a sample."""
+    return list({reject.sample_id: reject for reject in (*outcome.rejects, *more)}.values())

@@ -1,0 +1,68 @@
+"""Cutting samples into units of work, the same way every time.
+
+A unit becomes one shard of every cell it serves. Its samples, their order and the cuts into batches depend on the
+samples and the budgets alone, so a unit computed again, on any worker, gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.plan import Inputs
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Samples that are committed together. `rows` are indices into the views; `cuts` are batch starts within `rows`."""
+
+    name: str
+    rows: tuple[int, ...]
+    cuts: tuple[int, ...]
+    tokens: int  # without padding
+
+    def shard(self, key: str) -> str:
+        """The file name of this unit's shard in the cell with this key."""
+        return f"{key[:12]}-{self.name}.parquet"
+
+
+def cut_units(inputs: Inputs, rows: Sequence[int], token_budget: int, shard_rows: int) -> list[Unit]:
+    """Longest samples first, whole batches, about `shard_rows` samples a unit."""
+    ids = inputs.table["sample_id"].to_pylist()
+    foilless = inputs.table["foil_id"].is_null().to_pylist()  # a batch has foils for all samples or for none
+    order = sorted(rows, key=lambda i: (foilless[i], -int(inputs.lengths[i]), ids[i]))
+    units: list[Unit] = []
+    pending: list[list[int]] = []
+    for batch in _batches(order, inputs.lengths, foilless, token_budget):
+        if pending and sum(map(len, pending)) + len(batch) > shard_rows:
+            units.append(_unit(len(units), pending, ids, inputs.lengths))
+            pending = []
+        pending.append(batch)
+    if pending:
+        units.append(_unit(len(units), pending, ids, inputs.lengths))
+    return units
+
+
+def _batches(order: list[int], lengths: np.ndarray, foilless: list[bool], token_budget: int) -> Iterator[list[int]]:
+    """Runs of `order` whose padded size, longest times count, stays within the budget; at least one sample each."""
+    batch: list[int] = []
+    for row in order:
+        full = bool(batch) and (len(batch) + 1) * int(lengths[batch[0]]) > token_budget
+        if batch and (full or foilless[row] != foilless[batch[0]]):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _unit(index: int, batches: list[list[int]], ids: list[str], lengths: np.ndarray) -> Unit:
+    rows = tuple(int(row) for batch in batches for row in batch)
+    starts = np.cumsum([0, *map(len, batches[:-1])])
+    cuts = tuple(int(start) for start in starts)
+    content = "\n".join([*(ids[row] for row in rows), repr(cuts)])
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    return Unit(f"{index:05d}-{digest}", rows, cuts, int(lengths[list(rows)].sum()))
