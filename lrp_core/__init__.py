@@ -1,20 +1,29 @@
-"""Relevance for transformer language models: families, rules, gradient-family methods, attention rollout."""
+"""Relevance for transformer language models: families, rules, gradient-family methods, attention rollout.
 
-from lrp_core.loading import load_model, random_model
-from lrp_core.methods import METHODS, attribute
-from lrp_core.types import (
-    EMBEDDINGS,
-    EXPLANATIONS,
-    POOLINGS,
-    Batch,
-    MethodInfo,
-    Relevance,
-    Request,
-    UnsupportedMethod,
-    UnsupportedModel,
-    UserError,
-)
-from lrp_core.view import ModelView
+Names are imported when first used, so that code that needs only the errors does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lrp_core.loading import load_model, random_model
+    from lrp_core.methods import METHODS, attribute
+    from lrp_core.types import (
+        EMBEDDINGS,
+        EXPLANATIONS,
+        POOLINGS,
+        Batch,
+        MethodInfo,
+        Relevance,
+        Request,
+        UnsupportedMethod,
+        UnsupportedModel,
+        UserError,
+    )
+    from lrp_core.view import ModelView
 
 __all__ = [
     "EMBEDDINGS",
@@ -33,3 +42,15 @@ __all__ = [
     "load_model",
     "random_model",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("load_model", "random_model"), "loading"),
+    **dict.fromkeys(("METHODS", "attribute"), "methods"),
+    "ModelView": "view",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'types')}"), name)

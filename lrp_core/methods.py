@@ -17,8 +17,12 @@ METHODS: dict[str, MethodInfo] = {
         MethodInfo("gradient_x_input", 1, "gradients", gradients.explain_many),
         MethodInfo("lrp", 1, "gradients", gradients.explain_many),
         MethodInfo("attnlrp", 1, "gradients", gradients.explain_many),
-        MethodInfo("attention_rollout", 1, "rollout", rollout.explain_many, ("none",), ("none",), conserves=False),
-        MethodInfo("random", 1, "random", random_baseline.explain_many, ("none",), ("none",), conserves=False),
+        MethodInfo(
+            "attention_rollout", 1, "rollout", rollout.explain_many, ("none",), ("none",), conserves=False, heads=False
+        ),
+        MethodInfo(
+            "random", 1, "random", random_baseline.explain_many, ("none",), ("none",), conserves=False, heads=False
+        ),
     )
 }
 

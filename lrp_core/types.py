@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves code that only needs the errors
+    import torch
+    from torch import Tensor
 
-if TYPE_CHECKING:
     from lrp_core.view import ModelView
 
 #: How a head's relevance [T, K] becomes one number (Close Look, figure 3), the P axis of `Relevance.heads`:
@@ -49,6 +49,8 @@ class Batch:
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
         """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`) to one length; all have foils or none."""
+        import torch
+
         if side not in ("left", "right"):
             raise UserError(f"padding side is 'left' or 'right', not {side!r}")
         foils = [row.get("foil_id") for row in rows]
