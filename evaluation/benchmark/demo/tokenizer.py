@@ -1,0 +1,98 @@
+"""Tokenizers of the demo models, trained on the demo language.
+
+BERT reads lower-cased WordPiece with [CLS] and [SEP]; the causal models read byte-level BPE that keeps the leading
+space in the token, and Llama's template adds a BOS. Vocabularies are small, so some nouns fall into pieces, while every
+target and foil stays whole; any other English text can be read too, if in many pieces.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from evaluation.benchmark.demo import lexicon
+
+_BPE_SIZE = 1200
+_SPLIT_FROM = 6  # letters of a noun from which WordPiece splits its plural
+_WHOLE_COPIES = 500  # times each target is shown to the trainer, enough to earn a token of its own
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'\"-()"
+
+
+def build(name: str, texts: list[str], max_length: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of the demo model `name` for `texts`; equal texts give equal tokenizers.
+
+    Raises ValueError where a target would not be one token.
+    """
+    whole = [f" {word}" for word in lexicon.targets()]
+    corpus = [*texts, *whole * _WHOLE_COPIES]
+    tokenizer = _wordpiece(corpus, max_length) if name == "bert" else _byte_level(name, corpus, max_length)
+    broken = [word.strip() for word in whole if len(tokenizer.tokenize(word)) != 1]
+    if broken:
+        raise ValueError(f"{name}: the targets {', '.join(broken)} are several tokens; enlarge the vocabulary")
+    return tokenizer
+
+
+def _wordpiece(corpus: list[str], max_length: int) -> PreTrainedTokenizerFast:
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = {word for text in corpus for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
+    plurals, suffixes = _split_plurals()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*_LETTERS, *(f"##{letter}" for letter in _LETTERS if letter.isalnum()), *suffixes]
+    entries = dict.fromkeys([*specials, *pieces, *sorted(words - plurals)])
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def _split_plurals() -> tuple[set[str], list[str]]:
+    """Regular plurals of longer nouns, which WordPiece reads as the noun and a suffix, and those suffixes."""
+    nouns = [*lexicon.ANIMATE, *lexicon.THINGS]
+    split = [(one, many) for one, many in nouns if many.startswith(one) and len(one) >= _SPLIT_FROM]
+    return {many for _, many in split}, sorted({f"##{many.removeprefix(one)}" for one, many in split})
+
+
+def _byte_level(name: str, corpus: list[str], max_length: int) -> PreTrainedTokenizerFast:
+    end = "<|endoftext|>" if name == "gpt2" else "</s>"
+    begin = end if name == "gpt2" else "<s>"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_BPE_SIZE,
+        special_tokens=list(dict.fromkeys([begin, end])),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    byte_level = processors.ByteLevel(trim_offsets=True)
+    if name == "llama":
+        bos = processors.TemplateProcessing(
+            single=f"{begin} $A", pair=f"{begin} $A $B:1", special_tokens=[(begin, tokenizer.token_to_id(begin))]
+        )
+        tokenizer.post_processor = processors.Sequence([byte_level, bos])
+    else:
+        tokenizer.post_processor = byte_level
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        bos_token=begin,
+        eos_token=end,
+        pad_token=end,
+        model_input_names=["input_ids", "attention_mask"],
+    )

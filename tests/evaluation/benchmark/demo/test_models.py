@@ -1,0 +1,74 @@
+import pytest
+from transformers import AutoTokenizer
+
+from evaluation.benchmark.demo import MODELS, TASKS, generate, lexicon, model_dir
+from evaluation.benchmark.demo.train import Recipe, accuracy, train
+from evaluation.benchmark.views import tokenise
+from lrp_core import load_model
+
+UNSEEN_SEED = 77  # neither the training's nor the card's
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def shipped(request):
+    folder = model_dir(request.param)
+    return load_model(str(folder)), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_shipped_models_reach_95_percent_on_unseen_draws(shipped, task):
+    view, tokenizer = shipped
+    assert accuracy(view, tokenizer, task, n=400, seed=UNSEEN_SEED) >= 0.95
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_sample_has_a_view_whose_evidence_tokens_spell_the_evidence(shipped, task):
+    view, tokenizer = shipped
+    rows = list(generate(task, 200, seed=UNSEEN_SEED))
+    views, rejects = tokenise(rows, tokenizer, masked=view.is_masked_lm, max_length=view.max_length)
+    assert not rejects
+    for row, tokens in zip(rows, views, strict=True):
+        [(start, end)] = row["evidence"]
+        pieces = [token for token, chosen in zip(tokens["input_ids"], tokens["evidence_mask"], strict=True) if chosen]
+        word = row["text"][start:end]
+        assert tokenizer.decode(pieces).strip() in (word, word.lower())
+
+
+def test_some_evidence_words_are_several_tokens_and_no_target_is(shipped):
+    _, tokenizer = shipped
+    assert all(len(tokenizer.tokenize(f" {word}")) == 1 for word in lexicon.targets())
+    nouns = [form for pair in [*lexicon.ANIMATE, *lexicon.THINGS] for form in pair]
+    assert sum(len(tokenizer.tokenize(f" {noun}")) > 1 for noun in nouns) >= 10
+
+
+def test_any_english_text_can_be_read(shipped):
+    _, tokenizer = shipped
+    ids = tokenizer("Quixotic zebras, unheard of!", add_special_tokens=False)["input_ids"]
+    assert tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
+
+
+def test_llama_has_fewer_key_value_heads_than_query_heads():
+    view = load_model(str(model_dir("llama")))
+    assert view.n_kv_heads < view.n_heads
+
+
+def test_shipped_models_are_a_few_megabytes_and_each_has_its_card():
+    folders = [model_dir(name) for name in MODELS]
+    assert sum(file.stat().st_size for folder in folders for file in folder.iterdir()) < 8e6
+    assert all((folder / "README.md").read_text().startswith("---\n") for folder in folders)
+    assert not [file for folder in folders for file in folder.glob("*.bin")]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_runs_and_writes_a_model_that_loads(name, tmp_path, capsys):
+    scores = train(name, tmp_path, Recipe(steps=2, batch=4, pool=50, evaluated=20))
+    assert set(scores) == set(TASKS)
+    view, tokenizer = load_model(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    assert accuracy(view, tokenizer, "ra", n=20, seed=1) == scores["ra"]
+    assert "--steps 2 --seed 0" in (tmp_path / "README.md").read_text()
+    assert f"{name} step     2" in capsys.readouterr().out
+
+
+def test_an_unknown_demo_model_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="there is no demo model 'gpt3'; the demo models are bert, gpt2, llama"):
+        model_dir("gpt3")
