@@ -1,0 +1,145 @@
+"""From relevance and views to scores: one row per sample and variant, and their means.
+
+A variant is (explanation, embedding) as computed, times the tokens that count (non_special | all) and the scope
+(full, and context for samples that have one). Design: means are over correctly predicted samples, in percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.scoring.metrics import DEFECTS, METRICS, Scores, score
+
+VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length"]
+RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "logit_foil"]
+VARIANT = ["explanation", "embedding", "tokens", "scope"]
+
+
+class Mismatch(ValueError):
+    """Relevance and views do not belong together."""
+
+
+@dataclass(frozen=True)
+class Masks:
+    """What of a view the metrics need: which of its tokens [S] are evidence, special, or in the scope."""
+
+    sample_ids: pa.Array  # [N]
+    offsets: np.ndarray  # [N + 1]
+    evidence: np.ndarray  # [S] bool
+    special: np.ndarray  # [S] bool
+    scope: np.ndarray | None  # [S] bool; None when no sample has a scope
+
+    @classmethod
+    def of(cls, views: pa.Table) -> Masks:
+        """`views` holds VIEW_COLUMNS. Raises Mismatch when only some samples have a scope."""
+        views = views.combine_chunks()
+        scopes = views["scope_mask"]
+        if 0 < scopes.null_count < len(scopes):
+            raise Mismatch(
+                f"{scopes.null_count} of {len(scopes)} views have no scope: a task has scopes for all or none"
+            )
+        lengths = views["length"].to_numpy()
+        evidence, special = (_flat_bool(views[name]) for name in ("evidence_mask", "special_mask"))
+        return cls(
+            pa.concat_arrays(views["sample_id"].chunks),
+            np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+            evidence,
+            special,
+            None if scopes.null_count else _flat_bool(scopes),
+        )
+
+    def choices(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        """(tokens, scope, which tokens count [S])."""
+        scopes = {"full": np.ones_like(self.special)} | ({} if self.scope is None else {"context": self.scope})
+        for name, inside in scopes.items():
+            yield "non_special", name, inside & ~self.special
+            yield "all", name, inside | self.special
+
+
+def score_relevance(relevance: pa.Table, masks: Masks) -> tuple[pa.Table, dict[str, int]]:
+    """(one row per sample and variant: VARIANT, sample_id, correct, metrics in [0, 1]; samples per defect).
+
+    `relevance` holds RELEVANCE_COLUMNS, any number of explanations and embeddings. A sample without a foil is not
+    counted as correct. Raises Mismatch for a sample without a view or with another number of tokens.
+    """
+    relevance = relevance.combine_chunks()
+    token, offsets = _tokens_of(relevance, masks)
+    values = _flat(relevance["relevance"])
+    correct = pc.fill_null(pc.greater(relevance["logit_target"], relevance["logit_foil"]), False)
+    tables, defects = [], dict.fromkeys(DEFECTS.values(), 0)
+    for tokens, scope, chosen in masks.choices():
+        found = score(values, masks.evidence[token], chosen[token], offsets)
+        for code, name in DEFECTS.items():
+            defects[name] += int((found.defect == code).sum())
+        tables.append(_rows(relevance, correct, tokens, scope, found))
+    return pa.concat_tables(tables), {name: count for name, count in defects.items() if count}
+
+
+def summarise(samples: pa.Table) -> pa.Table:
+    """VARIANT, metric, value (percent; null without correct samples), n: means of `samples` over its correct rows."""
+    groups = samples.group_by(VARIANT, use_threads=False).aggregate([("correct", "sum")])
+    right = samples.filter(samples["correct"])
+    means = right.group_by(VARIANT, use_threads=False).aggregate([(name, "mean") for name in METRICS])
+    joined = groups.join(means, VARIANT, use_threads=False).sort_by([(name, "ascending") for name in VARIANT])
+    return pa.concat_tables(
+        joined.select(VARIANT)
+        .append_column("metric", pa.array([name] * len(joined), pa.string()))
+        .append_column("value", pc.multiply(joined[f"{name}_mean"], 100.0))
+        .append_column("n", joined["correct_sum"].cast(pa.int64()))
+        for name in METRICS
+    )
+
+
+def accuracy(relevance: pa.Table) -> pa.Table:
+    """The share of samples with logit_target > logit_foil, of those with a foil, as one row shaped like a mean."""
+    first = {name: relevance[name][0] for name in ("explanation", "embedding")}
+    one = relevance.filter(
+        pc.and_(
+            pc.equal(relevance["explanation"], first["explanation"]),
+            pc.equal(relevance["embedding"], first["embedding"]),
+        )
+    )
+    right = pc.drop_null(pc.greater(one["logit_target"], one["logit_foil"]))
+    share = pc.mean(right.cast(pa.float64())).as_py()
+    row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
+    return pa.Table.from_pylist([row | {"value": None if share is None else 100 * share, "n": len(right)}])
+
+
+def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:
+    """(which view token each relevance value belongs to [S'], where the rows of `relevance` start and end [R + 1])."""
+    row = pc.index_in(relevance["sample_id"], value_set=masks.sample_ids)
+    if row.null_count:
+        lost = relevance["sample_id"].filter(pc.is_null(row))[0].as_py()
+        raise Mismatch(f"sample {lost} has relevance but no view")
+    view = row.to_numpy()
+    start, length = masks.offsets[view], np.diff(masks.offsets)[view]
+    found = pc.list_value_length(relevance["relevance"]).to_numpy()
+    if (found != length).any():
+        at = int((found != length).argmax())
+        name = relevance["sample_id"][at].as_py()
+        raise Mismatch(f"sample {name} has {found[at]} relevances for {length[at]} tokens")
+    offsets = np.concatenate(([0], np.cumsum(length)))
+    return np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1]), offsets
+
+
+def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, found: Scores) -> pa.Table:
+    columns = {name: relevance[name] for name in ("explanation", "embedding")}
+    columns |= {
+        name: pa.array([value] * len(relevance), pa.string()) for name, value in (("tokens", tokens), ("scope", scope))
+    }
+    columns |= {"sample_id": relevance["sample_id"], "correct": correct}
+    return pa.table(columns | {name: pa.array(values) for name, values in found.values.items()})
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """The values of a list column, one after the other."""
+    return pc.list_flatten(column).to_numpy()
+
+
+def _flat_bool(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    return np.asarray(pc.list_flatten(column).cast(pa.uint8())).astype(bool)

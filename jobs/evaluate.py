@@ -1,0 +1,191 @@
+"""Evaluate: complete relevance cells become scores per sample and their means, on CPU workers.
+
+A cell is scored as a whole or not at all: what is missing or partial has no scores, never a mean over some of its rows.
+Scores are keyed by their relevance cell, the evidence they were held against and the version of the metrics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from evaluation.schema import RELEVANCE, SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
+from evaluation.scoring.metrics import VERSION
+from evaluation.scoring.samples import (
+    RELEVANCE_COLUMNS,
+    VARIANT,
+    VIEW_COLUMNS,
+    Masks,
+    Mismatch,
+    accuracy,
+    score_relevance,
+    summarise,
+)
+from jobs.config import RunConfig
+from jobs.plan import Plan, make_plan, state
+from jobs.stage import StageSummary
+from jobs.store import Cell, Store, StoreError
+
+TASK_VALUES = 2_000_000  # relevance values that are worth a Ray task of their own
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell to score: its shards, the views it is held against, and the key under which its scores are kept."""
+
+    cell: Cell
+    shards: tuple[str, ...]
+    views: str
+    key: str
+    values: int  # relevance values, roughly
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job: how often each defect was met, or why it failed."""
+
+    cell: Cell
+    defects: tuple[tuple[str, int], ...] = ()
+    failure: str | None = None
+
+
+def evaluate(config: RunConfig, store: Store) -> StageSummary:
+    """Score what is complete and not yet scored. Raises StoreError for a store of another schema version."""
+    plan = make_plan(config, store)
+    try:
+        return score_plan(plan, store)
+    except SchemaMismatch as error:
+        raise StoreError(str(error)) from None
+
+
+def score_plan(plan: Plan, store: Store) -> StageSummary:
+    jobs, skipped, unfinished = pending(plan, store)
+    outcomes = _run(store, jobs)
+    failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
+    lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
+    lines += [f"{o.cell}: {count} times {name}, counted as wrong" for o in outcomes for name, count in o.defects]
+    if unfinished:
+        lines.append(f"{unfinished} cells are not complete and have no scores: run `closelook attribute`")
+    return StageSummary("evaluate", len(jobs) - len(failures), skipped, tuple(failures), tuple(lines))
+
+
+def pending(plan: Plan, store: Store) -> tuple[list[Job], int, int]:
+    """(cells to score, cells whose scores are up to date, cells that are not complete); scores of the latter go."""
+    jobs: list[Job] = []
+    skipped = unfinished = 0
+    evidence: dict[str, str] = {}
+    for model in plan.models:
+        for planned in model.cells:
+            cell = planned.cell
+            if cell.product != "relevance":
+                continue
+            if state(store, cell) != "done":
+                forget(store, cell)
+                unfinished += 1
+                continue
+            views = store.views(model.inputs[cell.task].tokenizer, cell.task)
+            if views not in evidence:
+                evidence[views] = _digest(store, views)
+            key = hashlib.sha256(f"{cell.key} {evidence[views]} {VERSION}".encode()).hexdigest()
+            if is_scored(store, cell, key):
+                skipped += 1
+                continue
+            record = store.manifest(cell.name) or {}
+            shards = tuple(f"{store.cell(cell)}/{shard}" for shard in record["shards"])
+            values = int(model.inputs[cell.task].lengths.sum()) * len(planned.requests)
+            jobs.append(Job(cell, shards, views, key, values))
+    return jobs, skipped, unfinished
+
+
+def scores_name(cell: Cell) -> str:
+    """Scores of a cell replace those of its predecessors, so the key is not part of their name."""
+    return f"{cell.model}.{cell.task}.{cell.dtype}.{cell.method}"
+
+
+def is_scored(store: Store, cell: Cell, key: str) -> bool:
+    record = store.manifest(f"scores.{scores_name(cell)}")
+    return record is not None and record["key"] == key
+
+
+def forget(store: Store, cell: Cell) -> None:
+    """Remove the scores of a cell, the manifest first."""
+    name = scores_name(cell)
+    store.delete(f"manifest/scores.{name}.json")
+    store.delete(f"{store.scores}/{name}.parquet")
+    store.delete(f"{store.scores_samples}/{name}.parquet")
+
+
+def _digest(store: Store, views: str) -> str:
+    """Of everything in the views that scores depend on."""
+    table = store.read(views, VIEW, VIEW_COLUMNS).replace_schema_metadata(None).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
+
+
+def _run(store: Store, jobs: list[Job]) -> list[Outcome]:
+    """All jobs in few Ray tasks, each large enough to be worth starting."""
+    if not jobs:
+        return []
+    task = ray.remote(num_cpus=1)(score_cells)
+    return [
+        outcome for outcomes in ray.get([task.remote(store, part) for part in _parts(jobs)]) for outcome in outcomes
+    ]
+
+
+def _parts(jobs: list[Job]) -> list[list[Job]]:
+    """Jobs in runs of at least TASK_VALUES that share their views where they can."""
+    parts: list[list[Job]] = []
+    size = TASK_VALUES
+    for job in sorted(jobs, key=lambda job: (job.views, -job.values)):
+        if size >= TASK_VALUES:
+            parts.append([])
+            size = 0
+        parts[-1].append(job)
+        size += job.values
+    return parts
+
+
+def score_cells(store: Store, jobs: Iterable[Job]) -> list[Outcome]:
+    """Score `jobs` one after the other and commit each; one that cannot be scored does not stop the others."""
+    outcomes, masks, path = [], None, None
+    for job in jobs:
+        try:
+            if masks is None or path != job.views:
+                masks, path = Masks.of(store.read(job.views, VIEW, VIEW_COLUMNS)), job.views
+            outcomes.append(_score_cell(store, job, masks))
+        except Mismatch as error:
+            outcomes.append(Outcome(job.cell, failure=str(error)))
+    return outcomes
+
+
+def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
+    tables, logits, defects = [], [], Counter[str]()
+    for shard in job.shards:  # the relevance of one shard at a time is in memory
+        relevance = store.read(shard, RELEVANCE, RELEVANCE_COLUMNS)
+        table, found = score_relevance(relevance, masks)
+        tables.append(table)
+        logits.append(relevance.drop_columns("relevance"))
+        defects.update(found)
+    samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
+    means = pa.concat_tables([summarise(samples), accuracy(pa.concat_tables(logits))])
+    name = scores_name(job.cell)
+    store.write_shard(f"{store.scores_samples}/{name}.parquet", _with_cell(samples, job.cell), SCORES_SAMPLES)
+    store.write_shard(f"{store.scores}/{name}.parquet", _with_cell(means, job.cell), SCORES)
+    record = {"key": job.key, "relevance": job.cell.name, "metrics": VERSION, "defects": dict(defects)}
+    store.write_manifest(f"scores.{name}", record)
+    return Outcome(job.cell, tuple(defects.items()))
+
+
+def _with_cell(table: pa.Table, cell: Cell) -> pa.Table:
+    for name in ("model", "task", "dtype", "method"):
+        column = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int8), pa.array([getattr(cell, name)]))
+        table = table.append_column(name, column)
+    return table

@@ -1,0 +1,111 @@
+"""A small store of made-up relevance, for whatever reads one: no model runs."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import GENERIC, RELEVANCE, VIEW
+from jobs.config import ModelConfig
+from jobs.models import ResolvedModel
+from jobs.plan import Inputs, ModelPlan, Plan, PlannedCell, read_inputs
+from jobs.store import Cell, Store
+from lrp_core.types import Request
+
+TOKENIZER = "words-0000"
+VARIANTS = {
+    "attnlrp": [("contrastive", "full"), ("target", "full"), ("contrastive", "partial"), ("target", "partial")],
+    "gradient_l2": [("contrastive", "none"), ("target", "none")],
+    "attention_rollout": [("none", "none")],
+    "random": [("none", "none")],
+}
+QUALITY = {"attnlrp": 3.0, "gradient_l2": 1.5, "attention_rollout": 0.5, "random": 0.0}  # evidence over noise
+
+
+def write_benchmark(store, task="sva", samples=20, seed=0, text=None):
+    """Generic samples and their views: four to nine words, the first special, one of the others evidence."""
+    rng = np.random.default_rng([seed, *task.encode()])
+    generic, views = [], []
+    for i in range(samples):
+        words = ["[CLS]", *(f"word{k}" for k in rng.integers(0, 50, rng.integers(4, 10)))]
+        length, at = len(words), int(rng.integers(1, len(words)))
+        sentence = " ".join(words[1:]) if text is None else text
+        generic.append(
+            {"sample_id": f"{task}{i:05d}", "source": "made up", "text": sentence, "slot": len(sentence),
+             "target": "are", "foil": "is", "evidence": [[0, 4]], "scope": None,
+             "meta": json.dumps({"attractors": int(i % 3)})}
+        )  # fmt: skip
+        mask = [k == at for k in range(length)]
+        views.append(
+            {"sample_id": f"{task}{i:05d}", "input_ids": list(range(i, i + length)), "position": length - 1,
+             "target_id": 1, "foil_id": 2, "evidence_mask": mask, "special_mask": [k == 0 for k in range(length)],
+             "scope_mask": [k in (at, at - 1) for k in range(length)] if task == "qa" else None, "length": length}
+        )  # fmt: skip
+    store.write_shard(f"{store.generic(task)}/0.parquet", pa.Table.from_pylist(generic, GENERIC), GENERIC)
+    store.write_shard(f"{store.views(TOKENIZER, task)}/0.parquet", pa.Table.from_pylist(views, VIEW), VIEW)
+    return views
+
+
+def relevance_rows(views, method, seed=0, wrong=4):
+    """Relevance that finds the evidence as well as the method's quality says; every `wrong`-th is mispredicted."""
+    rng = np.random.default_rng([seed, *method.encode()])
+    for i, view in enumerate(views):
+        for explanation, embedding in VARIANTS[method]:
+            values = rng.standard_normal(view["length"]) + QUALITY[method] * np.array(view["evidence_mask"])
+            yield {
+                "sample_id": view["sample_id"], "explanation": explanation, "embedding": embedding,
+                "relevance": values.astype(np.float32).tolist(), "explained": 1.0, "residual": None,
+                "logit_target": 0.0 if i % wrong == 0 else 2.0, "logit_foil": 1.0,
+            }  # fmt: skip
+
+
+def write_cell(store, cell, rows, shard_rows=16, state="complete"):
+    rows = list(rows)
+    shards = []
+    for start in range(0, len(rows), shard_rows):
+        shards.append(f"{cell.key[:12]}-{start:05d}.parquet")
+        table = pa.Table.from_pylist(rows[start : start + shard_rows], RELEVANCE)
+        store.write_shard(f"{store.cell(cell)}/{shards[-1]}", table, RELEVANCE)
+    record = {"cell": vars(cell), "state": state, "shards": shards, "rows": len({row["sample_id"] for row in rows})}
+    store.write_manifest(cell.name, record)
+
+
+def a_cell(task="sva", method="attnlrp", model="gpt2", dtype="float32", key="0123456789abcdef"):
+    return Cell("relevance", model, task, dtype, method, f"{key}{method}")
+
+
+def a_plan(store, cells) -> Plan:
+    """What a run of these cells over the views of `store` would plan."""
+    models = []
+    for name in sorted({cell.model for cell in cells}):
+        own = [cell for cell in cells if cell.model == name]
+        inputs = {task: a_view(store, task) for task in sorted({cell.task for cell in own})}
+        planned = tuple(
+            PlannedCell(
+                cell, tuple(Request(cell.method, *v) for v in VARIANTS[cell.method]), inputs[cell.task].table.num_rows
+            )
+            for cell in own
+        )
+        resolved = ResolvedModel(ModelConfig(name=name, id=f"demo/{name}"), name, None, "identity", False, 512)
+        models.append(ModelPlan(resolved, inputs, planned))
+    return Plan(tuple(models))
+
+
+def a_view(store, task) -> Inputs:
+    inputs = read_inputs(store, TOKENIZER, task)
+    assert inputs is not None
+    return inputs
+
+
+def write_store(root, tasks=("sva", "qa"), models=("gpt2",), methods=tuple(VARIANTS), samples=20, text=None):
+    """(store, plan) with complete relevance of every combination."""
+    store = Store(str(root))
+    cells = []
+    for task in tasks:
+        views = write_benchmark(store, task, samples, text=text)
+        for model in models:
+            for method in methods:
+                cell = a_cell(task, method, model)
+                write_cell(store, cell, relevance_rows(views, method))
+                cells.append(cell)
+    return store, a_plan(store, cells)
