@@ -28,7 +28,7 @@ DEMO = "demo"  # generated, so not read: see evaluation/benchmark/demo
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the rows of a task come from: `path` (file, folder or URL), else `hub`, else where the source is published."""
+    """Where a task comes from: `path` (file, folder or URL), else `hub`, else where the source is published."""
 
     task: str
     source: str

@@ -1,4 +1,4 @@
-"""Published files, record by record, each with the place a person can look it up. Memory does not grow with the file."""
+"""Published files, record by record, each with its place for a person to look up. Memory stays flat."""
 
 from __future__ import annotations
 

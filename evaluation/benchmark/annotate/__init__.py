@@ -1,0 +1,85 @@
+"""Evidence for sources that bring none: the head of the verb's subject, or of the reflexive's antecedent.
+
+A sample whose evidence cannot be found becomes a reject with the reason, never a guess.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import spacy
+
+from evaluation.benchmark.annotate import coref, number
+from evaluation.benchmark.annotate.subject import binder, subject, token_at
+from evaluation.benchmark.samples import Filled, Malformed, Row, reject, with_evidence
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+
+_UNUSED = ["ner", "lemmatizer", "entity_linker", "entity_ruler", "textcat", "textcat_multilabel", "senter"]
+_BATCH = 256  # sentences
+
+
+def pipeline(candidates: Sequence[str]) -> str:
+    """The first of the spaCy pipelines that is there: an installed package or a directory.
+
+    Raises UserError naming the install command when none is.
+    """
+    for name in candidates:
+        if spacy.util.is_package(name) or (Path(name) / "meta.json").is_file():
+            return name
+    wanted = next((name for name in reversed(candidates) if "/" not in name), "en_core_web_sm")
+    tried = f" (tried {', '.join(candidates)})" if candidates else ""
+    raise UserError(f"no spaCy pipeline to find evidence with{tried}; run `python -m spacy download {wanted}`")
+
+
+class Annotator:
+    """A loaded pipeline, and a coreference model where one is wanted. Made once per worker."""
+
+    def __init__(self, spacy_name: str, coref_id: str | None = None) -> None:
+        """Raises UserError for a pipeline without a parser, or a coreference model that cannot be read."""
+        self._nlp = spacy.load(spacy_name, exclude=_UNUSED)
+        if "parser" not in self._nlp.pipe_names:
+            raise UserError(
+                f"the spaCy pipeline {spacy_name} has no parser; run `python -m spacy download en_core_web_sm`"
+            )
+        self._coref = None if coref_id is None else coref.Coreference(coref_id)
+        meta = self._nlp.meta
+        self._parser = f"{meta['lang']}_{meta['name']} {meta['version']}"
+        self._coref_name = coref_id
+
+    def annotate(self, rows: Sequence[Row], kind: Literal["subject", "antecedent"]) -> list[Row]:
+        """Generic rows with their evidence, or rejects, in the order of `rows`."""
+        filled = [Filled.of(row["text"], row["slot"], row["target"]) for row in rows]
+        sentences = [
+            text.text + json.loads(row["meta"]).get("rest", "") for text, row in zip(filled, rows, strict=True)
+        ]
+        with self._nlp.memory_zone():  # words met on the way are forgotten again
+            docs = list(self._nlp.pipe(sentences, batch_size=_BATCH))
+            clusters: Sequence[list[list[coref.Mention]] | None] = [None] * len(docs)
+            if kind == "antecedent" and self._coref is not None:
+                clusters = self._coref.clusters(docs)
+            return [self._one(kind, *found) for found in zip(rows, filled, docs, clusters, strict=True)]
+
+    def _one(self, kind: str, row: Row, filled: Filled, doc: Doc, clusters: list[list[coref.Mention]] | None) -> Row:
+        try:
+            word = token_at(doc, *filled.word)
+            if kind == "subject":
+                head, takes = subject(word), number.of_verb(row["target"], row["foil"])
+            else:
+                head = binder(word) if clusters is None else coref.antecedent(doc, word, clusters)
+                takes = number.of_reflexive(row["target"])
+            has = number.of_head(head)
+            return with_evidence(
+                row,
+                [filled.origin((head.idx, head.idx + len(head)))],
+                annotator=self._parser if clusters is None else f"{self._coref_name}, {self._parser}",
+                head=head.text,
+                agrees=None if has is None else has == takes,
+            )
+        except Malformed as error:
+            return reject("annotate", error.reason, sample_id=row["sample_id"], detail=error.detail)

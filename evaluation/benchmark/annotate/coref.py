@@ -1,0 +1,67 @@
+"""Coreference clusters by fastcoref, which is imported only where a model is wanted: it brings its own logging."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import datasets
+from transformers import AutoConfig
+
+from evaluation.benchmark.samples import Malformed
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc, Token
+
+Mention = tuple[int, int]  # [start, end) in tokens of a document
+
+
+def check(model_id: str) -> None:
+    """Raises UserError unless `model_id` is a local directory or hub id of a fastcoref model that can be read."""
+    try:
+        config = AutoConfig.from_pretrained(model_id, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no coreference model {model_id!r} ({' '.join(str(error).split())[:100]}); get it with "
+            f"`hf download {model_id}`, give a local directory, or set `coref: null` to use the parse alone"
+        ) from error
+    if not hasattr(config, "coref_head"):
+        raise UserError(f"{model_id} is not a fastcoref model: its config has no coref_head")
+
+
+class Coreference:
+    """A fastcoref model. Documents are given in the parser's tokens, so mentions are spans of them."""
+
+    def __init__(self, model_id: str, device: str | None = None) -> None:
+        """Loads the weights; the default device is a GPU if there is one. Raises UserError as :func:`check` does."""
+        check(model_id)
+        root = logging.getLogger()
+        handlers, level = list(root.handlers), root.level
+        from fastcoref import FCoref
+        from fastcoref.coref_models.modeling_fcoref import FCorefModel
+
+        root.handlers[:], root.level = handlers, level  # fastcoref turns on logging for everybody
+        FCorefModel.all_tied_weights_keys = {}  # transformers 5 asks every model for it
+        datasets.disable_progress_bars()
+        self._model = FCoref(model_id, device=device, nlp=None, enable_progress_bar=False)
+
+    def clusters(self, docs: Sequence[Doc]) -> list[list[list[Mention]]]:
+        """For each document its clusters of mentions; none for a document that is longer than the model takes."""
+        found: list[list[list[Mention]]] = [[] for _ in docs]
+        if not docs:
+            return found
+        for result in self._model.predict([[token.text for token in doc] for doc in docs], is_split_into_words=True):
+            found[result.text_idx] = result.get_clusters(as_strings=False)
+        return found
+
+
+def antecedent(doc: Doc, reflexive: Token, clusters: list[list[Mention]]) -> Token:
+    """The head of the nearest mention before `reflexive` in its cluster. Raises Malformed when there is none."""
+    for cluster in clusters:
+        if (reflexive.i, reflexive.i + 1) in cluster:
+            before = [doc[start:end] for start, end in cluster if end <= reflexive.i]
+            if before:
+                return max(before, key=lambda mention: mention.end).root
+    raise Malformed("no antecedent by coreference", reflexive.text)

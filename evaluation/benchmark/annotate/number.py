@@ -1,0 +1,51 @@
+"""Grammatical number of a subject's head and of a verb form: a check on the annotation, recorded and never a filter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from spacy.tokens import Token
+
+Number = Literal["singular", "plural"]
+
+_VERBS: dict[str, Number] = {
+    "is": "singular", "are": "plural", "was": "singular", "were": "plural",
+    "has": "singular", "have": "plural", "does": "singular", "do": "plural",
+}  # fmt: skip
+_SINGULAR = {"it", "he", "she", "this", "that", "each", "either", "neither", "another", "much", "one"}
+_PLURAL = {"they", "we", "you", "i", "these", "those", "both", "many", "few", "several", "others"}
+_TAGS: dict[str, Number] = {
+    "NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural",
+    "VBG": "singular", "VB": "singular", "VBP": "singular", "VBZ": "plural",  # nouns tagged as verbs
+}  # fmt: skip
+
+
+def of_verb(form: str, other: str) -> Number:
+    """The number of a present-tense form, given the other number's form: the longer one ends in s."""
+    return _VERBS.get(form.lower()) or ("singular" if len(form) > len(other) else "plural")
+
+
+def of_reflexive(word: str) -> Number:
+    return "plural" if word.lower().endswith("selves") else "singular"
+
+
+def of_head(head: Token) -> Number | None:
+    """The number a verb takes after a subject with this head; None where the parse does not tell.
+
+    "I" and "you" count as plural, as they take that form. Conjuncts under "and" make a plural, under "or" either.
+    """
+    if any(child.dep_ == "conj" for child in head.children):
+        joined = any(word.lower_ == "and" for word in head.subtree if word.dep_ == "cc")
+        return "plural" if joined else None
+    word = head.lower_
+    if word in _SINGULAR or word.endswith(("body", "thing")) or word in ("everyone", "anyone", "someone"):
+        return "singular"
+    if word in _PLURAL:
+        return "plural"
+    marked = head.morph.get("Number", [])
+    if marked:
+        return "plural" if marked[0] == "Plur" else "singular"
+    if head.tag_ == "CD":
+        return "singular" if word == "1" else "plural"
+    return _TAGS.get(head.tag_)

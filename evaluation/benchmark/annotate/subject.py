@@ -1,0 +1,114 @@
+"""The head of a verb's subject in a dependency parse, by Universal Dependencies or ClearNLP labels.
+
+Where the parse has no subject there is no answer: :class:`Malformed` says what was found instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evaluation.benchmark.samples import Malformed
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc, Token
+
+_FUNCTION = {"aux", "aux:pass", "auxpass", "cop"}  # these hang from the predicate, which carries the subject
+_SUBJECT = {"nsubj", "nsubj:pass", "nsubj:outer", "nsubjpass"}
+_CLAUSE = {"csubj", "csubj:pass", "csubj:outer", "csubjpass"}
+_RELATIVE = {"relcl", "acl:relcl", "advcl:relcl"}
+_NOMINAL = {
+    "nmod",
+    "obl",
+    "obj",
+    "iobj",
+    "dobj",
+    "pobj",
+    "appos",
+    "compound",
+    "amod",
+    "nummod",
+    "flat",
+    "fixed",
+    "case",
+}
+_PRONOUN = {"who", "whom", "which", "that", "what", "whatever", "whoever", "whichever"}
+
+
+def predicate(verb: Token) -> Token:
+    """What `verb` is an auxiliary or copula of, else `verb` itself."""
+    while verb.dep_ in _FUNCTION and verb.head.i != verb.i:
+        verb = verb.head
+    return verb
+
+
+def subject(verb: Token) -> Token:
+    """The head of the subject that `verb` agrees with; may follow it (inversion, existential *there*).
+
+    A conjoined verb without a subject shares its first conjunct's. A relative pronoun stands for its antecedent.
+    Raises Malformed when the parse has none, has a clause for a subject, or contradicts itself.
+    """
+    clause = predicate(verb)
+    if clause.i == verb.i and clause.dep_ in _NOMINAL:
+        raise Malformed("the parse takes the verb for part of a noun phrase", f"{verb.text!r} is {clause.dep_}")
+    while (found := _own_subject(clause, verb)) is None:
+        if clause.dep_ != "conj" or clause.head.i == clause.i:
+            raise Malformed("no subject in the parse", f"{verb.text!r} is {clause.dep_}")
+        clause = clause.head
+    if found.lower_ in _PRONOUN and found.i < verb.i:
+        found = _antecedent(found, clause)
+    elif any(child.dep_ == "case" and child.i < found.i for child in found.children):
+        raise Malformed("the parse puts the subject under a preposition", found.text)
+    return found
+
+
+def _own_subject(clause: Token, verb: Token) -> Token | None:
+    """The subject among the dependents of `clause` or of its auxiliaries: the nearest before `verb`, else the first."""
+    nodes = [clause, *(child for child in clause.children if child.dep_ in _FUNCTION)]
+    subjects = sorted((child for node in nodes for child in node.children if child.dep_ in _SUBJECT), key=lambda t: t.i)
+    before = [child for child in subjects if child.i < verb.i]
+    if subjects:
+        return before[-1] if before else subjects[0]
+    if any(child.dep_ in _CLAUSE for child in clause.children):
+        raise Malformed("the subject is a clause")
+    if any(child.dep_ == "expl" and child.lower_ == "there" for child in clause.children):
+        attributes = [child for child in clause.children if child.dep_ == "attr"]  # ClearNLP: what there is
+        if not attributes:
+            raise Malformed("no subject in the parse", "nothing that there is")
+        return attributes[0]
+    expletives = [child for child in clause.children if child.dep_ == "expl"]
+    if expletives:
+        return expletives[0]
+    if clause.dep_ in _RELATIVE and clause.head.lower_ in _PRONOUN:
+        return clause.head  # a free relative: "what remains"
+    return None
+
+
+def _antecedent(pronoun: Token, clause: Token) -> Token:
+    """What a relative pronoun, the subject of `clause`, stands for; an interrogative one stands for itself."""
+    while clause.dep_ == "conj" and clause.head.i != clause.i:
+        clause = clause.head
+    if clause.dep_ in _RELATIVE:
+        return clause.head
+    if pronoun.lower_ in ("that", "which") and pronoun.tag_ in ("WDT", "WP", "IN"):
+        raise Malformed("a relative pronoun without an antecedent", pronoun.text)
+    return pronoun
+
+
+def binder(reflexive: Token) -> Token:
+    """The head of the subject of the nearest clause around a reflexive. Raises Malformed when no clause has one."""
+    for clause in reflexive.ancestors:
+        try:
+            found = subject(clause)
+        except Malformed:
+            continue
+        if found.i != reflexive.i:
+            return found
+    raise Malformed("no antecedent in the parse", reflexive.text)
+
+
+def token_at(doc: Doc, start: int, end: int) -> Token:
+    """The token that is exactly the characters [start, end). Raises Malformed when the pipeline splits otherwise."""
+    span = doc.char_span(start, end)
+    if span is None or len(span) != 1:
+        raise Malformed("the pipeline does not make the word one token", doc.text[start:end])
+    return span[0]

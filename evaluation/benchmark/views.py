@@ -1,0 +1,144 @@
+"""Tokenised views: a generic sample as one tokenizer and one kind of model see it.
+
+Masked models read the text with the mask token in the slot, causal ones the text up to the slot. Spans become tokens
+through offsets. *Special* is what the tokenizer's template adds; the mask token is ordinary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.benchmark.encoding import Encoding, encode
+from evaluation.benchmark.samples import Filled, Malformed, Row, Span, reject
+from evaluation.benchmark.slots import predicted
+from lrp_core.types import UserError
+
+
+def tokenise(
+    rows: Iterable[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    masked: bool,
+    max_length: int,
+    truncate: bool = False,
+) -> tuple[list[Row], list[Row]]:
+    """(view rows, reject rows) of generic rows: together as many as came in.
+
+    Targets and foils become tokens as :func:`slots.predicted` says. A text longer than `max_length` tokens is rejected,
+    or, with `truncate`, its scope is cut around the evidence. Raises UserError for a tokenizer that cannot do this.
+    """
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{tokenizer.name_or_path} is no fast tokenizer; only those tell which characters a token covers"
+        )
+    if masked and tokenizer.mask_token is None:
+        raise UserError(f"{tokenizer.name_or_path} has no mask token, so it does not fit a masked model")
+    views, rejects = [], []
+
+    def refuse(row: Row, error: Malformed) -> None:
+        rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
+
+    specials, readings = _special_tokens(tokenizer), []
+    for row in rows:
+        try:
+            readings.append(_read(row, tokenizer.mask_token if masked else None, specials))
+        except Malformed as error:
+            refuse(row, error)
+    encodings = encode(tokenizer, [reading.text for reading in readings])
+    tokens = predicted([reading.row for reading in readings], tokenizer, masked)
+    for reading, encoding, token in zip(readings, encodings, tokens, strict=True):
+        try:
+            if isinstance(token, Malformed):
+                raise token
+            if len(encoding) > max_length:
+                if not truncate:
+                    raise Malformed("too long", f"{len(encoding)} tokens, the model takes {max_length}")
+                reading, encoding = _cut(reading, encoding, tokenizer, max_length)
+            views.append(_view(reading, encoding, token, tokenizer.mask_token_id if masked else None))
+        except Malformed as error:
+            refuse(reading.row, error)
+    return views, rejects
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What a model reads of a sample, with the sample's spans where they lie in it."""
+
+    row: Row
+    text: str
+    evidence: tuple[Span, ...]
+    scope: tuple[Span, ...] | None
+
+
+def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
+    """`row` as a masked model with this mask token reads it, or a causal one (None). Raises Malformed."""
+    if any(specials.search(row[part] or "") for part in ("text", "target", "foil")):
+        raise Malformed("a special token of the tokenizer in the text")
+    evidence = tuple((start, end) for start, end in row["evidence"])
+    scope = None if row["scope"] is None else tuple((start, end) for start, end in row["scope"])
+    if mask is None:
+        if any(end > row["slot"] for _, end in evidence):
+            raise Malformed("evidence after the slot")
+        return _Reading(row, row["text"][: row["slot"]].rstrip(), evidence, scope)
+    filled = Filled.of(row["text"], row["slot"], mask)
+    return _Reading(
+        row, filled.text, tuple(map(filled.place, evidence)), None if scope is None else tuple(map(filled.place, scope))
+    )
+
+
+def _view(reading: _Reading, encoding: Encoding, token: tuple[int, int | None], mask_id: int | None) -> Row:
+    """Causal models predict at the last ordinary token; what a template adds behind it is cut. Raises Malformed."""
+    ordinary = (~encoding.special).nonzero()[0]
+    if not len(ordinary):
+        raise Malformed("no text before the slot")
+    length = len(encoding) if mask_id is not None else int(ordinary[-1]) + 1
+    evidence = encoding.covers(reading.evidence)[:length]
+    if not evidence.any():
+        raise Malformed("the evidence has no token")
+    return {
+        "sample_id": reading.row["sample_id"],
+        "input_ids": encoding.ids[:length],
+        "position": length - 1 if mask_id is None else encoding.ids.index(mask_id),
+        "target_id": token[0],
+        "foil_id": token[1],
+        "evidence_mask": evidence.tolist(),
+        "special_mask": encoding.special[:length].tolist(),
+        "scope_mask": None if reading.scope is None else encoding.covers(reading.scope)[:length].tolist(),
+        "length": length,
+    }
+
+
+def _cut(
+    reading: _Reading, encoding: Encoding, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> tuple[_Reading, Encoding]:
+    """`reading` with its scope shortened to a window around the evidence, so that it fits.
+
+    Raises Malformed when there is not exactly one scope with the evidence inside, or what must stay is too long.
+    """
+    start, end = reading.scope[0] if reading.scope else (0, 0)
+    if len(reading.scope or ()) != 1 or any(not start <= s < e <= end for s, e in reading.evidence):
+        raise Malformed("too long", "no single scope around the evidence that could be cut")
+    scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
+    wanted = encoding.covers(reading.evidence).nonzero()[0]
+    room = len(scope) + max_length - len(encoding)
+    while room >= wanted[-1] - wanted[0] + 1:
+        spare = room - (wanted[-1] - wanted[0] + 1)
+        first = min(max(wanted[0] - spare // 2, scope[0]), scope[-1] + 1 - room)
+        low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
+        text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
+        evidence = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
+        shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),))
+        [found] = encode(tokenizer, [text])
+        if len(found) <= max_length:
+            return shorter, found
+        room -= len(found) - max_length
+    raise Malformed("too long", f"{len(encoding)} tokens, and the evidence leaves nothing to cut to {max_length}")
+
+
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    contents = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return re.compile("|".join(contents) or r"(?!)")
