@@ -1,0 +1,1 @@
+"""The benchmark, its metrics and its report."""

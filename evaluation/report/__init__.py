@@ -1,0 +1,1 @@
+"""From numbers to what a person reads: tables, figures, heatmaps and the static site."""

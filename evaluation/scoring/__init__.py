@@ -1,0 +1,1 @@
+"""From relevance to numbers: metrics, their statistics, pruning curves, runtimes."""

@@ -1,0 +1,124 @@
+"""How sure the means are: bootstrap intervals over samples, and paired tests between methods on the same samples.
+
+Methods are compared on the very same resamples, so an interval of a difference takes their correlation into account.
+Shapes: N samples, M methods, K metrics, R resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LEVEL = 0.95
+TEST = (
+    "two-sided paired sign-flip permutation test on the per-sample differences, "
+    "p values adjusted by Holm's method over the pairs of methods of one model, task and metric"
+)
+_CHUNK = 1 << 22  # random numbers at a time
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on the same samples of one model, task and precision; numbers in percent."""
+
+    methods: tuple[str, ...]
+    metrics: tuple[str, ...]
+    n: int
+    mean: np.ndarray  # [M, K]
+    low: np.ndarray  # [M, K] ends of the 95 % bootstrap interval
+    high: np.ndarray
+    difference_low: np.ndarray  # [M, M, K] the same for row's mean minus column's
+    difference_high: np.ndarray
+    p: np.ndarray  # [M, M, K] adjusted; 1 on the diagonal
+
+    def at(self, method: str, metric: str) -> tuple[int, int] | None:
+        """Indices into M and K."""
+        if method not in self.methods or metric not in self.metrics:
+            return None
+        return self.methods.index(method), self.metrics.index(metric)
+
+
+def compare(
+    values: np.ndarray, methods: tuple[str, ...], metrics: tuple[str, ...], resamples: int, seed: int
+) -> Comparison | None:
+    """`values` [N, M, K] in [0, 1]. None when there is nothing to resample."""
+    samples, shape = len(values), values.shape[1:]
+    if not samples or not resamples or not values.size:
+        return None
+    flat = 100.0 * values.reshape(samples, -1)
+    means = bootstrap_means(flat, resamples, seed).reshape(-1, *shape)  # [R, M, K]
+    differences = means[:, :, None] - means[:, None]  # [R, M, M, K]
+    low, high = interval(means)
+    difference_low, difference_high = interval(differences)
+    p = sign_flip_p(flat.reshape(samples, *shape), resamples, seed)
+    return Comparison(
+        methods, metrics, samples, flat.mean(axis=0).reshape(shape), low, high, difference_low, difference_high, holm(p)
+    )
+
+
+def bootstrap_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means [R, C] of `values` [N, C] over samples drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    samples = len(values)
+
+    def weights(count: int) -> np.ndarray:
+        drawn = rng.integers(0, samples, (count, samples))
+        drawn += samples * np.arange(count)[:, None]
+        return np.bincount(drawn.ravel(), minlength=count * samples).reshape(count, samples)
+
+    return np.concatenate([weights(count) @ values / samples for count in _counts(resamples, samples)])
+
+
+def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) of the percentile interval over the first axis."""
+    outside = (1 - level) / 2
+    low, high = np.quantile(resampled, [outside, 1 - outside], axis=0)
+    return low, high
+
+
+def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
+    """p values [M, M, K] of `values` [N, M, K] for every pair of methods.
+
+    Under the null hypothesis a difference is as likely to have either sign; p is the share of random signs whose
+    sum is at least as far from zero as the observed one, that one included.
+    """
+    rng = np.random.default_rng([seed, 1])
+    samples, shape = len(values), values.shape[1:]
+    flat = values.reshape(samples, -1)
+    total = flat.sum(axis=0).reshape(shape)
+    observed = np.abs(total[:, None] - total[None]) - 1e-9 * np.abs(flat).sum(axis=0).max()  # rounding is no evidence
+    extreme = np.ones_like(observed)
+    for count in _counts(flips, samples):
+        signs = 2.0 * rng.integers(0, 2, (count, samples), dtype=np.int8) - 1
+        sums = (signs @ flat).reshape(count, *shape)  # the sum of differences is the difference of sums
+        extreme += (np.abs(sums[:, :, None] - sums[:, None]) >= observed).sum(axis=0)
+    return extreme / (flips + 1)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """`p` [M, M, K], symmetric, adjusted for the M (M - 1) / 2 pairs of each of K (Holm 1979)."""
+    adjusted = np.ones_like(p)
+    upper = np.triu_indices(len(p), 1)
+    pairs = p[upper]  # [pairs, K]
+    if not len(pairs):
+        return adjusted
+    order = pairs.argsort(axis=0)
+    factors = np.arange(len(pairs), 0, -1)[:, None]
+    stepped = np.maximum.accumulate(np.take_along_axis(pairs, order, axis=0) * factors, axis=0).clip(max=1)
+    unsorted = np.empty_like(pairs)
+    np.put_along_axis(unsorted, order, stepped, axis=0)
+    adjusted[upper] = unsorted
+    adjusted[upper[::-1]] = unsorted
+    return adjusted
+
+
+def stars(p: float) -> str:
+    """The usual marks: * below 0.05, ** below 0.01."""
+    return "**" if p < 0.01 else "*" if p < 0.05 else ""
+
+
+def _counts(total: int, samples: int) -> list[int]:
+    """`total` cut so that count x samples stays within _CHUNK."""
+    step = max(1, _CHUNK // max(1, samples))
+    return [min(step, total - done) for done in range(0, total, step)]

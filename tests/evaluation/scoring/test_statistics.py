@@ -1,0 +1,80 @@
+"""Intervals cover, tests keep their level, and chunks change nothing."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from evaluation.scoring import statistics
+from evaluation.scoring.statistics import bootstrap_means, compare, holm, interval, sign_flip_p, stars
+
+
+def test_bootstrap_interval_is_the_textbook_one_for_a_mean():
+    values = np.random.default_rng(0).random((400, 1))
+    low, high = interval(bootstrap_means(values, 4000, seed=0))
+    error = 1.96 * values.std() / 20
+    assert (low[0], high[0]) == pytest.approx((values.mean() - error, values.mean() + error), abs=error / 8)
+
+
+def test_a_constant_has_an_interval_without_width():
+    low, high = interval(bootstrap_means(np.full((7, 1), 0.25), 50, seed=0))
+    assert low[0] == high[0] == 0.25
+
+
+def test_sign_flips_agree_with_all_signs_enumerated():
+    values = np.random.default_rng(1).random((8, 2, 1))
+    difference = values[:, 0, 0] - values[:, 1, 0]
+    sums = [abs(np.dot(signs, difference)) for signs in itertools.product((-1, 1), repeat=8)]
+    exact = np.mean([total >= abs(difference.sum()) - 1e-12 for total in sums])
+    found = sign_flip_p(values, 20_000, seed=0)
+    assert found[0, 1, 0] == pytest.approx(exact, abs=0.02)
+    assert found[0, 1, 0] == found[1, 0, 0]
+
+
+def test_methods_that_are_equal_on_every_sample_do_not_differ():
+    values = np.random.default_rng(2).random((30, 1, 3)).repeat(2, axis=1)
+    assert (sign_flip_p(values, 200, seed=0) == 1).all()
+
+
+def test_level_is_kept_when_methods_do_not_differ():
+    rng = np.random.default_rng(3)
+    p = [sign_flip_p(rng.integers(0, 2, (40, 2, 1)).astype(float), 200, seed)[0, 1, 0] for seed in range(200)]
+    assert np.mean(np.array(p) < 0.05) < 0.08
+
+
+def test_holm_by_hand():
+    p = np.ones((3, 3, 1))
+    for (i, j), value in {(0, 1): 0.01, (0, 2): 0.04, (1, 2): 0.03}.items():
+        p[i, j] = p[j, i] = value
+    found = holm(p)[:, :, 0]
+    assert (found[0, 1], found[1, 2], found[0, 2]) == pytest.approx((0.03, 0.06, 0.06))
+    assert (found == found.T).all()
+    assert (np.diag(found) == 1).all()
+
+
+def test_a_clear_difference_is_found_and_its_interval_excludes_zero():
+    rng = np.random.default_rng(4)
+    values = np.stack([rng.random((200, 1)) < 0.8, rng.random((200, 1)) < 0.5], axis=1).astype(float)
+    found = compare(values, ("good", "bad"), ("pg",), 500, seed=0)
+    good, bad = found.at("good", "pg"), found.at("bad", "pg")
+    assert found.p[good[0], bad[0], 0] < 0.01
+    assert found.difference_low[0, 1, 0] > 0 > found.difference_high[1, 0, 0]
+    assert found.low[good] < found.mean[good] < found.high[good]
+
+
+def test_chunks_and_a_second_call_give_the_same_numbers(monkeypatch):
+    values = np.random.default_rng(5).random((20, 2, 2))
+    first = compare(values, ("a", "b"), ("x", "y"), 100, seed=7)
+    monkeypatch.setattr(statistics, "_CHUNK", 64)
+    again = compare(values, ("a", "b"), ("x", "y"), 100, seed=7)
+    np.testing.assert_allclose(first.low, again.low)
+    np.testing.assert_array_equal(first.p, again.p)
+
+
+def test_without_samples_or_resamples_there_is_no_comparison():
+    assert compare(np.zeros((0, 2, 1)), ("a", "b"), ("x",), 100, 0) is None
+    assert compare(np.zeros((3, 2, 1)), ("a", "b"), ("x",), 0, 0) is None
+
+
+def test_stars():
+    assert [stars(p) for p in (0.2, 0.04, 0.001)] == ["", "*", "**"]
