@@ -69,7 +69,8 @@ class Explainer:
         relevance: dict[Request, Relevance] = {}
         timings = []
         for name, explain, requests in self._passes(contrastive=batch.foil_ids is not None):
-            start, _ = time.perf_counter(), _reset_peak(self.view.device)
+            _reset_peak(self.view.device)
+            start = time.perf_counter()
             known = inspect.signature(explain).parameters
             options = {key: value for key, value in self.options.items() if key in known}
             found = explain(self.view, batch, requests, heads=self.heads, **options)

@@ -11,21 +11,16 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product as combinations
 from typing import Literal
 
-import numpy as np
-import pyarrow as pa
-
-from evaluation.schema import VIEW
 from jobs.config import ModelConfig, RunConfig
+from jobs.inputs import Inputs, read_inputs
 from jobs.methods import method
 from jobs.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Cell, Store
 from lrp_core.types import MethodInfo, Request
 
-INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
 State = Literal["done", "partial", "missing"]
 
 
@@ -36,37 +31,6 @@ class PlannedCell:
     cell: Cell
     requests: tuple[Request, ...]
     rows: int
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The samples of one task as one tokenizer sees them, in the order of the store."""
-
-    tokenizer: str
-    task: str
-    table: pa.Table
-
-    @cached_property
-    def digest(self) -> str:
-        """Of everything that relevance depends on; evidence is not part of it."""
-        sink = pa.BufferOutputStream()
-        table = self.table.select(INPUT_COLUMNS).replace_schema_metadata(None).combine_chunks()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return hashlib.sha256(sink.getvalue()).hexdigest()
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of every sample [N]."""
-        return self.table["length"].to_numpy()
-
-    def subset(self, size: int | None, seed: int) -> np.ndarray:
-        """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
-        ids = self.table["sample_id"].to_pylist()
-        if size is None or size >= len(ids):
-            return np.arange(len(ids))
-        drawn = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
-        return np.sort(drawn[:size])
 
 
 @dataclass(frozen=True)
@@ -139,15 +103,6 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 
-def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
-    """None when the task is not prepared for this tokenizer."""
-    try:
-        table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
-    except FileNotFoundError:
-        return None
-    return Inputs(tokenizer, task, table)
-
-
 def state(store: Store, cell: Cell) -> State:
     """By the manifest; a cell without one is partial as soon as it has a shard."""
     record = store.manifest(cell.name)
@@ -193,8 +148,8 @@ def _cells(
 
 def requests_of(config: RunConfig, info: MethodInfo) -> tuple[Request, ...]:
     """Those of the configured variants that the method knows; its own single variant where it has no choice."""
-    explanations = [e for e in config.explanations if e in info.explanations] or list(info.explanations[:1])
-    embeddings = [e for e in config.embeddings if e in info.embeddings] or list(info.embeddings[:1])
+    explanations = [e for e in info.explanations if e in config.explanations] or info.explanations[:1]
+    embeddings = [e for e in info.embeddings if e in config.embeddings] or info.embeddings[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
 
 

@@ -7,12 +7,12 @@ samples and the budgets alone, so a unit computed again, on any worker, gives th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.plan import Inputs
+from jobs.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Unit:
         return f"{key[:12]}-{self.name}.parquet"
 
 
-def cut_units(inputs: Inputs, rows: Sequence[int], token_budget: int, shard_rows: int) -> list[Unit]:
+def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
     """Longest samples first, whole batches, about `shard_rows` samples a unit."""
     ids = inputs.table["sample_id"].to_pylist()
     foilless = inputs.table["foil_id"].is_null().to_pylist()  # a batch has foils for all samples or for none

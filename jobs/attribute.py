@@ -1,0 +1,216 @@
+"""Attribute: tokenised views become relevance, one Ray Data pipeline and one pool of workers a model.
+
+The driver cuts every task into units and works out which cells lack which units. Ray Data reads the samples of each
+unit and hands it to a worker, which commits one shard to each of those cells. A cell with all its shards is complete.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.config import RunConfig
+from jobs.inputs import read_unit
+from jobs.manifests import complete_cell, completed_units
+from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
+from jobs.pools import Share, Slots, cluster, cluster_slots, share_of, uses_gpu
+from jobs.progress import Progress
+from jobs.stage import StageSummary
+from jobs.store import Store
+from jobs.units import Unit, cut_units
+from jobs.worker import UnitTask, Worker, WorkerOptions
+
+
+@dataclass(frozen=True)
+class ModelWork:
+    """What is missing of one model: units with the cells they serve, and the cells they complete."""
+
+    plan: ModelPlan
+    units: tuple[tuple[Unit, UnitTask, str], ...]  # the last is the folder of the unit's views
+    cells: tuple[tuple[PlannedCell, tuple[Unit, ...]], ...]
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+
+def attribute(config: RunConfig, store: Store) -> StageSummary:
+    """Compute every planned cell that is not complete. Raises UserError for what no run could do."""
+    plan = make_plan(config, store)
+    work = missing_work(config, store, plan)
+    wanted = sum(1 for _ in plan.cells())
+    todo = sum(len(model.cells) for model in work)
+    failures = dict(plan.failures)
+    if work:
+        with cluster(config):
+            failures |= _run_models(config, store, work)
+    lines = [f"{todo} cells to compute, {wanted - todo} were complete"]
+    incomplete = [str(p.cell) for model in work for p, _ in model.cells if state(store, p.cell) != "done"]
+    if incomplete:
+        lines.append(f"{len(incomplete)} cells are not complete, among them {incomplete[0]}")
+    problems = [*failures.values(), *([] if failures or not incomplete else incomplete)]
+    problems += [f"{model}: {task} is not prepared" for model, task in plan.unprepared]
+    return StageSummary("attribute", todo - len(incomplete), wanted - todo, tuple(problems), tuple(lines))
+
+
+def missing_work(config: RunConfig, store: Store, plan: Plan) -> list[ModelWork]:
+    """The units that some incomplete cell lacks, by model, in the order of the configuration."""
+    work = []
+    for model in plan.models:
+        budget = model.resolved.config.token_budget or config.token_budget
+        units: list[tuple[Unit, UnitTask, str]] = []
+        cells: list[tuple[PlannedCell, tuple[Unit, ...]]] = []
+        for group in _groups(store, model):
+            inputs = model.inputs[group[0].cell.task]
+            size = config.heads[inputs.task] if config.heads and group[0].cell.product == "heads" else None
+            cut = cut_units(inputs, inputs.subset(size, config.seed), budget, config.shard_rows)
+            done = {planned.cell: completed_units(store, planned.cell, cut) for planned in group}
+            for unit in cut:
+                lacking = [planned for planned in group if unit.name not in done[planned.cell]]
+                if lacking:
+                    views = store.views(inputs.tokenizer, inputs.task)
+                    units.append((unit, _task(unit, lacking), views))
+            cells += [(planned, tuple(cut)) for planned in group]
+        if cells:
+            work.append(ModelWork(model, tuple(units), tuple(cells)))
+    return work
+
+
+def _groups(store: Store, model: ModelPlan) -> Iterator[list[PlannedCell]]:
+    """Incomplete cells that share samples and precision: one pass computes them. One precision after another."""
+    groups: dict[tuple[str, str, str], list[PlannedCell]] = {}
+    for planned in model.cells:
+        if state(store, planned.cell) != "done":
+            groups.setdefault((planned.cell.dtype, planned.cell.task, planned.cell.product), []).append(planned)
+    for key in sorted(groups, key=lambda key: key[0]):
+        yield groups[key]
+
+
+def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
+    cell = lacking[0].cell
+    cells = tuple((planned.cell, planned.requests) for planned in lacking)
+    return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells)
+
+
+def _run_models(config: RunConfig, store: Store, work: list[ModelWork]) -> dict[str, str]:
+    """Every model in a thread of its own as soon as its workers fit. Returns the failures by model."""
+    on_gpu = uses_gpu(config)
+    slots = cluster_slots(config, on_gpu)
+    failures: dict[str, str] = {}
+    waiting: list[ModelWork] = []
+    running: list[threading.Thread] = []
+    for model in work:
+        share = share_of(model.plan.resolved.config, on_gpu)
+        if slots.room(share) < model.plan.resolved.config.workers[0]:
+            failures[model.name] = f"model {model.name} asks for more than the cluster has: {_asks(model, share)}"
+        else:
+            waiting.append(model)
+    with Progress({model.name: sum(len(unit.rows) for unit, _, _ in model.units) for model in waiting}) as progress:
+        while waiting or any(thread.is_alive() for thread in running):
+            running = [thread for thread in running if thread.is_alive()]
+            if config.ray.max_models is None or len(running) < config.ray.max_models:
+                started = _start_next(config, store, slots, waiting, on_gpu, progress, failures)
+                if started is not None:
+                    running.append(started)
+                    continue
+            slots.wait(timeout_s=1)
+    return failures
+
+
+def _start_next(
+    config: RunConfig,
+    store: Store,
+    slots: Slots,
+    waiting: list[ModelWork],
+    on_gpu: bool,
+    progress: Progress,
+    failures: dict[str, str],
+) -> threading.Thread | None:
+    """Start the first waiting model whose workers fit; None when none does."""
+    for model in waiting:
+        settings = model.plan.resolved.config
+        share = share_of(settings, on_gpu)
+        taken = slots.take(share, settings.workers[0], min(settings.workers[1], max(1, len(model.units))))
+        if taken is None:
+            continue
+        waiting.remove(model)
+
+        def run(model: ModelWork = model, share: Share = share, taken: list[int] = taken) -> None:
+            try:
+                failure = run_model(config, store, model, share, len(taken), progress)
+                if failure:
+                    failures[model.name] = failure
+            except Exception as error:  # whatever Ray raises ends this model, not the others
+                failures[model.name] = f"model {model.name}: {type(error).__name__}: {_first_line(error)}"
+            finally:
+                slots.give_back(share, taken)
+
+        thread = threading.Thread(target=run, name=f"closelook-{model.name}", daemon=True)
+        thread.start()
+        return thread
+    return None
+
+
+def run_model(
+    config: RunConfig, store: Store, work: ModelWork, share: Share, workers: int, progress: Progress
+) -> str | None:
+    """Stream the model's units through its pool, then close the cells they complete. Returns the failure, if any."""
+    failure, splits = None, 0
+    progress.begin(work.name)
+    if work.units:
+        reports = _pipeline(config, store, work, share, workers)
+        for report in reports:
+            progress.advance(work.name, report["rows"], report["tokens"])
+            splits += report["splits"]
+            if report["error"]:
+                failure = failure or report["error"]
+            if report["fatal"]:
+                break
+    for planned, units in work.cells:
+        complete_cell(config, store, work.plan, planned, units, splits)
+    return failure
+
+
+def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, workers: int) -> Iterator[dict[str, Any]]:
+    """The Ray Data pipeline of one model: read a unit's samples, attribute them, report."""
+    import ray.data
+
+    settings = work.plan.resolved.config
+    blocks = [
+        pa.table({"task": [task.to_json()], "views": [views], "rows": pa.array([unit.rows], pa.list_(pa.int32()))})
+        for unit, task, views in work.units
+    ]
+    options = WorkerOptions(config.seed, config.max_attempts, settings.checkpoint, config.byte_budget)
+    dataset = (
+        ray.data.from_arrow(blocks)
+        .map_batches(partial(read_unit, store=store), batch_size=1, batch_format="pyarrow", num_cpus=0)
+        .map_batches(
+            Worker,
+            fn_constructor_args=[store, work.plan.resolved, options],
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=1,
+            batch_format="pyarrow",
+            num_gpus=share.gpus,
+            num_cpus=share.cpus,
+            label_selector=dict(share.labels) or None,
+        )
+    )
+    dataset.set_name(f"attribute-{work.name}")
+    dataset.context.enable_progress_bars = False
+    dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
+    yield from dataset.iter_rows()
+
+
+def _asks(model: ModelWork, share: Share) -> str:
+    wanted = f"{model.plan.resolved.config.workers[0]} x {share.gpus:g} GPU" if share.gpus else "a CPU"
+    labels = ", ".join(f"{key}={value}" for key, value in share.labels)
+    return f"{wanted} on nodes labelled {labels}" if labels else wanted
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

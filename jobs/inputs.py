@@ -1,0 +1,66 @@
+"""The tokenised samples as attribution reads them: on the driver to plan, in Ray tasks to feed the workers."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import VIEW
+from jobs.store import Store
+
+INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The samples of one task as one tokenizer sees them, in the order of the store."""
+
+    tokenizer: str
+    task: str
+    table: pa.Table
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything that relevance depends on; evidence is not part of it."""
+        sink = pa.BufferOutputStream()
+        table = self.table.select(INPUT_COLUMNS).replace_schema_metadata(None).combine_chunks()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return hashlib.sha256(sink.getvalue()).hexdigest()
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every sample [N]."""
+        return self.table["length"].to_numpy()
+
+    def subset(self, size: int | None, seed: int) -> np.ndarray:
+        """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
+        ids = self.table["sample_id"].to_pylist()
+        if size is None or size >= len(ids):
+            return np.arange(len(ids))
+        drawn = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
+        return np.sort(drawn[:size])
+
+
+def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
+    """None when the task is not prepared for this tokenizer."""
+    try:
+        table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
+    except FileNotFoundError:
+        return None
+    return Inputs(tokenizer, task, table)
+
+
+def read_unit(unit: pa.Table, store: Store) -> pa.Table:
+    """Ray Data task: the unit's one row with its samples' columns appended as lists.
+
+    `unit` has the columns `task` (JSON), `views` (folder) and `rows` (indices into the views).
+    """
+    views, rows = unit["views"][0].as_py(), unit["rows"][0].values
+    samples = store.read(views, VIEW, INPUT_COLUMNS).take(rows).combine_chunks()
+    lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in INPUT_COLUMNS}
+    return pa.table({"task": unit["task"], **lists})

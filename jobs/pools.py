@@ -1,0 +1,134 @@
+"""Ray: how to join or start it, and how many workers each model gets.
+
+Several models run at once when their workers fit. The driver counts slots itself and gives every model a pool of
+fixed size: pools that grow inside Ray compete for the same resources, and its division may leave a dataset nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.config import ModelConfig, RunConfig
+
+# Ray reads these when it is imported or started.
+_SETTINGS = {
+    "RAY_DATA_PARQUET_FOOTER_NUM_ACTORS": "1",  # 32 by default, for every read
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU see none
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+# A Ray that takes this machine for one that cannot be part of a cluster binds every port to loopback.
+_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+@contextmanager
+def cluster(config: RunConfig) -> Iterator[None]:
+    """A connection to Ray: the configured or submitting cluster, else one inside this process that ends with it.
+
+    A Ray that the caller has started already is used and left alone. The local one listens on loopback only.
+    """
+    address = config.ray.address or os.environ.get("RAY_ADDRESS", "local")
+    for name, value in (_SETTINGS | (_LOCAL_SETTINGS if address == "local" else {})).items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # announces its token on every start
+    local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one worker of a model occupies: GPUs where the run uses them, else one CPU."""
+
+    gpus: float
+    cpus: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def size(self) -> float:
+        return self.gpus or self.cpus
+
+
+def share_of(model: ModelConfig, on_gpu: bool) -> Share:
+    # A GPU worker reserves no CPU: with few of them, that would starve the tasks that feed it.
+    return Share(model.gpus, 0, tuple(sorted(model.labels.items()))) if on_gpu else Share(0, 1)
+
+
+def uses_gpu(config: RunConfig) -> bool:
+    """By the configuration, or by what the cluster has."""
+    import ray
+
+    if config.device == "auto":
+        return bool(config.ray.gpus) or ray.cluster_resources().get("GPU", 0) > 0
+    return config.device == "cuda"
+
+
+class Slots:
+    """Worker slots of the cluster, counted on the driver by node: a worker's GPUs are on one node."""
+
+    def __init__(self, nodes: Sequence[tuple[dict[str, str], float]]) -> None:
+        """`nodes` are (labels, GPUs or CPUs) of each node."""
+        self._nodes = [(labels, size) for labels, size in nodes]
+        self._free = [size for _, size in nodes]
+        self._changed = threading.Condition()
+
+    def room(self, share: Share) -> int:
+        """How many workers of this share an empty cluster could hold."""
+        return sum(_fitting(size, share.size) for labels, size in self._nodes if _matches(labels, share))
+
+    def take(self, share: Share, fewest: int, most: int) -> list[int] | None:
+        """The nodes of `fewest` to `most` new workers, as many as fit; None when not even the fewest do."""
+        with self._changed:
+            taken: list[int] = []
+            for node, (labels, _) in enumerate(self._nodes):
+                if _matches(labels, share):
+                    taken += [node] * min(_fitting(self._free[node], share.size), most - len(taken))
+            if len(taken) < fewest:
+                return None
+            for node in taken:
+                self._free[node] -= share.size
+            return taken
+
+    def give_back(self, share: Share, taken: Sequence[int]) -> None:
+        with self._changed:
+            for node in taken:
+                self._free[node] += share.size
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something is given back."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+
+def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
+    """The slots of the connected cluster, or of what it is configured to grow to."""
+    import ray
+
+    if on_gpu and config.ray.gpus:
+        return Slots([({}, config.ray.gpus)])
+    kind = "GPU" if on_gpu else "CPU"
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return Slots([(node.get("Labels", {}), node["Resources"].get(kind, 0.0)) for node in alive])
+
+
+def _fitting(free: float, size: float) -> int:
+    return int(free / size + 1e-6)
+
+
+def _matches(labels: dict[str, str], share: Share) -> bool:
+    """Nodes that an autoscaling cluster has yet to start have no labels; they are started to match."""
+    return not labels or all(labels.get(key) == value for key, value in share.labels)
