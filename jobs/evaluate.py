@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import ray
 
 from evaluation.schema import RELEVANCE, SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
 from evaluation.scoring.metrics import VERSION
@@ -29,6 +28,7 @@ from evaluation.scoring.samples import (
 )
 from jobs.config import RunConfig
 from jobs.plan import Plan, make_plan, state
+from jobs.pools import cluster
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store, StoreError
 
@@ -59,14 +59,14 @@ def evaluate(config: RunConfig, store: Store) -> StageSummary:
     """Score what is complete and not yet scored. Raises StoreError for a store of another schema version."""
     plan = make_plan(config, store)
     try:
-        return score_plan(plan, store)
+        return score_plan(config, plan, store)
     except SchemaMismatch as error:
         raise StoreError(str(error)) from None
 
 
-def score_plan(plan: Plan, store: Store) -> StageSummary:
+def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     jobs, skipped, unfinished = pending(plan, store)
-    outcomes = _run(store, jobs)
+    outcomes = _run(config, store, jobs) if jobs else []
     failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
     lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
     lines += [f"{o.cell}: {count} times {name}, counted as wrong" for o in outcomes for name, count in o.defects]
@@ -130,14 +130,14 @@ def _digest(store: Store, views: str) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
-def _run(store: Store, jobs: list[Job]) -> list[Outcome]:
+def _run(config: RunConfig, store: Store, jobs: list[Job]) -> list[Outcome]:
     """All jobs in few Ray tasks, each large enough to be worth starting."""
-    if not jobs:
-        return []
-    task = ray.remote(num_cpus=1)(score_cells)
-    return [
-        outcome for outcomes in ray.get([task.remote(store, part) for part in _parts(jobs)]) for outcome in outcomes
-    ]
+    with cluster(config):
+        import ray
+
+        task = ray.remote(num_cpus=1)(score_cells)
+        parts = ray.get([task.remote(store, part) for part in _parts(jobs)])
+    return [outcome for outcomes in parts for outcome in outcomes]
 
 
 def _parts(jobs: list[Job]) -> list[list[Job]]:

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
-from jobs.config import ModelConfig
+from jobs.config import RunConfig
+from jobs.inputs import Inputs, read_inputs
 from jobs.models import ResolvedModel
-from jobs.plan import Inputs, ModelPlan, Plan, PlannedCell, read_inputs
+from jobs.plan import ModelPlan, Plan, PlannedCell
 from jobs.store import Cell, Store
 from lrp_core.types import Request
 
@@ -20,6 +21,15 @@ VARIANTS = {
     "random": [("none", "none")],
 }
 QUALITY = {"attnlrp": 3.0, "gradient_l2": 1.5, "attention_rollout": 0.5, "random": 0.0}  # evidence over noise
+CONFIG = RunConfig.model_validate(
+    {
+        "name": "made-up",
+        "root": "runs/made-up",
+        "tasks": {"sva": {"source": "demo"}, "qa": {"source": "demo"}},
+        "models": [{"name": name, "id": f"demo/{name}"} for name in ("gpt2", "llama")],
+        "methods": list(VARIANTS),
+    }
+)
 
 
 def write_benchmark(store, task="sva", samples=20, seed=0, text=None):
@@ -86,7 +96,7 @@ def a_plan(store, cells) -> Plan:
             )
             for cell in own
         )
-        resolved = ResolvedModel(ModelConfig(name=name, id=f"demo/{name}"), name, None, "identity", False, 512)
+        resolved = ResolvedModel(CONFIG.model(name), name, None, "identity", False, 512)
         models.append(ModelPlan(resolved, inputs, planned))
     return Plan(tuple(models))
 

@@ -6,7 +6,7 @@ import ray
 
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
 from jobs import evaluate
-from tests.synthetic import a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
+from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
 
 pytestmark = pytest.mark.ray
 
@@ -24,7 +24,7 @@ def scores(store):
 
 def test_every_variant_of_every_cell_is_scored_once(tmp_path):
     store, plan = write_store(tmp_path, samples=12)
-    summary = evaluate.score_plan(plan, store)
+    summary = evaluate.score_plan(CONFIG, plan, store)
     assert (summary.computed, summary.skipped, summary.failures) == (8, 0, ())
     rows = scores(store)
     keys = [tuple(row[name] for name in SCORES.names if name not in ("value", "n")) for row in rows]
@@ -38,41 +38,41 @@ def test_every_variant_of_every_cell_is_scored_once(tmp_path):
 
 def test_a_second_evaluation_does_nothing(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=5)
-    evaluate.score_plan(plan, store)
+    evaluate.score_plan(CONFIG, plan, store)
     before = {path: store.modified_s(path) for path in store.files("", recursive=True)}
-    summary = evaluate.score_plan(plan, store)
+    summary = evaluate.score_plan(CONFIG, plan, store)
     assert (summary.computed, summary.skipped) == (0, 4)
     assert before == {path: store.modified_s(path) for path in store.files("", recursive=True)}
 
 
 def test_a_new_key_replaces_the_scores(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
-    evaluate.score_plan(plan, store)
+    evaluate.score_plan(CONFIG, plan, store)
     cell = a_cell(method="random", key="fedcba9876543210")
     views = write_benchmark(store, "sva", 5)
     write_cell(store, cell, relevance_rows(views, "random", seed=1))
     old = scores(store)
-    assert evaluate.score_plan(a_plan(store, [cell]), store).computed == 1
+    assert evaluate.score_plan(CONFIG, a_plan(store, [cell]), store).computed == 1
     assert len(scores(store)) == len(old)
     assert scores(store) != old
 
 
 def test_new_evidence_makes_scores_stale(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
-    evaluate.score_plan(plan, store)
+    evaluate.score_plan(CONFIG, plan, store)
     path = store.files(store.views("words-0000", "sva"))[0]
     rows = store.read(path, VIEW).to_pylist()
     rows[0]["evidence_mask"] = [not marked for marked in rows[0]["evidence_mask"]]
     store.write_shard(path, pa.Table.from_pylist(rows, VIEW), VIEW)
-    assert evaluate.score_plan(plan, store).computed == 1
+    assert evaluate.score_plan(CONFIG, plan, store).computed == 1
 
 
 def test_a_partial_cell_has_no_scores_and_loses_old_ones(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random", "attnlrp"), samples=5)
-    evaluate.score_plan(plan, store)
+    evaluate.score_plan(CONFIG, plan, store)
     cell = a_cell(method="random")
     write_cell(store, cell, list(relevance_rows(write_benchmark(store, "sva", 5), "random"))[:2], state="partial")
-    summary = evaluate.score_plan(plan, store)
+    summary = evaluate.score_plan(CONFIG, plan, store)
     assert {row["method"] for row in scores(store)} == {"attnlrp"}
     assert "1 cells are not complete" in summary.lines[-1]
 
@@ -82,7 +82,7 @@ def test_a_broken_cell_fails_alone(tmp_path):
     rows = list(relevance_rows(write_benchmark(store, "sva", 5), "random"))
     rows[3]["sample_id"] = "nobody"
     write_cell(store, a_cell(method="random"), rows)
-    summary = evaluate.score_plan(plan, store)
+    summary = evaluate.score_plan(CONFIG, plan, store)
     assert summary.failures == ("relevance gpt2/sva/float32/random: sample nobody has relevance but no view",)
     assert {row["method"] for row in scores(store)} == {"attnlrp"}
 
@@ -92,7 +92,7 @@ def test_defects_are_reported(tmp_path):
     rows = list(relevance_rows(write_benchmark(store, "sva", 5), "random"))
     rows[0]["relevance"] = [float("nan")] * len(rows[0]["relevance"])
     write_cell(store, a_cell(method="random"), rows)
-    [_, line] = evaluate.score_plan(plan, store).lines
+    [_, line] = evaluate.score_plan(CONFIG, plan, store).lines
     assert line.endswith("2 times relevance that is not finite, counted as wrong")
 
 
@@ -111,4 +111,4 @@ def test_a_store_of_another_schema_version_is_refused(tmp_path):
     table = store.read(path, VIEW)
     store.write_shard(path, table, old)
     with pytest.raises(SchemaMismatch, match=r"holds schema view v0, this version of closelook reads view v1"):
-        evaluate.score_plan(plan, store)
+        evaluate.score_plan(CONFIG, plan, store)
