@@ -131,13 +131,16 @@ def _digest(store: Store, views: str) -> str:
 
 
 def _run(config: RunConfig, store: Store, jobs: list[Job]) -> list[Outcome]:
-    """All jobs in few Ray tasks, each large enough to be worth starting."""
+    """All jobs in few Ray tasks, each large enough to be worth starting; what one task would hold needs no Ray."""
+    parts = _parts(jobs)
+    if len(parts) == 1:
+        return score_cells(store, parts[0])
     with cluster(config):
         import ray
 
         task = ray.remote(num_cpus=1)(score_cells)
-        parts = ray.get([task.remote(store, part) for part in _parts(jobs)])
-    return [outcome for outcomes in parts for outcome in outcomes]
+        outcomes = ray.get([task.remote(store, part) for part in parts])
+    return [outcome for part in outcomes for outcome in part]
 
 
 def _parts(jobs: list[Job]) -> list[list[Job]]:

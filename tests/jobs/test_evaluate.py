@@ -2,20 +2,10 @@
 
 import pyarrow as pa
 import pytest
-import ray
 
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
 from jobs import evaluate
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
-
-pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, configure_logging=False)
-    yield
-    ray.shutdown()
 
 
 def scores(store):
@@ -112,3 +102,14 @@ def test_a_store_of_another_schema_version_is_refused(tmp_path):
     store.write_shard(path, table, old)
     with pytest.raises(SchemaMismatch, match=r"holds schema view v0, this version of closelook reads view v1"):
         evaluate.score_plan(CONFIG, plan, store)
+
+
+@pytest.mark.ray
+def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch):
+    one, plan = write_store(tmp_path / "one", tasks=("sva",), methods=("attnlrp", "random"))
+    evaluate.score_plan(CONFIG, plan, one)
+    monkeypatch.setattr(evaluate, "TASK_VALUES", 100)
+    many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"))
+    local = CONFIG.model_copy(update={"ray": CONFIG.ray.model_copy(update={"address": "local"})})
+    assert evaluate.score_plan(local, plan, many).computed == 2
+    assert scores(many) == scores(one)
