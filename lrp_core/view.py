@@ -249,10 +249,17 @@ class ModelView:
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Logits of target and foil [B, 2] ([B, 1] without foils) at the predicted position of `hidden` [B, T, D].
 
-        Computed in float32 at least; no logits of other tokens or positions are formed.
+        No logits of other tokens or positions are formed.
         """
+        return self.unembed(self.prediction(hidden, batch), batch)
+
+    def prediction(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """What the unembedding reads [B, D]: the predicted position of `hidden` [B, T, D], head transform included."""
         at = torch.arange(len(batch), device=hidden.device)
-        state = self.head(hidden[at, batch.position.to(hidden.device)])  # [B, D]
+        return self.head(hidden[at, batch.position.to(hidden.device)])
+
+    def unembed(self, state: Tensor, batch: Batch) -> Tensor:
+        """Logits of target and foil [B, 2] ([B, 1] without foils) of `state` [B, D], in float32 at least."""
         ids = (
             batch.target_ids[:, None] if batch.foil_ids is None else torch.stack([batch.target_ids, batch.foil_ids], -1)
         )

@@ -1,0 +1,150 @@
+"""AttnLRP by explicit layer-wise propagation: relevance, not gradients, goes backward (AttnLRP section 3).
+
+The slow baseline of Close Look's table 8 and the oracle of the modified gradients. Inside `relevance_flow` every
+autograd edge carries relevance: products and sums are replaced where the model calls them, norms and activations by
+forward hooks, attention around its kernel. Reshaping, slicing and the like move relevance as they move gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lrp_core.attention import Kernel, around_attention
+from lrp_core.gradients import objective
+from lrp_core.propagation import (
+    add_rule,
+    identity_rule,
+    linear_rule,
+    matmul_rule,
+    norm_rule,
+    product_rule,
+    softmax_rule,
+    stabilised,
+)
+from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms
+from lrp_core.types import Batch, Relevance, Request
+from lrp_core.view import ModelView, NormView
+
+EPSILON = 1e-9
+
+
+def explain_many(
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, epsilon: float = EPSILON
+) -> dict[Request, Relevance]:
+    """One forward, one propagation per explanation; `epsilon` stabilises every denominator.
+
+    Weights stay in the graph and attention is T x T per head: a baseline, not a tool. Raises UserError for a
+    contrastive request without foils.
+    """
+    batch = batch.to(view.device)
+    collected = HeadRelevance(view.n_layers) if heads else None
+    results: dict[Request, Relevance] = {}
+    with torch.inference_mode(False), torch.enable_grad():
+        token, full = (part.detach() for part in view.embed(batch))
+        leaf = token.requires_grad_()
+        with relevance_flow(view, epsilon, collected):
+            state = view.prediction(view.hidden(batch, leaf), batch)  # [B, D]
+        logits = view.unembed(final := state.detach().requires_grad_(), batch)
+        for explanation in dict.fromkeys(request.explanation for request in requests):
+            explained = objective(logits, explanation)
+            (gradient,) = torch.autograd.grad(explained.sum(), final, retain_graph=True)
+            if collected is not None:
+                collected.begin({"relevance": lambda relevance, _: relevance})
+            (relevance,) = torch.autograd.grad(state, leaf, final.detach() * gradient, retain_graph=True)  # [B, T, D]
+            parts = {"full": relevance, "partial": relevance * token.detach() / stabilised(full, epsilon)}
+            for request in requests:
+                if request.explanation == explanation:
+                    results[request] = Relevance(
+                        tokens=parts[request.embedding].sum(-1).masked_fill(batch.attention_mask == 0, 0),
+                        explained=explained.detach(),
+                        logit_target=logits[:, 0].detach(),
+                        logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
+                        heads=None if collected is None else collected.of("relevance"),
+                    )
+    return {request: results[request] for request in requests}
+
+
+@contextmanager
+def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None = None) -> Iterator[None]:
+    """Inside, the model builds a graph whose backward pass takes relevance of its output to relevance of its input."""
+    activations = [block.activation for block in view.blocks]
+    if view.head_activation is not None:
+        activations.append(view.head_activation)
+    with ExitStack() as undo:
+        for norm in view.norms():
+            undo.callback(norm.module.register_forward_hook(_norm_hook(norm, epsilon)).remove)
+        for module in activations:
+            hook = module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach()))
+            undo.callback(hook.remove)
+        around = {
+            block.attention: partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
+            for layer, block in enumerate(view.blocks)
+        }
+        undo.enter_context(around_attention(view, around, stock="eager"))
+        undo.enter_context(_Propagating(epsilon))
+        yield
+
+
+class _Propagating(TorchFunctionMode):
+    """Replaces the sums and products that modelling code writes inline."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.rules: dict[Callable[..., Any], Callable[..., Tensor]] = {
+            nn.functional.linear: partial(linear_rule, epsilon=epsilon),
+            torch.addmm: lambda bias, x, weight: linear_rule(x, weight.T, bias, epsilon=epsilon),
+            **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__radd__), partial(add_rule, epsilon=epsilon)),
+            **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__rmul__), product_rule),
+            **dict.fromkeys((torch.neg, torch.Tensor.neg), lambda x: identity_rule(x, -x.detach())),
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tracked = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+        return (self.rules.get(func, func) if tracked else func)(*args, **(kwargs or {}))
+
+
+def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
+    weight, _ = norm.parameters()
+
+    def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
+        x = args[0]
+        with torch.no_grad():
+            centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
+            rstd = inverse_rms(centred, norm.eps).to(x.dtype)
+            y = centred * rstd * weight if norm.kind == "rms" else y.detach()
+        return norm_rule(x, y, weight * rstd, norm.kind == "layer", epsilon)
+
+    return hook
+
+
+def _attend(
+    _: Kernel,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None,
+    epsilon: float,
+    layer: int,
+    heads: HeadRelevance | None,
+    **__: Any,
+) -> tuple[Tensor, Tensor]:
+    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K], by propositions 3.1 and 3.3."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = matmul_rule(query, key.transpose(-1, -2), epsilon)  # [B, H, T, T]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    weights = softmax_rule(identity_rule(scores, scores.detach() * scale), mask)
+    context = matmul_rule(weights, value, epsilon).transpose(1, 2)  # [B, T, H, K]
+    if heads is not None:
+        context = HeadPooling.apply(context, layer, heads)
+    return context, weights
