@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from lrp_core import gradients, random_baseline, rollout
+from lrp_core import explicit, gradients, random_baseline, rollout
 from lrp_core.types import Batch, MethodInfo, Relevance, UnsupportedMethod
 from lrp_core.view import ModelView
 
@@ -17,6 +17,7 @@ METHODS: dict[str, MethodInfo] = {
         MethodInfo("gradient_x_input", 1, "gradients", gradients.explain_many),
         MethodInfo("lrp", 1, "gradients", gradients.explain_many),
         MethodInfo("attnlrp", 1, "gradients", gradients.explain_many),
+        MethodInfo("attnlrp_explicit", 1, "explicit", explicit.explain_many),
         MethodInfo(
             "attention_rollout", 1, "rollout", rollout.explain_many, ("none",), ("none",), conserves=False, heads=False
         ),
