@@ -18,7 +18,7 @@ from jobs.config import RunConfig
 from jobs.inputs import read_unit
 from jobs.manifests import complete_cell, completed_units
 from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
-from jobs.pools import Share, Slots, cluster, cluster_slots, share_of, uses_gpu
+from jobs.pools import Share, Slots, cluster_slots, connect, share_of, uses_gpu
 from jobs.progress import Progress
 from jobs.stage import StageSummary
 from jobs.store import Store
@@ -47,8 +47,8 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     todo = sum(len(model.cells) for model in work)
     failures = dict(plan.failures)
     if work:
-        with cluster(config):
-            failures |= _run_models(config, store, work)
+        connect(config)
+        failures |= _run_models(config, store, work)
     lines = [f"{todo} cells to compute, {wanted - todo} were complete"]
     incomplete = [str(p.cell) for model in work for p, _ in model.cells if state(store, p.cell) != "done"]
     if incomplete:
@@ -188,7 +188,13 @@ def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, wo
     options = WorkerOptions(config.seed, config.max_attempts, settings.checkpoint, config.byte_budget)
     dataset = (
         ray.data.from_arrow(blocks)
-        .map_batches(partial(read_unit, store=store), batch_size=1, batch_format="pyarrow", num_cpus=0)
+        .map_batches(
+            partial(read_unit, store=store),
+            compute=ray.data.TaskPoolStrategy(size=workers),
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=0,
+        )
         .map_batches(
             Worker,
             fn_constructor_args=[store, work.plan.resolved, options],

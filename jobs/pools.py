@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +25,10 @@ _SETTINGS = {
 _LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-@contextmanager
-def cluster(config: RunConfig) -> Iterator[None]:
-    """A connection to Ray: the configured or submitting cluster, else one inside this process that ends with it.
+def connect(config: RunConfig) -> None:
+    """Join the configured or submitting cluster, else start a Ray that ends with this process.
 
-    A Ray that the caller has started already is used and left alone. The local one listens on loopback only.
+    One that is connected already is used as it is. The local one listens on loopback only.
     """
     address = config.ray.address or os.environ.get("RAY_ADDRESS", "local")
     for name, value in (_SETTINGS | (_LOCAL_SETTINGS if address == "local" else {})).items():
@@ -38,15 +36,12 @@ def cluster(config: RunConfig) -> Iterator[None]:
     import ray
 
     if ray.is_initialized():
-        yield
         return
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # announces its token on every start
+    for chatty in ("ray._private.authentication", "ray.data._internal.progress"):  # one announces its token, one a bar
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @dataclass(frozen=True)

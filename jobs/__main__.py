@@ -1,0 +1,215 @@
+"""The command line: one function a command. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from jobs.stage import StageSummary
+    from jobs.store import Store
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
+)
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Config = Annotated[
+    str, typer.Option("--config", "-c", help="A name in jobs/conf (demo, real, paper, smoke) or a path.")
+]
+Root = Annotated[str | None, typer.Option("--root", help="Where everything is kept: a path, s3:// or gs:// URL.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as often as needed.")
+]
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for another run of this root.")
+]
+BENCHES = ("lrp", "alti", "job", "prune", "metrics")
+
+
+@app.command()
+def run(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
+    """Everything that is missing: prepare, attribute, evaluate, prune, report."""
+    from jobs.run import STAGES
+
+    _run_stages(STAGES, config, root, set, wait)
+
+
+def _stage_command(name: str, doc: str) -> Callable[..., None]:
+    def command(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
+        _run_stages((name,), config, root, set, wait)
+
+    command.__doc__ = doc
+    return command
+
+
+for _name, _doc in {
+    "prepare": "Read the sources, annotate evidence, tokenise.",
+    "attribute": "Compute the relevance that is missing.",
+    "evaluate": "Score complete relevance against the evidence.",
+    "prune": "Draw the head pruning curves.",
+    "report": "Write tables, figures and pages.",
+}.items():
+    app.command(_name)(_stage_command(_name, _doc))
+
+
+@app.command()
+def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
+    """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
+    from jobs.status import status as show
+
+    loaded, store = _load(config, root, set)
+    if not show(loaded, store, console):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(config: Config = "demo", root: Root = None, set: Set = None) -> None:
+    """The cells of a run and what they will cost, from measured runtimes where there are any."""
+    from jobs.cost import show
+
+    show(*_load(config, root, set), console)
+
+
+@app.command()
+def gc(
+    config: Config = "demo",
+    root: Root = None,
+    set: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
+) -> None:
+    """Remove stale cells and leftovers of killed writers."""
+    from jobs.gc import garbage
+    from jobs.lock import run_lock
+
+    loaded, store = _load(config, root, set)
+    with run_lock(store):
+        files = garbage(loaded, store)
+        for path in files:
+            console.print(path)
+            if not dry_run:
+                store.delete(path)
+    console.print(f"{len(files)} files {'would be ' if dry_run else ''}removed from {store.root}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help=" | ".join(BENCHES))],
+    quick: Annotated[bool, typer.Option("--quick", help="Small shapes, few repeats.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results there.")] = None,
+) -> None:
+    """Measure: value, target, met or missed."""
+    from importlib import import_module
+
+    from jobs.configfile import nearest
+
+    if name not in BENCHES:
+        raise UserError(f"no benchmark {name!r}{nearest(name, BENCHES)}")
+    arguments = ["--quick"] * quick + (["--json", str(json)] if json else []) + context.args
+    import_module(f"jobs.bench.{name}").main(arguments)
+
+
+@app.command()
+def audit(
+    config: Config = "demo",
+    root: Root = None,
+    set: Set = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Only so many samples of each task.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
+) -> None:
+    """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence."""
+    from jobs.audit import audit as show
+
+    loaded, store = _load(config, root, set)
+    show(loaded, store, console, task=task, n=n, json_file=json)
+
+
+@app.command()
+def explain(
+    sentence: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
+    target: Annotated[str, typer.Option("--target", help="The word to explain.")],
+    foil: Annotated[str | None, typer.Option("--foil", help="The word it is contrasted with.")] = None,
+    method: Annotated[str, typer.Option("--method", help="One of the methods.")] = "attnlrp",
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
+) -> None:
+    """Explain one prediction in the terminal, coloured."""
+    from jobs.explain import explain as show
+
+    show(sentence, model, target, foil, method, console, html)
+
+
+def _load(config: str, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
+    from jobs.config import RunConfig
+    from jobs.store import Store
+
+    loaded = RunConfig.load(config, root, overrides or ())
+    return loaded, Store(loaded.root)
+
+
+def _run_stages(
+    stages: tuple[str, ...], config: str, root: str | None, overrides: list[str] | None, wait_s: float
+) -> None:
+    from jobs.lock import run_lock
+    from jobs.plan import validate
+    from jobs.run import run as run_stages
+
+    loaded, store = _load(config, root, overrides)
+    validate(loaded)
+    store.create()
+    with run_lock(store, wait_s):
+        summaries = []
+        for summary in run_stages(loaded, store, stages):
+            _show(summary)
+            summaries.append(summary)
+    if not all(summary.complete for summary in summaries):
+        raise typer.Exit(1)
+    if not any(summary.computed for summary in summaries):
+        console.print(f"nothing to do: everything in {store.root} is complete")
+
+
+def _show(summary: StageSummary) -> None:
+    console.print(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", style="bold")
+    for line in summary.lines:
+        console.print(f"  {line}", markup=False)
+    for failure in summary.failures:
+        errors.print(f"  {failure}", style="red", markup=False)
+
+
+def main() -> None:
+    """Bad input is one line and exit code 2; a run that cannot complete now is one line and exit code 1."""
+    from evaluation.schema import SchemaMismatch
+    from jobs.lock import Locked
+    from jobs.models import ModelUnavailable
+    from jobs.store import StoreFull
+
+    try:
+        app()
+    except (UserError, SchemaMismatch) as error:
+        _fail(error, 2)
+    except (Locked, ModelUnavailable, StoreFull) as error:
+        _fail(error, 1)
+
+
+def _fail(error: Exception, code: int) -> None:
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    errors.print(f"error: {message}", style="red", markup=False)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

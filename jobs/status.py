@@ -1,0 +1,72 @@
+"""What is done, partial, missing and rejected, by the manifests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from jobs.config import RunConfig
+from jobs.plan import Plan, make_plan, stale, state
+from jobs.store import Store
+
+
+@dataclass
+class Line:
+    """One row of the table: the cells of a model, task, precision and product."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    samples: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+
+def status(config: RunConfig, store: Store, console: Console) -> bool:
+    """Print the state of every planned cell; whether all are complete."""
+    plan = make_plan(config, store)
+    lines = collect(plan, store)
+    table = Table(title=f"{config.name} in {store.root}", title_justify="left")
+    for heading in ("model", "task", "dtype", "product"):
+        table.add_column(heading)
+    for heading in ("done", "partial", "missing", "samples", "rejected"):
+        table.add_column(heading, justify="right")
+    for place, line in lines.items():
+        reasons = ", ".join(f"{count} {reason}" for reason, count in line.rejected.items()) or "0"
+        counts = (str(line.states[name]) for name in ("done", "partial", "missing"))
+        table.add_row(*place, *counts, str(line.samples), reasons)
+    console.print(table)
+    total = sum((line.states for line in lines.values()), Counter())
+    console.print(
+        f"{total.total()} cells: {total['done']} done, {total['partial']} partial, {total['missing']} missing"
+    )
+    _print_remarks(plan, store, console)
+    return total["done"] == total.total() and not plan.failures and not plan.unprepared
+
+
+def collect(plan: Plan, store: Store) -> dict[tuple[str, str, str, str], Line]:
+    """Lines by (model, task, dtype, product). Rejected rows are counted once, not once a method."""
+    lines: dict[tuple[str, str, str, str], Line] = {}
+    for planned in plan.cells():
+        cell = planned.cell
+        line = lines.setdefault((cell.model, cell.task, cell.dtype, cell.product), Line())
+        line.states[state(store, cell)] += 1
+        line.samples = planned.rows
+        rejects = Counter((store.manifest(cell.name) or {}).get("rejects", {}))
+        line.rejected |= rejects  # the most of any method
+    return lines
+
+
+def _print_remarks(plan: Plan, store: Store, console: Console) -> None:
+    for model, task in plan.unprepared:
+        console.print(f"{model}: {task} is not prepared; run `closelook prepare`")
+    for failure in plan.failures.values():
+        console.print(failure)
+    if plan.undefined:
+        pairs = ", ".join(f"{method} on {model}" for model, method in plan.undefined)
+        console.print(f"not defined, hence not planned: {pairs}")
+    old = stale(store, plan)
+    if old:
+        console.print(f"{len(old)} stale cells, which `closelook gc` removes:")
+        for name in old:
+            console.print(f"  {name}")
