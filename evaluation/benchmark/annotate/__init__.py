@@ -37,6 +37,17 @@ def pipeline(candidates: Sequence[str]) -> str:
     raise UserError(f"no spaCy pipeline to find evidence with{tried}; run `python -m spacy download {wanted}`")
 
 
+def identity(spacy_name: str, coref_id: str | None) -> str:
+    """What finds the evidence, as `meta.annotator` says it. Raises UserError for an unusable coreference model."""
+    folder = Path(spacy_name) if Path(spacy_name).is_dir() else spacy.util.get_package_path(spacy_name)
+    meta = json.loads((folder / "meta.json").read_text())
+    parser = f"{meta['lang']}_{meta['name']} {meta['version']}"
+    if coref_id is None:
+        return parser
+    coref.check(coref_id)
+    return f"{coref_id}, {parser}"
+
+
 class Annotator:
     """A loaded pipeline, and a coreference model where one is wanted. Made once per worker."""
 
@@ -48,9 +59,7 @@ class Annotator:
                 f"the spaCy pipeline {spacy_name} has no parser; run `python -m spacy download en_core_web_sm`"
             )
         self._coref = None if coref_id is None else coref.Coreference(coref_id)
-        meta = self._nlp.meta
-        self._parser = f"{meta['lang']}_{meta['name']} {meta['version']}"
-        self._coref_name = coref_id
+        self._name = identity(spacy_name, coref_id)
 
     def annotate(self, rows: Sequence[Row], kind: Literal["subject", "antecedent"]) -> list[Row]:
         """Generic rows with their evidence, or rejects, in the order of `rows`."""
@@ -77,7 +86,7 @@ class Annotator:
             return with_evidence(
                 row,
                 [filled.origin((head.idx, head.idx + len(head)))],
-                annotator=self._parser if clusters is None else f"{self._coref_name}, {self._parser}",
+                annotator=self._name,
                 head=head.text,
                 agrees=None if has is None else has == takes,
             )

@@ -62,7 +62,7 @@ def survey(origin: Origin) -> Survey:
 
     Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
     """
-    origin = _pinned(origin)
+    origin = pinned(origin)
     read, ids, first = 0, [], None
     for row in _rows(origin):
         read += 1
@@ -121,8 +121,11 @@ def _hub_errors(origin: Origin) -> Iterator[None]:
         raise UserError(f"cannot load {origin.hub} from the hub: {reason}; set `path` to a local copy") from error
 
 
-def _pinned(origin: Origin) -> Origin:
-    """`origin` with a path or hub id, and with the checksum or revision it has now."""
+def pinned(origin: Origin) -> Origin:
+    """`origin` with a path or hub id, and with the checksum or revision it has now.
+
+    Raises UserError when it cannot be had, or its checksum is not the pinned one.
+    """
     if origin.source == DEMO:
         return origin
     source = SOURCES[origin.source]

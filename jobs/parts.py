@@ -1,0 +1,166 @@
+"""Parts: so many rows of a task, the unit in which the benchmark is annotated, tokenised and committed.
+
+A part's shards are named by the key of what made them, so those that are there are not made again. Rejects are written
+before the shard they belong to: where the shard is, the part is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from evaluation.benchmark import sources
+from evaluation.benchmark.samples import Row, is_reject
+from evaluation.benchmark.views import tokenise
+from evaluation.schema import GENERIC, REJECT, VIEW
+from jobs.config import ModelConfig
+from jobs.models import load_tokenizer, tokenizer_key
+from jobs.store import Store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from evaluation.benchmark.annotate import Annotator
+
+#: A part on its way to a worker. `rows` are generic rows and rejects as the source yields them, in JSON.
+PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large_string())])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Who finds the evidence of a task, and what it is."""
+
+    kind: Literal["subject", "antecedent"]
+    spacy: str
+    coref: str | None
+
+
+@dataclass(frozen=True)
+class ViewWork:
+    """Views to make of a task: for which tokenizer, under which key."""
+
+    tokenizer: str  # the key of the tokenizer
+    key: str
+    masked: bool
+    max_length: int
+    truncate: bool
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What is missing of a task. `evidence` is None where the source brings it."""
+
+    task: str
+    survey: sources.Survey
+    key: str
+    part_rows: int
+    evidence: Evidence | None
+    views: tuple[ViewWork, ...]
+    has_generic: bool  # all generic shards are there: the source is not read again
+
+    @property
+    def parts(self) -> int:
+        return -(-(self.survey.drawn + self.survey.rejected) // self.part_rows)
+
+
+def shard(key: str, part: int) -> str:
+    return f"{key[:12]}-{part:05d}.parquet"
+
+
+def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]:
+    """Ray Data task: the parts of the tasks named in the column `task`, one table each, as the source is read."""
+    for task in works["task"].to_pylist():
+        yield from parts_of(work[task])
+
+
+def parts_of(work: TaskWork) -> Iterator[pa.Table]:
+    rows = iter(()) if work.has_generic else sources.read(work.survey)
+    for part in range(work.parts):
+        batch = list(islice(rows, work.part_rows))
+        yield pa.table({"task": [work.task], "part": [part], "rows": [json.dumps(batch)]}, schema=PART)
+
+
+class PartWorker:
+    """Annotates, tokenises and commits parts. A Ray Data actor, or an object of the driver for a small job.
+
+    Pipelines and tokenizers are loaded when the first part asks for them, then kept.
+    """
+
+    def __init__(self, store: Store, work: dict[str, TaskWork], tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
+        self._store, self._work, self._tokenizers = store, work, tokenizers
+        self._annotators: dict[Evidence, Annotator] = {}
+
+    def __call__(self, parts: pa.Table) -> pa.Table:
+        """One report for each part: what it came to, as JSON."""
+        return pa.table({"report": [json.dumps(self.commit(row)) for row in parts.to_pylist()]})
+
+    def commit(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Writes what is missing of the part. Its report counts rows and, by reason, rejects, per tokenizer too."""
+        work, name = self._work[part["task"]], part["part"]
+        folder, refused = self._store.generic(work.task), self._store.generic_rejects(work.task)
+        path = f"{folder}/{shard(work.key, name)}"
+        if not self._store.exists(path):
+            rows, rejects = self._annotated(work, json.loads(part["rows"]))
+            self._write(path, rows, GENERIC, f"{refused}/{shard(work.key, name)}", rejects)
+        report = {"task": work.task, "generic": self._count(path, GENERIC, f"{refused}/{shard(work.key, name)}")}
+        report["views"] = {view.tokenizer: self._commit_view(work, view, name, path) for view in work.views}
+        return report
+
+    def _annotated(self, work: TaskWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+        """(generic rows with evidence, rejects)."""
+        accepted, rejects = [row for row in rows if not is_reject(row)], [row for row in rows if is_reject(row)]
+        if work.evidence is not None:
+            found = self._annotator(work.evidence).annotate(accepted, work.evidence.kind)
+            accepted = [row for row in found if not is_reject(row)]
+            rejects += [row for row in found if is_reject(row)]
+        return accepted, rejects
+
+    def _annotator(self, evidence: Evidence) -> Annotator:
+        from evaluation.benchmark.annotate import Annotator
+
+        if evidence not in self._annotators:
+            self._annotators[evidence] = Annotator(evidence.spacy, evidence.coref)
+        return self._annotators[evidence]
+
+    def _tokenizer(self, key: str) -> PreTrainedTokenizerBase:
+        if key not in self._tokenizers:
+            found = load_tokenizer(self._models[key])
+            if tokenizer_key(found) != key:
+                raise RuntimeError(f"{found.name_or_path} is {tokenizer_key(found)} on this node, {key} on the driver")
+            self._tokenizers[key] = found
+        return self._tokenizers[key]
+
+    def _commit_view(self, work: TaskWork, view: ViewWork, part: int, generic: str) -> dict[str, Any]:
+        name = shard(view.key, part)
+        path = f"{self._store.views(view.tokenizer, work.task)}/{name}"
+        refused = f"{self._store.view_rejects(view.tokenizer, work.task)}/{name}"
+        if not self._store.exists(path):
+            rows = self._store.read(generic, GENERIC).to_pylist()
+            views, rejects = tokenise(
+                rows,
+                self._tokenizer(view.tokenizer),
+                masked=view.masked,
+                max_length=view.max_length,
+                truncate=view.truncate,
+            )
+            self._write(path, views, VIEW, refused, rejects)
+        return self._count(path, VIEW, refused)
+
+    def _write(self, path: str, rows: list[Row], schema: pa.Schema, refused: str, rejects: list[Row]) -> None:
+        if rejects:
+            self._store.write_shard(refused, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
+        self._store.write_shard(path, pa.Table.from_pylist(rows, schema=schema), schema)
+
+    def _count(self, path: str, schema: pa.Schema, refused: str) -> dict[str, Any]:
+        """What was committed, read back."""
+        rows = self._store.read(path, schema, ["sample_id"]).num_rows
+        reasons: list[str] = []
+        if self._store.exists(refused):
+            reasons = self._store.read(refused, REJECT, ["reason"])["reason"].to_pylist()
+        return {"rows": rows, "rejects": dict(Counter(reasons))}

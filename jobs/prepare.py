@@ -1,0 +1,295 @@
+"""Prepare: sources become generic samples with evidence, and tokenised views for every tokenizer of the run.
+
+The driver looks through each source once (what it holds, what is drawn, how much is broken) and works out what the
+store lacks. Ray Data then streams parts of the sources to workers, which annotate, tokenise and commit them. A task is
+done when its rows add up: rows read = accepted + rejected + beyond the limit, and accepted = views + view rejects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import track
+
+from evaluation.benchmark import annotate, sources
+from evaluation.benchmark.sources import Origin, Survey
+from jobs.config import ModelConfig, RunConfig, TaskConfig
+from jobs.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
+from jobs.parts import Evidence, PartWorker, TaskWork, ViewWork, parts_of, read_parts, shard
+from jobs.pools import connect
+from jobs.stage import StageSummary
+from jobs.store import Store
+from lrp_core.types import UserError
+
+VERSION = 1  # raised when other samples, evidence or tokens come out: what older versions made is stale
+DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
+READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A tokenizer of the run, and what the models that use it can read."""
+
+    key: str
+    model: ModelConfig  # one of them, which says where the tokenizer comes from
+    masked: bool
+    max_length: int
+    tasks: frozenset[str]
+
+
+def prepare(config: RunConfig, store: Store) -> StageSummary:
+    """Make what is missing of the benchmark.
+
+    Raises UserError, before anything is written, for a source that cannot be had, whose checksum changed or whose rows
+    are all broken, for a missing annotator, and for a tokenizer that does not fit its model.
+    """
+    readers, lines = _readers(config)
+    plans = {task: _plan(config, store, task, readers) for task in config.tasks}
+    work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
+    for plan in work.values():
+        _clear(store, plan)
+    totals = _run(config, store, work, readers) if work else {}
+    failures: list[str] = []
+    computed = 0
+    for task, plan in work.items():
+        failures += _close(config, store, plan, totals[task])
+        computed += (not plan.has_generic) + len(plan.views)
+    for task in config.tasks:
+        lines += _accounts(store, task, readers)
+    wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers.values())
+    return StageSummary("prepare", computed - len(failures), wanted - computed, tuple(failures), tuple(lines))
+
+
+def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
+    """The distinct tokenizers, by key, and a line for each model that is out of reach."""
+    readers: dict[str, Reader] = {}
+    lines = []
+    for model in config.models:
+        try:
+            resolved = resolve(model, config.seed)
+        except ModelUnavailable as error:
+            lines.append(f"no views for {model.name}: {error}")
+            continue
+        key = tokenizer_key(load_tokenizer(model))
+        tasks = frozenset(config.tasks if model.tasks is None else model.tasks)
+        found = Reader(key, model, resolved.masked, resolved.max_length, tasks)
+        known = readers.setdefault(found.key, found)
+        if known.masked != found.masked:
+            raise UserError(f"model {model.name}: a masked and a causal model cannot share the tokenizer {found.key}")
+        length = min(known.max_length, found.max_length)
+        readers[found.key] = replace(known, max_length=length, tasks=known.tasks | tasks)
+    return readers, lines
+
+
+def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]) -> TaskWork:
+    """What the store lacks of a task; `views` are the missing ones."""
+    settings = config.tasks[task]
+    evidence = _evidence(settings)
+    record = store.manifest(f"benchmark.{task}")
+    survey = _survey(_origin(config, task), record)
+    annotator = annotate.identity(evidence.spacy, evidence.coref) if evidence else None
+    key = _key(VERSION, settings.source, survey.digest, survey.rejected, annotator, config.shard_rows)
+    views = []
+    for reader in readers.values():
+        options = (reader.masked, reader.max_length, settings.truncate)
+        view = ViewWork(reader.key, _key(key, reader.key, options), *options)
+        made = store.manifest(f"views.{reader.key}.{task}")
+        if task in reader.tasks and (made is None or made["key"] != view.key):
+            views.append(view)
+    has_generic = record is not None and record["key"] == key
+    return TaskWork(task, survey, key, config.shard_rows, evidence, tuple(views), has_generic)
+
+
+def _origin(config: RunConfig, task: str) -> Origin:
+    settings = config.tasks[task]
+    return Origin(
+        task=task,
+        source=settings.source,
+        path=settings.path,
+        hub=settings.hub,
+        revision=settings.revision,
+        sha256=settings.sha256,
+        limit=settings.limit,
+        seed=config.seed,
+    )
+
+
+def _survey(origin: Origin, record: dict[str, Any] | None) -> Survey:
+    """From the manifest, where the same source was looked through before and its files have not changed."""
+    if record is not None and record["configured"] == asdict(origin) and origin.source != sources.DEMO:
+        known = Survey(origin=Origin(**record["origin"]), **record["survey"])
+        if origin.path is None or sources.pinned(origin) == known.origin:
+            return known
+    return sources.survey(origin)
+
+
+def _evidence(settings: TaskConfig) -> Evidence | None:
+    """Raises UserError when the annotator that the source needs is missing."""
+    kind = "source" if settings.source == sources.DEMO else sources.SOURCES[settings.source].evidence
+    if kind == "source":
+        return None
+    coref = settings.coref if kind == "antecedent" else None
+    return Evidence(kind, annotate.pipeline(settings.spacy), coref)
+
+
+def _clear(store: Store, work: TaskWork) -> None:
+    """Remove what another source, annotator or tokenizer left, manifests first; shards of this very work stay."""
+    if not work.has_generic:
+        store.delete(f"manifest/benchmark.{work.task}.json")
+        _keep(store, [store.generic(work.task), store.generic_rejects(work.task)], work.key)
+    for view in work.views:
+        store.delete(f"manifest/views.{view.tokenizer}.{work.task}.json")
+        _keep(
+            store,
+            [store.views(view.tokenizer, work.task), store.view_rejects(view.tokenizer, work.task)],
+            view.key,
+        )
+
+
+def _keep(store: Store, folders: list[str], key: str) -> None:
+    prefix = shard(key, 0).split("-")[0]
+    for folder in folders:
+        for path in store.files(folder):
+            if not path.removeprefix(f"{folder}/").startswith(prefix):
+                store.delete(path)
+
+
+def _run(
+    config: RunConfig, store: Store, work: dict[str, TaskWork], readers: dict[str, Reader]
+) -> dict[str, Counter[tuple[str, ...]]]:
+    """Commits every part and adds up the reports: by task, counts of ("generic" or tokenizer, "rows" or reason)."""
+    models = {key: reader.model for key, reader in readers.items()}
+    rows = sum(plan.survey.drawn for plan in work.values())
+    totals: dict[str, Counter[tuple[str, ...]]] = {task: Counter() for task in work}
+    if rows <= DRIVER_ROWS:
+        worker = PartWorker(store, work, models)
+        reports: Iterable[str] = (
+            worker(part)["report"][0].as_py() for plan in work.values() for part in parts_of(plan)
+        )
+    else:
+        reports = _stream(config, store, work, models)
+    for text in _shown(reports, sum(plan.parts for plan in work.values())):
+        report = json.loads(text)
+        for name, counts in {"generic": report["generic"], **report["views"]}.items():
+            total = totals[report["task"]]
+            total[name, "rows"] += counts["rows"]
+            total.update({(name, "reject", reason): n for reason, n in counts["rejects"].items()})
+    return totals
+
+
+def _stream(
+    config: RunConfig, store: Store, work: dict[str, TaskWork], models: dict[str, ModelConfig]
+) -> Iterator[str]:
+    """The Ray Data pipeline: read the sources part by part, where their files are, and let workers commit the parts."""
+    connect(config)
+    import ray.data
+
+    parts = sum(plan.parts for plan in work.values())
+    workers = max(1, min(int(ray.cluster_resources().get("CPU", 1)), parts // 2))
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    dataset = (
+        ray.data.from_arrow([pa.table({"task": [task]}) for task in work])
+        .map_batches(
+            partial(read_parts, work=work), batch_size=1, batch_format="pyarrow", num_cpus=0, label_selector=here
+        )
+        .map_batches(
+            PartWorker,
+            fn_constructor_args=[store, work, models],
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=1,
+        )
+    )
+    dataset.set_name("prepare")
+    dataset.context.enable_progress_bars = False
+    dataset.context.target_max_block_size = READER_BLOCK_BYTES
+    dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
+    for row in dataset.iter_rows():
+        yield row["report"]
+
+
+def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
+    """`reports` as they come, with a bar in a terminal and a line every ten seconds elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from track(reports, "prepare", parts, console=console, transient=True)
+        return
+    last = time.monotonic()
+    for done, report in enumerate(reports, start=1):
+        if time.monotonic() - last >= 10.0:
+            last = time.monotonic()
+            console.print(f"prepare: {done}/{parts} parts", highlight=False)
+        yield report
+
+
+def _close(config: RunConfig, store: Store, work: TaskWork, total: Counter[tuple[str, ...]]) -> list[str]:
+    """Writes the manifests of a task whose rows add up. Returns what does not, one line each."""
+    survey, problems = work.survey, []
+    accepted, rejects = _counts(total, "generic")
+    if accepted + sum(rejects.values()) != survey.drawn + survey.rejected:
+        came = survey.drawn + survey.rejected
+        return [f"{work.task}: {came} rows in, {accepted} out and {sum(rejects.values())} rejected"]
+    facts = {"state": "complete", "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    if not work.has_generic:
+        record = {
+            **facts,
+            "key": work.key,
+            "configured": asdict(_origin(config, work.task)),
+            "origin": asdict(survey.origin),
+            "survey": {name: value for name, value in asdict(survey).items() if name != "origin"},
+            "annotator": work.evidence and annotate.identity(work.evidence.spacy, work.evidence.coref),
+            "read": survey.read,
+            "beyond_limit": survey.left,
+            "rows": accepted,
+            "rejects": rejects,
+            "versions": {package: version(package) for package in ("closelook", "datasets", "spacy", "fastcoref")},
+        }
+        store.write_manifest(f"benchmark.{work.task}", record)
+    for view in work.views:
+        rows, refused = _counts(total, view.tokenizer)
+        if rows + sum(refused.values()) != accepted:
+            problems.append(f"{work.task} for {view.tokenizer}: {accepted} rows in, {rows} out and {refused} rejected")
+            continue
+        record = {**facts, **asdict(view), "benchmark": work.key, "rows": rows, "rejects": refused}
+        store.write_manifest(f"views.{view.tokenizer}.{work.task}", record)
+    return problems
+
+
+def _counts(total: Counter[tuple[str, ...]], name: str) -> tuple[int, dict[str, int]]:
+    """(rows, rejects by reason)."""
+    return total[name, "rows"], {key[2]: n for key, n in total.items() if key[:2] == (name, "reject")}
+
+
+def _accounts(store: Store, task: str, readers: dict[str, Reader]) -> list[str]:
+    """Rows in = rows out + rejects, a line for the samples and one for each tokenizer."""
+    record = store.manifest(f"benchmark.{task}")
+    if record is None:
+        return []
+    beyond = f" + {record['beyond_limit']} beyond the limit" if record["beyond_limit"] else ""
+    lines = [f"{task}: {record['read']} rows = {record['rows']} samples + {_rejected(record)}{beyond}"]
+    for key in readers:
+        view = store.manifest(f"views.{key}.{task}")
+        if view is not None:
+            lines.append(f"{task}, {key}: {record['rows']} samples = {view['rows']} views + {_rejected(view)}")
+    return lines
+
+
+def _rejected(record: dict[str, Any]) -> str:
+    reasons = sorted(record["rejects"].items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{reason}: {n}" for reason, n in reasons)
+    return f"{sum(record['rejects'].values())} rejected" + (f" ({listed})" if listed else "")
+
+
+def _key(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
