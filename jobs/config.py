@@ -41,6 +41,7 @@ def _listed(value: Any) -> Any:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+Device = Annotated[str, BeforeValidator(str)]  # a GPU by its number, or cpu
 Candidates = Annotated[tuple[str, ...], BeforeValidator(_listed)]  # tried in order, the first that loads is used
 
 
@@ -78,7 +79,7 @@ class ModelConfig(_Frozen):
     gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
     workers: tuple[int, int] = (1, 1)  # fewest and most
     labels: dict[str, str] = {}  # node labels the workers need
-    max_memory: dict[str, str] | None = None  # device -> limit ("12GiB"); what does not fit is offloaded
+    max_memory: dict[Device, str] | None = None  # device -> limit ("12GiB"); what does not fit is offloaded
     offload: bool = False  # spill to a scratch folder of the node what the CPU limit does not hold
     checkpoint: bool = False  # recompute each block in the backward pass (always on when weights are offloaded)
     token_budget: int | None = Field(default=None, ge=1)  # in place of the run's

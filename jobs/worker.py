@@ -103,7 +103,7 @@ class Worker:
 
         view = self._open(task.dtype)
         requests = tuple(dict.fromkeys(request for _, wanted in task.cells for request in wanted))
-        options = {"checkpoint": self._options.checkpoint, "byte_budget": self._options.byte_budget}
+        options = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
         attempts = Attempts(self._store, task.title, self._options.max_attempts)
         attempts.begin()
         explainer = Explainer(view, requests, heads=task.product == "heads", options=options)

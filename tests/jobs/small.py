@@ -1,0 +1,98 @@
+"""A run small enough for every test: a random one-layer model, a few random samples, no sources to prepare."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, PreTrainedTokenizerFast
+
+from evaluation.schema import VIEW
+from jobs.config import RunConfig
+from jobs.models import load_tokenizer, tokenizer_key
+from jobs.plan import make_plan
+from jobs.store import Store
+from jobs.tables import schema_of
+from lrp_core import random_model
+
+VOCABULARY = 60
+
+
+def save_model(directory: Path, family: str = "gpt2", seed: int = 0) -> Path:
+    """A model directory with weights, config and a whitespace tokenizer."""
+    sizes = {
+        "gpt2": {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 2},
+        "bert": {
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "hidden_size": 8,
+            "intermediate_size": 16,
+            "max_position_embeddings": 32,
+        },
+    }[family]
+    view = random_model(AutoConfig.for_model(family, vocab_size=VOCABULARY, **sizes), seed)
+    view.model.save_pretrained(directory)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, mask_token="w3").save_pretrained(directory)
+    return directory
+
+
+def config_of(root: str | Path, *models: Path, **changes) -> RunConfig:
+    """A run of one task over `models`, named as their directories."""
+    settings = {
+        "name": "small",
+        "root": str(root),
+        "tasks": {"sva": {"source": "demo"}},
+        "models": [{"name": model.name, "id": str(model)} for model in models],
+        "methods": ["attnlrp", "gradient_x_input", "random"],
+        "token_budget": 64,
+        "shard_rows": 8,
+        "ray": {"no_progress_timeout_s": 120},
+    }
+    return RunConfig.model_validate(settings | changes)
+
+
+def rows_of(n: int, seed: int = 0) -> list[dict]:
+    """View rows of 3 to 12 random tokens; the first is evidence."""
+    draw = random.Random(seed)
+    rows = []
+    for i in range(n):
+        length = draw.randint(3, 12)
+        rows.append(
+            {
+                "sample_id": f"s{i:03d}",
+                "input_ids": [draw.randrange(4, VOCABULARY) for _ in range(length)],
+                "position": length - 1,
+                "target_id": draw.randrange(4, VOCABULARY),
+                "foil_id": draw.randrange(4, VOCABULARY),
+                "evidence_mask": [i == 0 for i in range(length)],
+                "special_mask": [False] * length,
+                "scope_mask": None,
+                "length": length,
+            }
+        )
+    return rows
+
+
+def prepared(config: RunConfig, rows: list[dict]) -> Store:
+    """A store that holds `rows` as the views of every task and model of the run."""
+    store = Store(config.root)
+    store.create()
+    for model in config.models:
+        key = tokenizer_key(load_tokenizer(model))
+        for task in config.tasks:
+            table = pa.Table.from_pylist(rows, schema=VIEW)
+            store.write_shard(f"{store.views(key, task)}/part-0.parquet", table, VIEW)
+    return store
+
+
+def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
+    """Every complete cell's rows, sorted."""
+    found = {}
+    for planned in make_plan(config, store).cells():
+        cell = planned.cell
+        table = store.read_cell(cell, schema_of(cell.product, cell.dtype))
+        order = [name for name in ("sample_id", "explanation", "embedding", "pooling") if name in table.column_names]
+        found[str(cell)] = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
+    return found

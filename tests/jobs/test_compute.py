@@ -1,0 +1,100 @@
+"""What happens to a batch when a row of it is bad or memory runs out."""
+
+import pytest
+import torch
+
+from jobs import compute
+from jobs.compute import Explainer, Outcome, explain
+from jobs.tables import cell_table
+from lrp_core import Request, random_model
+from tests.jobs.small import VOCABULARY, rows_of
+from tests.tiny import tiny_config
+
+REQUESTS = (Request("attnlrp", "contrastive", "full"), Request("random", "none", "none"))
+
+
+@pytest.fixture
+def explainer() -> Explainer:
+    return Explainer(random_model(tiny_config("gpt2", vocab_size=VOCABULARY), 0), REQUESTS)
+
+
+def tables_of(outcome: Outcome) -> dict:
+    table, rejects = cell_table("relevance", "float32", REQUESTS, outcome.explained)
+    return {(row["sample_id"], row["embedding"]): row for row in table.to_pylist()}, rejects
+
+
+def run(explainer: Explainer, rows: list[dict]) -> Outcome:
+    outcome = Outcome()
+    explain(explainer, rows, outcome)
+    return outcome
+
+
+def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_bits(explainer):
+    rows = rows_of(6)
+    longest = max(range(6), key=lambda i: rows[i]["length"])
+    undisturbed, _ = tables_of(run(explainer, rows))
+    for bad in (0, longest):
+        poisoned = [dict(row) for row in rows]
+        poisoned[bad]["input_ids"] = [VOCABULARY + 7, *rows[bad]["input_ids"][1:]]
+        outcome = run(explainer, poisoned)
+        assert [(r.sample_id, r.reason) for r in outcome.rejects] == [(rows[bad]["sample_id"], "model_error")]
+        found, _ = tables_of(outcome)
+        assert found == {key: row for key, row in undisturbed.items() if key[0] != rows[bad]["sample_id"]}
+
+
+def test_a_batch_of_bad_rows_only_is_all_rejects(explainer):
+    rows = [{**row, "input_ids": [VOCABULARY + 7] * row["length"]} for row in rows_of(3)]
+    outcome = run(explainer, rows)
+    assert outcome.explained == []
+    assert len(outcome.rejects) == 3
+
+
+def test_out_of_memory_halves_the_batch(explainer, monkeypatch):
+    rows = rows_of(7)
+    undisturbed, _ = tables_of(run(explainer, rows))
+    whole = Explainer.batch
+
+    def limited(self, batch):
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(self, batch)
+
+    monkeypatch.setattr(Explainer, "batch", limited)
+    outcome = run(explainer, rows)
+    found, _ = tables_of(outcome)
+    assert outcome.splits == 3
+    assert found.keys() == undisturbed.keys()
+    for key, row in found.items():
+        assert row["relevance"] == pytest.approx(undisturbed[key]["relevance"], rel=1e-5, abs=1e-5)
+
+
+def test_a_row_too_large_for_memory_is_rejected_as_such(explainer, monkeypatch):
+    def hungry(self, batch):
+        raise MemoryError
+
+    monkeypatch.setattr(Explainer, "batch", hungry)
+    assert [r.reason for r in run(explainer, rows_of(3)).rejects] == ["out_of_memory"] * 3
+
+
+def test_numbers_that_are_not_finite_are_rejected_by_the_cell(explainer):
+    outcome = run(explainer, rows_of(4))
+    outcome.explained[0].relevance[REQUESTS[0]].tokens[1, 0] = float("nan")
+    table, rejects = cell_table("relevance", "float32", REQUESTS[:1], outcome.explained)
+    assert [(r.sample_id, r.reason) for r in rejects] == [("s001", "not_finite")]
+    assert table.num_rows == 3
+    assert cell_table("relevance", "float32", REQUESTS[1:], outcome.explained)[1] == []
+
+
+def test_samples_without_a_foil_get_the_explanations_that_need_none(explainer):
+    rows = [{**row, "foil_id": None} for row in rows_of(3)]
+    wanted = (*REQUESTS, Request("attnlrp", "target", "full"))
+    outcome = run(Explainer(explainer.view, wanted), rows)
+    assert set(outcome.explained[0].relevance) == {wanted[1], wanted[2]}
+
+
+def test_passes_get_only_the_options_they_know(explainer):
+    options = {"checkpoint": True, "byte_budget": 1, "seed": 5}
+    seeded = Explainer(explainer.view, REQUESTS, options=options).batch(rows_of(2))
+    plain = explainer.batch(rows_of(2))
+    assert not torch.equal(seeded.relevance[REQUESTS[1]].tokens, plain.relevance[REQUESTS[1]].tokens)
+    assert compute.describe(ValueError("a\n b")) == "ValueError: a b"

@@ -1,0 +1,100 @@
+"""Run configurations: what is shipped parses, what is wrong is named in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.config import RunConfig
+from jobs.configfile import CONF_DIR, ConfigError
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))
+def test_every_shipped_config_parses(name, tmp_path):
+    (tmp_path / "sva").mkdir()
+    assert RunConfig.load(name, overrides=[f"data={tmp_path}"]).name == name
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "message"),
+    [
+        ("smok", [], "no config 'smok': give a path or one of demo, paper, real, smoke"),
+        ("smoke", ["tokn_budget=3"], "unknown config key 'tokn_budget' (did you mean 'token_budget'?)"),
+        ("smoke", ["ray.adress=x"], "unknown config key 'ray.adress' (did you mean 'address'?)"),
+        ("smoke", ["models.gpt2.gpu=3"], "unknown config key 'models.gpt2.gpu' (did you mean 'gpus'?)"),
+        ("smoke", ["models.gpt.gpus=3"], "--set models.gpt.gpus=3: no such entry (did you mean 'gpt2'?)"),
+        ("smoke", ["prune.stp=2"], "unknown config key 'prune.stp' (did you mean 'step'?)"),
+        ("smoke", ["methods"], "--set methods: expected key=value"),
+        ("smoke", ["seed=[1"], "--set seed=[1: the value is not YAML"),
+        ("smoke", ["tasks.sva.limit=many"], "config key 'tasks.sva.limit': Input should be a valid integer"),
+        ("paper", ["models.Llama-3.2-1B.gpus=1.5"], "config key 'models.Llama-3.2-1B': gpus is a fraction below 1"),
+        ("smoke", ["models.gpt2.workers=[2, 1]"], "workers are [fewest, most]"),
+        ("smoke", ["models.gpt2.tasks=[svb]"], "no task 'svb' (did you mean 'sva'?)"),
+        ("real", [], "add --set data=DIR, a folder with any of ra/, sva/, qa/"),
+    ],
+)
+def test_a_config_error_is_one_line_that_names_the_key(source, overrides, message):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(source, overrides=overrides)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: [1", "just words", "!!python/object/apply:os.getcwd []"])
+def test_a_file_that_is_no_plain_yaml_mapping_is_refused(tmp_path, text):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        RunConfig.load(path)
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc", "a/b", "..", ""])
+def test_names_that_could_lead_out_of_the_root_are_refused(name):
+    with pytest.raises(ConfigError):
+        RunConfig.load("smoke", overrides=[f"models.gpt2.name={name!r}"])
+
+
+def test_credentials_in_the_root_are_refused():
+    with pytest.raises(ConfigError, match="credentials belong in the environment"):
+        RunConfig.load("smoke", root="s3://key:secret@bucket/run")
+
+
+def test_overrides_reach_models_whose_names_hold_dots():
+    config = RunConfig.load(
+        "paper", overrides=["models.Llama-3.2-1B.gpus=2", "models.Llama-3.2-1B.max_memory={0: 1GiB}"]
+    )
+    assert config.model("Llama-3.2-1B").gpus == 2
+
+
+def test_placeholders_are_filled_and_candidates_without_a_value_dropped(tmp_path):
+    (tmp_path / "sva").mkdir()
+    config = RunConfig.load("real", overrides=[f"data={tmp_path}"])
+    assert config.tasks["sva"].path == f"{tmp_path}/sva"
+    assert list(config.tasks) == ["sva"], "tasks without data are left out"
+    without_assets = RunConfig.load("real", overrides=[f"data={tmp_path}", "assets=null"])
+    assert without_assets.model("gpt2").tokenizer == ("openai-community/gpt2",)
+
+
+def test_paper_holds_the_models_and_precisions_of_close_look():
+    config = RunConfig.load("paper")
+    assert len(config.models) == 9
+    for model in config.models:
+        precisions = {task: model.dtypes_for(task) for task in config.tasks}
+        default = "bfloat16" if model.name.startswith("Llama") else "float32"
+        assert default in precisions["qa"]
+        doubled = model.name not in ("Llama-3.2-3B", "Llama-3.1-8B")
+        assert all(("float64" in precisions[task]) == doubled for task in ("ra", "sva"))
+    both = {model.name for model in config.models if len(model.dtypes_for("qa")) == 2}
+    assert both == {"bert-large-uncased", "gpt2-xl", "Llama-3.2-1B"}
+
+
+def test_a_config_is_frozen_and_survives_its_record():
+    config = RunConfig.load("demo")
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 1
+
+
+def test_a_config_may_be_a_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(Path(CONF_DIR / "smoke.yaml").read_text())
+    assert RunConfig.load(path, root="elsewhere").root == "elsewhere"

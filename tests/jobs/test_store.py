@@ -1,0 +1,111 @@
+"""The store: atomic writes, checked reads, nothing outside the root."""
+
+import errno
+import os
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from evaluation.schema import GENERIC, HEADS, SchemaMismatch
+from jobs.store import TEMPORARY, Cell, Store, StoreError, StoreFull
+
+TABLE = pa.Table.from_pylist(
+    [{"sample_id": "a", "explanation": "target", "pooling": "none", "relevance": [1.0, 2.0]}], schema=HEADS
+)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(str(tmp_path / "root"))
+
+
+def test_a_shard_round_trips_with_its_schema(store):
+    store.write_shard("heads/a.parquet", TABLE, HEADS)
+    assert store.read("heads/a.parquet", HEADS) == store.read("heads", HEADS) == TABLE
+    assert store.read("heads", HEADS).schema.metadata == HEADS.metadata
+
+
+def test_reading_under_another_schema_says_which_file_holds_what(store):
+    store.write_shard("heads/a.parquet", TABLE, HEADS)
+    with pytest.raises(SchemaMismatch, match=r"heads/a.parquet holds schema heads v1, .* reads generic v1"):
+        store.read("heads/a.parquet", GENERIC)
+
+
+def test_a_table_that_does_not_fit_its_schema_is_not_written(store):
+    with pytest.raises((pa.ArrowInvalid, KeyError)):
+        store.write_shard("heads/a.parquet", TABLE, GENERIC)
+    assert store.files("heads") == []
+
+
+def test_a_failed_write_leaves_nothing_visible_and_the_old_file_whole(store, monkeypatch):
+    store.write_bytes("a.json", b"old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreFull, match="no space left under"):
+        store.write_bytes("a.json", b"new")
+    assert store.read_bytes("a.json") == b"old"
+    assert store.temporaries() == []
+
+
+def test_temporary_files_are_no_shards(store):
+    store.write_shard("heads/a.parquet", TABLE, HEADS)
+    store.write_bytes(f"heads/{TEMPORARY}b.parquet", b"half a shar")
+    assert store.files("heads") == ["heads/a.parquet"]
+    assert store.temporaries() == [f"heads/{TEMPORARY}b.parquet"]
+    assert store.read("heads", HEADS) == TABLE
+
+
+@pytest.mark.parametrize("path", ["../outside", "a/../../outside", "/etc/outside"])
+def test_no_path_leads_out_of_the_root(store, path):
+    with pytest.raises(StoreError, match="outside the root"):
+        store.write_bytes(path, b"")
+
+
+def test_a_link_does_not_lead_out_of_the_root(store, tmp_path):
+    store.create()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="outside the root"):
+        store.write_bytes("link/a", b"")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("root", ["/dev/null/run", "ftp://host/run"])
+def test_an_unusable_root_is_one_line(root):
+    with pytest.raises(StoreError, match=r"cannot (use|write to) the root"):
+        Store(root).create()
+
+
+def test_missing_things_are_told_apart(store):
+    with pytest.raises(FileNotFoundError):
+        store.read("heads", HEADS)
+    assert store.manifest("nothing") is None
+    assert store.files("nowhere") == []
+    store.delete("nothing")
+
+
+def test_manifests_are_replaced_as_a_whole(store):
+    store.write_manifest("b", {"n": 1, "long": "x" * 100})
+    store.write_manifest("b", {"n": 2})
+    store.write_manifest("a", {"n": 3})
+    assert dict(store.manifests()) == {"a": {"n": 3}, "b": {"n": 2}}
+    assert dict(store.manifests("b")) == {"b": {"n": 2}}
+
+
+def test_only_complete_cells_are_read(store):
+    cell = Cell("heads", "m", "sva", "float32", "lrp", "0" * 64)
+    store.write_shard(f"{store.cell(cell)}/{cell.key[:12]}-0.parquet", TABLE, HEADS)
+    with pytest.raises(StoreError, match="not complete"):
+        store.read_cell(cell, HEADS)
+    store.write_manifest(cell.name, {"state": "complete", "shards": [f"{cell.key[:12]}-0.parquet"]})
+    store.write_shard(f"{store.cell(cell)}/ffff-0.parquet", TABLE, HEADS)
+    assert store.read_cell(cell, HEADS) == TABLE, "shards of other keys do not count"
+
+
+def test_a_store_travels_to_workers(store):
+    store.write_bytes("a", b"1")
+    assert pickle.loads(pickle.dumps(store)).read_bytes("a") == b"1"

@@ -1,0 +1,55 @@
+"""Units: every sample once, within budget, the same every time."""
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation.schema import VIEW
+from jobs.inputs import Inputs
+from jobs.units import cut_units
+from tests.jobs.small import rows_of
+
+
+def inputs_of(rows: list[dict]) -> Inputs:
+    return Inputs("t", "sva", pa.Table.from_pylist(rows, schema=VIEW))
+
+
+@given(n=st.integers(1, 60), budget=st.integers(1, 80), shard_rows=st.integers(1, 20), foilless=st.integers(0, 5))
+def test_units_hold_every_sample_once_within_budget(n, budget, shard_rows, foilless):
+    rows = rows_of(n, seed=n)
+    for row in rows[:foilless]:
+        row["foil_id"] = None
+    inputs = inputs_of(rows)
+    units = cut_units(inputs, range(n), budget, shard_rows)
+    assert sorted(row for unit in units for row in unit.rows) == list(range(n))
+    assert len({unit.name for unit in units}) == len(units)
+    for unit in units:
+        assert unit.tokens == sum(rows[row]["length"] for row in unit.rows)
+        for start, end in zip(unit.cuts, [*unit.cuts[1:], len(unit.rows)], strict=True):
+            batch = [rows[row] for row in unit.rows[start:end]]
+            assert batch
+            assert len(batch) == 1 or len(batch) * max(row["length"] for row in batch) <= budget
+            assert len({row["foil_id"] is None for row in batch}) == 1
+
+
+def test_units_do_not_depend_on_the_order_of_the_samples():
+    rows = rows_of(30)
+    forward, backward = inputs_of(rows), inputs_of(rows[::-1])
+    a, b = (cut_units(inputs, range(30), 64, 8) for inputs in (forward, backward))
+    assert [unit.name for unit in a] == [unit.name for unit in b]
+
+
+def test_the_longest_samples_come_first():
+    units = cut_units(inputs_of(rows_of(30)), range(30), 64, 8)
+    lengths = inputs_of(rows_of(30)).lengths
+    order = [lengths[row] for unit in units for row in unit.rows]
+    assert order == sorted(order, reverse=True)
+
+
+def test_a_subset_is_drawn_by_content():
+    rows = rows_of(30)
+    forward, backward = inputs_of(rows), inputs_of(rows[::-1])
+    chosen = {rows[i]["sample_id"] for i in forward.subset(10, seed=0)}
+    assert chosen == {rows[::-1][i]["sample_id"] for i in backward.subset(10, seed=0)}
+    assert chosen != {rows[i]["sample_id"] for i in forward.subset(10, seed=1)}
+    assert len(forward.subset(None, 0)) == len(forward.subset(99, 0)) == 30
