@@ -1,0 +1,63 @@
+"""Slow, obvious float64 forms of the propagation rules, one index at a time, as the papers print them."""
+
+import torch
+from torch import Tensor
+
+
+def linear_epsilon(x: Tensor, weight: Tensor, bias: Tensor, relevance: Tensor, epsilon: float = 0.0) -> Tensor:
+    """Close Look equation 1, AttnLRP equation 8: x [I], weight [O, I], relevance [O] to [I]."""
+    out = torch.zeros_like(x)
+    for j in range(weight.shape[0]):
+        z = bias[j] + sum(x[i] * weight[j, i] for i in range(len(x)))
+        for i in range(len(x)):
+            out[i] += x[i] * weight[j, i] / (z + epsilon * torch.sign(z)) * relevance[j]
+    return out
+
+
+def softmax_relevance(x: Tensor, relevance: Tensor) -> Tensor:
+    """AttnLRP proposition 3.1: x [N], relevance of softmax(x) [N] to relevance of x [N]."""
+    s = torch.exp(x) / torch.exp(x).sum()
+    return torch.stack([x[i] * (relevance[i] - s[i] * sum(relevance)) for i in range(len(x))])
+
+
+def matmul_relevance(a: Tensor, v: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    """AttnLRP proposition 3.3 at epsilon 0: a [M, N], v [N, P], relevance of a v [M, P] to relevance of a and of v."""
+    of_a, of_v, out = torch.zeros_like(a), torch.zeros_like(v), a @ v
+    for j in range(a.shape[0]):
+        for i in range(a.shape[1]):
+            for p in range(v.shape[1]):
+                share = a[j, i] * v[i, p] * relevance[j, p] / (2 * out[j, p])
+                of_a[j, i] += share
+                of_v[i, p] += share
+    return of_a, of_v
+
+
+def norm_matrix(x: Tensor, weight: Tensor, eps: float, centred: bool) -> Tensor:
+    """The linear map [D, D] that a norm is for x [D] once its standard deviation is a constant (Close Look C.5)."""
+    size = len(x)
+    centre = torch.eye(size, dtype=x.dtype) - (1 / size if centred else 0)
+    deviation = (((centre @ x) ** 2).mean() + eps) ** 0.5
+    return torch.diag(weight) @ centre / deviation
+
+
+def pool_heads(relevance: Tensor) -> Tensor:
+    """Close Look figure 3: relevance of head outputs [B, T, H, K] to [B, H, 3] (ReLU dim, ReLU per token, no ReLU)."""
+    samples, tokens, heads, width = relevance.shape
+    pooled = torch.zeros(samples, heads, 3, dtype=relevance.dtype)
+    for b in range(samples):
+        for h in range(heads):
+            for t in range(tokens):
+                of_token = sum(float(relevance[b, t, h, k]) for k in range(width))
+                pooled[b, h, 0] += sum(max(0.0, float(relevance[b, t, h, k])) for k in range(width))
+                pooled[b, h, 1] += max(0.0, of_token)
+                pooled[b, h, 2] += of_token
+    return pooled
+
+
+def rollout(attentions: list[Tensor], position: int) -> Tensor:
+    """Abnar & Zuidema 2020: attention [H, T, T] of each layer, from the bottom, to the row of `position` [T]."""
+    row = torch.zeros(attentions[0].shape[-1], dtype=attentions[0].dtype)
+    row[position] = 1
+    for attention in reversed(attentions):
+        row = row @ (attention.mean(0) + torch.eye(len(row), dtype=row.dtype)) / 2
+    return row
