@@ -1,0 +1,103 @@
+"""One run a root: who owns it, who is told so, and when a claim no longer counts."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from jobs import lock
+from jobs.lock import Locked, run_lock
+from jobs.store import Store
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Store:
+    monkeypatch.setattr(lock, "SETTLE_S", 0.05)
+    return Store(str(tmp_path))
+
+
+def test_a_second_run_is_refused_and_told_who_owns_the_root(store):
+    with run_lock(store):
+        with (
+            pytest.raises(Locked, match=rf"in use by process {os.getpid()} on .*; wait for it to end"),
+            run_lock(store),
+        ):
+            pytest.fail("two owners")
+        assert len(store.files("lock", ".json")) == 1, "the refused claim is withdrawn"
+    assert store.files("lock", ".json") == []
+    with run_lock(store):
+        pass
+
+
+def test_a_second_run_may_wait(store, monkeypatch):
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.1)
+    released = []
+
+    def own():
+        with run_lock(store):
+            time.sleep(0.6)
+            released.append(time.monotonic())
+
+    thread = threading.Thread(target=own)
+    thread.start()
+    time.sleep(0.3)
+    with run_lock(store, wait_s=30):
+        assert released
+        assert time.monotonic() >= released[0]
+    thread.join()
+
+
+def test_of_runs_that_start_together_at_most_one_owns_the_root(store):
+    owners, most, guard, start = [], [], threading.Lock(), threading.Barrier(6)
+
+    def contend():
+        start.wait()
+        try:
+            with run_lock(store):
+                with guard:
+                    owners.append(1)
+                    most.append(len(owners))
+                time.sleep(0.3)
+                with guard:
+                    owners.pop()
+        except Locked:
+            pass
+
+    threads = [threading.Thread(target=contend) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+
+
+def test_a_claim_of_a_dead_process_of_this_machine_does_not_count(store):
+    code = "import os, sys\nfrom jobs.lock import run_lock\nfrom jobs.store import Store\n"
+    code += "with run_lock(Store(sys.argv[1])):\n    os._exit(1)\n"
+    subprocess.run([sys.executable, "-c", code, store.root], check=False)
+    assert len(store.files("lock", ".json")) == 1
+    with run_lock(store):
+        pass
+
+
+def test_a_claim_without_heartbeat_of_another_machine_is_stale_after_a_while(store, monkeypatch):
+    record = {"host": "elsewhere", "pid": 1, "since": "earlier", "held": True}
+    store.write_bytes("lock/0-aa.json", json.dumps(record).encode())
+    with pytest.raises(Locked, match="process 1 on elsewhere"), run_lock(store):
+        pass
+    monkeypatch.setattr(lock, "STALE_S", -1)
+    with run_lock(store):
+        pass
+
+
+def test_the_heartbeat_keeps_a_claim_fresh(store, monkeypatch):
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.05)
+    with run_lock(store):
+        (path,) = store.files("lock", ".json")
+        first = store.modified_s(path)
+        time.sleep(0.3)
+        assert store.modified_s(path) > first
