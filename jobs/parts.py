@@ -7,9 +7,9 @@ before the shard they belong to: where the shard is, the part is complete.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,31 +86,58 @@ def parts_of(work: TaskWork) -> Iterator[pa.Table]:
         yield pa.table({"task": [work.task], "part": [part], "rows": [json.dumps(batch)]}, schema=PART)
 
 
+@dataclass
+class Tally:
+    """The reports of a task's parts, added up. Names are "generic" and the keys of tokenizers."""
+
+    rows: Counter[str] = field(default_factory=Counter)
+    rejects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    error: str | None = None  # the first of a part that could not be committed
+
+    def add(self, report: dict[str, Any]) -> None:
+        self.error = self.error or report.get("error")
+        for name, counts in report["counts"].items():
+            self.rows[name] += counts["rows"]
+            self.rejects[name].update(counts["rejects"])
+
+    def out(self, name: str) -> int:
+        """Rows that came out, rejected ones included."""
+        return self.rows[name] + self.rejects[name].total()
+
+
 class PartWorker:
     """Annotates, tokenises and commits parts. A Ray Data actor, or an object of the driver for a small job.
 
     Pipelines and tokenizers are loaded when the first part asks for them, then kept.
     """
 
-    def __init__(self, store: Store, work: dict[str, TaskWork], tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
-        self._store, self._work, self._tokenizers = store, work, tokenizers
+    def __init__(self, store: Store, work: dict[str, TaskWork], models: dict[str, ModelConfig]) -> None:
+        """`models`, by the key of their tokenizer, say where it comes from."""
+        self._store, self._work, self._models = store, work, models
         self._annotators: dict[Evidence, Annotator] = {}
+        self._tokenizers: dict[str, PreTrainedTokenizerBase] = {}
 
     def __call__(self, parts: pa.Table) -> pa.Table:
-        """One report for each part: what it came to, as JSON."""
-        return pa.table({"report": [json.dumps(self.commit(row)) for row in parts.to_pylist()]})
+        """A report for each part, as JSON: what was committed, or the `error` of a store that could not take it."""
+        reports = []
+        for part in parts.to_pylist():
+            try:
+                reports.append(self.commit(part))
+            except OSError as error:
+                reports.append({"task": part["task"], "counts": {}, "error": " ".join(str(error).split())})
+        return pa.table({"report": [json.dumps(report) for report in reports]})
 
     def commit(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Writes what is missing of the part. Its report counts rows and, by reason, rejects, per tokenizer too."""
+        """Writes what is missing of the part. Its report counts rows and rejects, of samples and for each tokenizer."""
         work, name = self._work[part["task"]], part["part"]
         folder, refused = self._store.generic(work.task), self._store.generic_rejects(work.task)
         path = f"{folder}/{shard(work.key, name)}"
         if not self._store.exists(path):
             rows, rejects = self._annotated(work, json.loads(part["rows"]))
             self._write(path, rows, GENERIC, f"{refused}/{shard(work.key, name)}", rejects)
-        report = {"task": work.task, "generic": self._count(path, GENERIC, f"{refused}/{shard(work.key, name)}")}
-        report["views"] = {view.tokenizer: self._commit_view(work, view, name, path) for view in work.views}
-        return report
+        counts = {"generic": self._count(path, GENERIC, f"{refused}/{shard(work.key, name)}")}
+        counts |= {view.tokenizer: self._commit_view(work, view, name, path) for view in work.views}
+        return {"task": work.task, "counts": counts}
 
     def _annotated(self, work: TaskWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
         """(generic rows with evidence, rejects)."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +23,10 @@ from rich.progress import track
 
 from evaluation.benchmark import annotate, sources
 from evaluation.benchmark.sources import Origin, Survey
+from evaluation.benchmark.views import tokenise
 from jobs.config import ModelConfig, RunConfig, TaskConfig
 from jobs.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
-from jobs.parts import Evidence, PartWorker, TaskWork, ViewWork, parts_of, read_parts, shard
+from jobs.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard
 from jobs.pools import connect
 from jobs.stage import StageSummary
 from jobs.store import Store
@@ -58,11 +59,11 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
     for plan in work.values():
         _clear(store, plan)
-    totals = _run(config, store, work, readers) if work else {}
+    tallies = _run(config, store, work, readers) if work else {}
     failures: list[str] = []
     computed = 0
     for task, plan in work.items():
-        failures += _close(config, store, plan, totals[task])
+        failures += _close(config, store, plan, tallies[task])
         computed += (not plan.has_generic) + len(plan.views)
     for task in config.tasks:
         lines += _accounts(store, task, readers)
@@ -80,12 +81,15 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
         except ModelUnavailable as error:
             lines.append(f"no views for {model.name}: {error}")
             continue
-        key = tokenizer_key(load_tokenizer(model))
+        tokenizer = load_tokenizer(model)
+        tokenise(
+            (), tokenizer, masked=resolved.masked, max_length=resolved.max_length
+        )  # complains where it does not fit
         tasks = frozenset(config.tasks if model.tasks is None else model.tasks)
-        found = Reader(key, model, resolved.masked, resolved.max_length, tasks)
+        found = Reader(tokenizer_key(tokenizer), model, resolved.masked, resolved.max_length, tasks)
         known = readers.setdefault(found.key, found)
         if known.masked != found.masked:
-            raise UserError(f"model {model.name}: a masked and a causal model cannot share the tokenizer {found.key}")
+            raise UserError(f"models {known.model.name} and {model.name} share a tokenizer, and only one is masked")
         length = min(known.max_length, found.max_length)
         readers[found.key] = replace(known, max_length=length, tasks=known.tasks | tasks)
     return readers, lines
@@ -164,27 +168,20 @@ def _keep(store: Store, folders: list[str], key: str) -> None:
                 store.delete(path)
 
 
-def _run(
-    config: RunConfig, store: Store, work: dict[str, TaskWork], readers: dict[str, Reader]
-) -> dict[str, Counter[tuple[str, ...]]]:
-    """Commits every part and adds up the reports: by task, counts of ("generic" or tokenizer, "rows" or reason)."""
+def _run(config: RunConfig, store: Store, work: dict[str, TaskWork], readers: dict[str, Reader]) -> dict[str, Tally]:
+    """Commits every part of every task."""
     models = {key: reader.model for key, reader in readers.items()}
-    rows = sum(plan.survey.drawn for plan in work.values())
-    totals: dict[str, Counter[tuple[str, ...]]] = {task: Counter() for task in work}
-    if rows <= DRIVER_ROWS:
+    if sum(plan.survey.drawn for plan in work.values()) <= DRIVER_ROWS:
         worker = PartWorker(store, work, models)
-        reports: Iterable[str] = (
-            worker(part)["report"][0].as_py() for plan in work.values() for part in parts_of(plan)
-        )
+        parts = chain.from_iterable(parts_of(plan) for plan in work.values())
+        reports: Iterable[str] = (worker(part)["report"][0].as_py() for part in parts)
     else:
         reports = _stream(config, store, work, models)
+    tallies = {task: Tally() for task in work}
     for text in _shown(reports, sum(plan.parts for plan in work.values())):
         report = json.loads(text)
-        for name, counts in {"generic": report["generic"], **report["views"]}.items():
-            total = totals[report["task"]]
-            total[name, "rows"] += counts["rows"]
-            total.update({(name, "reject", reason): n for reason, n in counts["rejects"].items()})
-    return totals
+        tallies[report["task"]].add(report)
+    return tallies
 
 
 def _stream(
@@ -233,17 +230,16 @@ def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
         yield report
 
 
-def _close(config: RunConfig, store: Store, work: TaskWork, total: Counter[tuple[str, ...]]) -> list[str]:
+def _close(config: RunConfig, store: Store, work: TaskWork, tally: Tally) -> list[str]:
     """Writes the manifests of a task whose rows add up. Returns what does not, one line each."""
-    survey, problems = work.survey, []
-    accepted, rejects = _counts(total, "generic")
-    if accepted + sum(rejects.values()) != survey.drawn + survey.rejected:
-        came = survey.drawn + survey.rejected
-        return [f"{work.task}: {came} rows in, {accepted} out and {sum(rejects.values())} rejected"]
+    if tally.error:
+        return [f"{work.task}: {tally.error}"]
+    survey, accepted = work.survey, tally.rows["generic"]
+    if tally.out("generic") != survey.drawn + survey.rejected:
+        return [f"{work.task}: {survey.drawn + survey.rejected} rows in, {tally.out('generic')} out"]
     facts = {"state": "complete", "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     if not work.has_generic:
         record = {
-            **facts,
             "key": work.key,
             "configured": asdict(_origin(config, work.task)),
             "origin": asdict(survey.origin),
@@ -252,23 +248,19 @@ def _close(config: RunConfig, store: Store, work: TaskWork, total: Counter[tuple
             "read": survey.read,
             "beyond_limit": survey.left,
             "rows": accepted,
-            "rejects": rejects,
+            "rejects": tally.rejects["generic"],
             "versions": {package: version(package) for package in ("closelook", "datasets", "spacy", "fastcoref")},
         }
-        store.write_manifest(f"benchmark.{work.task}", record)
+        store.write_manifest(f"benchmark.{work.task}", facts | record)
+    problems = []
     for view in work.views:
-        rows, refused = _counts(total, view.tokenizer)
-        if rows + sum(refused.values()) != accepted:
-            problems.append(f"{work.task} for {view.tokenizer}: {accepted} rows in, {rows} out and {refused} rejected")
+        name = view.tokenizer
+        if tally.out(name) != accepted:
+            problems.append(f"{work.task} for {name}: {accepted} rows in, {tally.out(name)} out")
             continue
-        record = {**facts, **asdict(view), "benchmark": work.key, "rows": rows, "rejects": refused}
-        store.write_manifest(f"views.{view.tokenizer}.{work.task}", record)
+        record = {"benchmark": work.key, "rows": tally.rows[name], "rejects": tally.rejects[name]}
+        store.write_manifest(f"views.{name}.{work.task}", facts | asdict(view) | record)
     return problems
-
-
-def _counts(total: Counter[tuple[str, ...]], name: str) -> tuple[int, dict[str, int]]:
-    """(rows, rejects by reason)."""
-    return total[name, "rows"], {key[2]: n for key, n in total.items() if key[:2] == (name, "reject")}
 
 
 def _accounts(store: Store, task: str, readers: dict[str, Reader]) -> list[str]:

@@ -38,9 +38,14 @@ def pipeline(candidates: Sequence[str]) -> str:
 
 
 def identity(spacy_name: str, coref_id: str | None) -> str:
-    """What finds the evidence, as `meta.annotator` says it. Raises UserError for an unusable coreference model."""
+    """What finds the evidence, as `meta.annotator` says it.
+
+    Raises UserError for a pipeline without a parser, or a coreference model that cannot be read.
+    """
     folder = Path(spacy_name) if Path(spacy_name).is_dir() else spacy.util.get_package_path(spacy_name)
     meta = json.loads((folder / "meta.json").read_text())
+    if "parser" not in meta["pipeline"]:
+        raise UserError(f"the spaCy pipeline {spacy_name} has no parser; run `python -m spacy download en_core_web_sm`")
     parser = f"{meta['lang']}_{meta['name']} {meta['version']}"
     if coref_id is None:
         return parser
@@ -52,14 +57,10 @@ class Annotator:
     """A loaded pipeline, and a coreference model where one is wanted. Made once per worker."""
 
     def __init__(self, spacy_name: str, coref_id: str | None = None) -> None:
-        """Raises UserError for a pipeline without a parser, or a coreference model that cannot be read."""
-        self._nlp = spacy.load(spacy_name, exclude=_UNUSED)
-        if "parser" not in self._nlp.pipe_names:
-            raise UserError(
-                f"the spaCy pipeline {spacy_name} has no parser; run `python -m spacy download en_core_web_sm`"
-            )
-        self._coref = None if coref_id is None else coref.Coreference(coref_id)
+        """Raises UserError as :func:`identity` does."""
         self._name = identity(spacy_name, coref_id)
+        self._nlp = spacy.load(spacy_name, exclude=_UNUSED)
+        self._coref = None if coref_id is None else coref.Coreference(coref_id)
 
     def annotate(self, rows: Sequence[Row], kind: Literal["subject", "antecedent"]) -> list[Row]:
         """Generic rows with their evidence, or rejects, in the order of `rows`."""
