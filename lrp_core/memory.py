@@ -77,3 +77,10 @@ class _StorageMeter(TorchDispatchMode):
         self.seen[key] = weakref.ref(storage, freed)
         self.peak.live_bytes += size
         self.peak.peak_bytes = max(self.peak.peak_bytes, self.peak.live_bytes)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of the device or of the host; torch's CPU allocator raises a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -1,8 +1,9 @@
 """The meter of live bytes."""
 
+import pytest
 import torch
 
-from lrp_core.memory import peak_memory
+from lrp_core.memory import is_out_of_memory, peak_memory
 
 
 def test_peak_is_what_lives_together_and_views_are_free():
@@ -24,3 +25,12 @@ def test_what_was_there_before_does_not_count():
     with peak_memory() as peak:
         before.view(10, 100).add_(1)
     assert peak.peak_bytes == 0
+
+
+def test_out_of_memory_is_recognised_on_device_and_host():
+    with pytest.raises(RuntimeError) as too_much:
+        torch.empty(10**15)
+    assert is_out_of_memory(too_much.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))

@@ -1,0 +1,9 @@
+"""stub"""
+
+
+def usable(parts):
+    return False
+
+
+def contributions(parts, chunk):
+    raise NotImplementedError

@@ -1,0 +1,148 @@
+"""One forward of the model, every attention block taken apart while it is there.
+
+Maps of the layers are multiplied in the order of the forward, so each block is met once (offloaded weights are loaded
+once), and of one layer only what its visitor keeps survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.attention import Kernel, around_attention
+from lrp_core.rules.normalization import inverse_rms
+from lrp_core.types import UnsupportedModel
+from lrp_core.view import BlockView, ModelView, NormView
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What ALTI computes in: float64 for float64 models, float32 for all others. Differences of norms of nearly equal
+    vectors need it; half-precision models only lend their own queries, keys, values and residual streams."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An attention block in the middle of the forward; the model's own numbers in the model's dtype."""
+
+    index: int
+    block: BlockView
+    residual: Tensor  # [B, T, D], the block's input
+    query: Tensor  # [B, H, T, K], as attention sees it, rotated where the family rotates
+    key: Tensor  # [B, G, T, K]
+    value: Tensor  # [B, G, T, K]
+    context: Tensor  # [B, T, H, K], weighted values
+    allowed: Tensor  # [B | 1, Ti, Tj] bool
+    scaling: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return wide(self.residual.dtype)
+
+    def values(self) -> Tensor:
+        """[B, H, T, K], each head with the values of its group."""
+        return self._per_head(self.value)
+
+    def weights(self) -> Tensor:
+        """Attention weights [B, H, Tj, Ti], sources first; zero for destinations that see nothing (padding)."""
+        hidden = ~self.allowed.transpose(1, 2).unsqueeze(1)  # [B | 1, 1, Tj, Ti]
+        scores = self._per_head(self.key) @ (self.query.to(self.dtype) * self.scaling).transpose(2, 3)
+        weights = scores.masked_fill_(hidden, -torch.inf).softmax(-2)
+        return weights.masked_fill_(hidden.all(-2, keepdim=True), 0)
+
+    def at(self, position: Tensor) -> Layer:
+        """The same block with one destination for each sample [B]: residual, query, context and allowed become rows."""
+        at = torch.arange(len(position), device=position.device)
+        return replace(
+            self,
+            residual=self.residual[at, position].unsqueeze(1),
+            query=self.query[at, :, position].unsqueeze(2),
+            context=self.context[at, position].unsqueeze(1),
+            allowed=self.allowed.expand(len(at), -1, -1)[at, position].unsqueeze(1),
+        )
+
+    def _per_head(self, grouped: Tensor) -> Tensor:
+        return grouped.to(self.dtype).repeat_interleave(self.query.shape[1] // grouped.shape[1], dim=1)
+
+
+@contextmanager
+def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
+    """Inside, every attention block of a forward is handed to `visit` right after its kernel has run."""
+    inputs: dict[int, Tensor] = {}
+
+    def enter(_: nn.Module, args: tuple[Tensor, ...], index: int) -> None:
+        inputs[index] = args[0]
+
+    with ExitStack() as undo:
+        for index, block in enumerate(view.blocks):
+            undo.callback(block.module.register_forward_pre_hook(partial(enter, index=index)).remove)
+        around = {
+            block.attention: partial(_attend, index=index, block=block, inputs=inputs, visit=visit)
+            for index, block in enumerate(view.blocks)
+        }
+        undo.enter_context(around_attention(view, around, stock="sdpa"))
+        undo.enter_context(_exact_norms(view))
+        yield
+
+
+def _attend(
+    kernel: Kernel,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    index: int,
+    block: BlockView,
+    inputs: dict[int, Tensor],
+    visit: Callable[[Layer], None],
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    context, weights = kernel(module, query, key, value, mask, **options)
+    scaling = options.get("scaling")
+    visit(
+        Layer(
+            index=index,
+            block=block,
+            residual=inputs.pop(index).to(query.device),
+            query=query,
+            key=key,
+            value=value,
+            context=context,
+            allowed=_allowed(mask, query, causal=not block.family.masked),
+            scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        )
+    )
+    return context, weights
+
+
+def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:
+    """[B | 1, Ti, Tj] from the mask that transformers makes for sdpa: None where the causal flag says it all."""
+    if mask is None:
+        every = torch.ones(1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
+        return every.tril_() if causal else every
+    if mask.dtype != torch.bool or mask.shape[1] != 1:
+        raise UnsupportedModel("ALTI does not know attention with additive biases")
+    return mask[:, 0]
+
+
+@contextmanager
+def _exact_norms(view: ModelView) -> Iterator[None]:
+    """RMSNorm in float64 for float64 models, as everywhere in this project; transformers rounds it to float32."""
+
+    def exact(_: nn.Module, args: tuple[Tensor, ...], __: Tensor, norm: NormView) -> Tensor:
+        return args[0] * inverse_rms(args[0], norm.eps) * norm.parameters()[0]
+
+    with ExitStack() as undo:
+        if view.dtype == torch.float64:
+            for norm in view.norms():
+                if norm.kind == "rms":
+                    undo.callback(norm.module.register_forward_hook(partial(exact, norm=norm)).remove)
+        yield

@@ -1,0 +1,154 @@
+"""ALTI-Logit (Ferrando et al. 2023; Close Look B.1): a logit as a sum over tokens, MLP blocks and biases.
+
+Everything is linear in the explained logit, so any number of explanations share one forward and its maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from alti.layers import Layer, visiting, wide
+from alti.maps import Rollout, output_weights, pre_norm_map
+from alti.transformed import Chunk
+from lrp_core.gradients import objective
+from lrp_core.rules.heads import pool
+from lrp_core.types import Batch
+from lrp_core.view import ModelView
+
+
+@dataclass(frozen=True)
+class LogitContributions:
+    """What each part of the model adds to the explained number, [B, E, ...] for E explanations or [B, ...] for one.
+
+    `tokens`, `mlp`, `attention_bias` and `bias` sum to the explained number, to rounding.
+    """
+
+    tokens: Tensor  # [B, E, T], attention moved to the input tokens, and `initial` at the predicted position
+    initial: Tensor  # [B, E], the embeddings at the predicted position
+    attention: Tensor  # [B, E, L, T], attention blocks by source token, before it is moved to the inputs
+    heads: Tensor  # [B, E, L, H], attention blocks by head
+    pooled: Tensor  # [B, E, L, H, P], the same, pooled over the entries of the head's output
+    mlp: Tensor  # [B, E, L], MLP blocks, their biases included
+    attention_bias: Tensor  # [B, E, L], biases of the output projections
+    bias: Tensor  # [B, E], of the final norm and the unembedding
+
+    def of(self, explanation: int) -> LogitContributions:
+        return LogitContributions(**{name: value[:, explanation] for name, value in vars(self).items()})
+
+    def total(self) -> Tensor:
+        """The sum of all parts, [B] of one explanation."""
+        return self.tokens.sum(-1) + self.mlp.sum(-1) + self.attention_bias.sum(-1) + self.bias
+
+
+def decompose(
+    view: ModelView, batch: Batch, explanations: Sequence[str], chunk: Chunk
+) -> tuple[Tensor, LogitContributions]:
+    """Logits [B, 2] of target and foil ([B, 1] without foils), and where each explained number comes from."""
+    direction, bias = _direction(view, batch, explanations)
+    parts = _Parts(batch, direction, view.n_layers, chunk)
+    with ExitStack() as undo:
+        undo.enter_context(visiting(view, parts.attention_block))
+        for index, block in enumerate(view.blocks):
+            undo.callback(block.down.register_forward_hook(partial(parts.mlp_block, index=index)).remove)
+        if view.final_norm is not None:
+            hook = partial(parts.final_norm, kind=view.final_norm.kind, eps=view.final_norm.eps)
+            undo.callback(view.final_norm.module.register_forward_pre_hook(hook).remove)
+        logits = view.logits(view.hidden(batch), batch)
+    return logits, parts.read(bias)
+
+
+def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The residual direction [B, E, D] that each explanation reads behind the final norm, linearised up to its standard
+    deviation, and the constant [B, E] that norm and unembedding add."""
+    pair = [batch.target_ids] if batch.foil_ids is None else [batch.target_ids, batch.foil_ids]
+    rows, constant = view.unembedding_rows(torch.stack(pair, 1))  # [B, 2, D]
+    dtype = wide(rows.dtype)
+    rows = rows.to(dtype)
+    constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(dtype)
+    explained = torch.stack([objective(rows, name) for name in explanations], 1)  # [B, E, D]
+    bias = torch.stack([objective(constant, name) for name in explanations], 1)  # [B, E]
+    norm = view.final_norm
+    if norm is None:
+        return explained, bias
+    weight, shift = norm.parameters()
+    if shift is not None:
+        bias = bias + explained @ shift.to(explained)
+    explained = explained * weight.to(explained)
+    return explained - explained.mean(-1, keepdim=True) if norm.kind == "layer" else explained, bias
+
+
+class _Parts:
+    """Contributions as the forward meets them, all still to be divided by the final norm's standard deviation."""
+
+    def __init__(self, batch: Batch, direction: Tensor, n_layers: int, chunk: Chunk) -> None:
+        self.direction, self.position, self.chunk, self.n_layers = direction, batch.position, chunk, n_layers
+        self.at = torch.arange(len(batch), device=direction.device)
+        self.rollout = Rollout()
+        self.deviation: Tensor | float = 1.0  # [B, 1]
+        self.tokens = direction.new_zeros(*direction.shape[:2], batch.input_ids.shape[1])
+        self.layers: list[dict[str, Tensor]] = [{} for _ in range(n_layers)]
+
+    def attention_block(self, layer: Layer) -> None:
+        """Adds the block's contributions and mixes its map into the rollout; nobody reads the last block's map."""
+        device = layer.residual.device
+        direction, position = self.direction.to(device), self.position.to(device)
+        if layer.index == 0:
+            initial = self._project(layer.residual)
+            self.tokens[self.at, :, self.position] += initial
+            self.layers[0]["initial"] = initial
+        row = layer.at(position)
+        to_tokens, found = _head_contributions(row, row.weights(), direction)  # [B, E, T]
+        self.tokens += self.rollout.to_inputs(to_tokens).to(self.tokens.device)
+        self.layers[layer.index].update({name: value.to(self.tokens.device) for name, value in found.items()})
+        if layer.index + 1 < self.n_layers:
+            self.rollout.multiply(pre_norm_map(layer, self.chunk))
+
+    def mlp_block(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor, index: int) -> None:
+        self.layers[index]["mlp"] = self._project(output.view(len(self.at), -1, output.shape[-1]))
+
+    def final_norm(self, _: nn.Module, args: tuple[Tensor, ...], kind: str, eps: float) -> None:
+        state = args[0][self.at.to(args[0].device), self.position.to(args[0].device)].to(self.tokens)  # [B, D]
+        variance = state.var(-1, unbiased=False, keepdim=True) if kind == "layer" else state.square().mean(-1, True)
+        self.deviation = (variance + eps).sqrt()
+
+    def read(self, bias: Tensor) -> LogitContributions:
+        stacked = {name: self._stack(name) for name in ("attention", "heads", "pooled", "mlp", "attention_bias")}
+        return LogitContributions(
+            tokens=self._scaled(self.tokens), initial=self._scaled(self.layers[0]["initial"]), bias=bias, **stacked
+        )
+
+    def _project(self, states: Tensor) -> Tensor:
+        """What states [B, T, D] at the predicted position say along the directions, [B, E]."""
+        row = states[self.at.to(states.device), self.position.to(states.device)].to(self.direction)
+        return torch.einsum("bd,bed->be", row, self.direction)
+
+    def _stack(self, name: str) -> Tensor:
+        return self._scaled(torch.stack([layer[name] for layer in self.layers], 2))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        if isinstance(self.deviation, float):
+            return x / self.deviation
+        return x / self.deviation.view(-1, *[1] * (x.dim() - 1))
+
+
+def _head_contributions(row: Layer, weights: Tensor, direction: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """What one destination's attention [B, H, Tj, 1] writes along directions [B, E, D]: by source token [B, E, T], and
+    by everything else that is asked for."""
+    output, bias = output_weights(row)
+    reading = torch.einsum("hkd,bed->behk", output, direction)  # [B, E, H, K]
+    weighted = row.values() * weights  # [B, H, Tj, K]
+    by_head = torch.einsum("bhjk,behk->behj", weighted, reading)
+    entries = weighted.sum(2).unsqueeze(1) * reading  # [B, E, H, K]
+    n, e = entries.shape[:2]
+    return by_head.sum(2), {
+        "attention": by_head.sum(2),
+        "heads": by_head.sum(-1),
+        "pooled": pool(entries.flatten(0, 1).unsqueeze(1)).unflatten(0, (n, e)),
+        "attention_bias": direction @ bias,
+    }

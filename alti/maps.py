@@ -1,0 +1,106 @@
+"""Contribution maps of attention blocks and their product over layers (Ferrando et al. 2022)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from alti import kernel
+from alti.layers import Layer
+from alti.transformed import AttentionParts, Chunk, contributions, contributions_to
+
+
+class Rollout:
+    """Product of the maps met so far, [B, T, T]: how much of each input token is in each token now."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None  # None is the identity
+
+    def multiply(self, layer_map: Tensor) -> None:
+        """Mixes once more, with the map [B, Ti, Tj] of the next layer."""
+        self.total = layer_map if self.total is None else layer_map @ self.total.to(layer_map.device)
+
+    def to_inputs(self, rows: Tensor) -> Tensor:
+        """Moves values on the current tokens [B, E, T] to the input tokens."""
+        return rows if self.total is None else rows @ self.total.to(rows.device)
+
+
+def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
+    """Map [B, Ti, Tj] of a block that normalises its input.
+
+    The values are those of the forward: the input's norm, linearised with its own standard deviation, changes nothing,
+    and its bias and that of the value projection count to the tokens (the affine value path of Ferrando et al. 2023).
+    The resultant is what the block adds up: residual, transformed vectors and output bias.
+    """
+    output, bias = output_weights(layer)
+    residual = layer.residual.to(layer.dtype)
+    parts = AttentionParts(
+        layer.weights(), layer.values(), output, residual, _sum(layer, residual, output, bias), layer.allowed
+    )
+    del output, residual  # the parts own them
+    gain = kernel.contributions(parts, chunk) if kernel.usable(parts) else contributions(parts, chunk)
+    return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
+
+
+def post_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
+    """Map [B, Ti, Tj] of a block whose norm follows the residual sum."""
+    parts = _through_norm(layer)
+    gain = kernel.contributions(parts, chunk) if kernel.usable(parts) else contributions(parts, chunk)
+    return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
+
+
+def post_norm_row(layer: Layer, position: Tensor) -> Tensor:
+    """Row [B, 1, Tj] of `post_norm_map` for one destination for each sample [B]."""
+    gain = contributions_to(_through_norm(layer.at(position)), position)
+    return normalised(gain, torch.nn.functional.one_hot(position, gain.shape[-1])).unsqueeze(1)
+
+
+def normalised(gain: Tensor, own: Tensor) -> Tensor:
+    """Rows of `gain` [..., Tj] that sum to one; where all was clipped, the row of `own`, which is the identity's."""
+    total = gain.sum(-1, keepdim=True)
+    return torch.where(total > 0, gain / total, own.to(gain.dtype))
+
+
+def output_weights(layer: Layer) -> tuple[Tensor, Tensor]:
+    """Output projection [H, K, D] and its bias [D] (zeros where there is none), in the dtype of the computation."""
+    weight, bias = layer.block.output_weights()
+    weight = weight.to(layer.residual.device, layer.dtype)
+    return weight, weight.new_zeros(weight.shape[-1]) if bias is None else bias.to(weight)
+
+
+def _through_norm(layer: Layer) -> AttentionParts:
+    """The block behind its norm, every row multiplied by the row's standard deviation.
+
+    The norm of the sum at i is linearised with the deviation of that very sum (Ferrando et al. 2022, eq. 9; they take
+    the unbiased estimate without epsilon, we the norm's own, so that the resultant is exactly what the norm puts out,
+    its bias included). Dividing by it scales all of row i, which the row's normalisation takes back: the rows are left
+    multiplied, and the norm's bias is multiplied to match.
+    """
+    output, bias = output_weights(layer)
+    residual = layer.residual.to(layer.dtype)
+    state = _sum(layer, residual, output, bias)
+    norm = layer.block.attention_norm
+    weight, shift = norm.parameters()
+    weight = weight.to(output)
+    resultant = _centred(state) * weight
+    if shift is not None:
+        resultant += shift.to(output) * (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+    return AttentionParts(
+        weights=layer.weights(),
+        value=layer.values(),
+        output=_centred(output) * weight,
+        residual=_centred(residual) * weight,
+        resultant=resultant,
+        allowed=layer.allowed,
+    )
+
+
+def _sum(layer: Layer, residual: Tensor, output: Tensor, bias: Tensor) -> Tensor:
+    """Residual stream behind the attention [B, T, D]."""
+    return torch.addmm(
+        residual.flatten(0, 1) + bias, layer.context.to(layer.dtype).flatten(2).flatten(0, 1), output.flatten(0, 1)
+    ).view_as(residual)
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(-1, keepdim=True)

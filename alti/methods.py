@@ -1,0 +1,155 @@
+"""ALTI and ALTI-Logit as methods of the project."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from alti import planner
+from alti.groups import Group
+from alti.logit import LogitContributions, decompose
+from alti.planner import Geometry, Plan
+from alti.post_norm import mixing
+from lrp_core.gradients import objective
+from lrp_core.memory import is_out_of_memory
+from lrp_core.rollout import without_sum
+from lrp_core.types import Batch, MethodInfo, Relevance, Request, UnsupportedMethod
+from lrp_core.view import ModelView
+
+log = logging.getLogger(__name__)
+
+_NORM_ORDER = {"alti": "post", "alti_logit": "pre"}
+_OVER_TOKENS = ("tokens", "attention")  # numbers whose last axis is T
+
+
+@dataclass(frozen=True)
+class AltiRelevance(Relevance):
+    """Relevance, what else adds to the logit, and what was held in memory for it."""
+
+    contributions: LogitContributions | None = None  # of alti_logit
+    plans: tuple[Plan, ...] = ()  # one for each group of samples, in the order of computation
+
+
+@torch.inference_mode()
+def explain_many(
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    *,
+    heads: bool = False,
+    byte_budget: int | None = None,
+) -> dict[Request, Relevance]:
+    """All `requests` from one forward and one set of maps for each group of samples that fits `byte_budget`.
+
+    The budget is for what lives beyond the weights; None takes what the device has free. Samples of like length go
+    together, without the padding that others need; out of memory halves a group, then its chunk. `heads` pools head
+    relevance (alti has none). Raises UnsupportedMethod for a model of the other norm order, UserError for a contrastive
+    request without foils or a budget too small for one sample.
+    """
+    for request in requests:
+        check(view, request.method)
+    batch = batch.to(view.device)
+    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
+    lengths = batch.attention_mask.sum(-1).tolist()
+    parts = [
+        part
+        for rows, plan in planner.cut(Geometry.of(view), lengths, budget)
+        for part in _within_memory(view, Group.of(batch, rows), explanations, plan)
+    ]
+    plans = tuple(plan for _, plan, _ in parts)
+    whole = {name: _assemble(batch, parts, name) for name in parts[0][2]}
+    if view.family.norm_order == "post":
+        relevance = without_sum(whole["tokens"], whole["logits"])
+        return dict.fromkeys(requests, AltiRelevance(**vars(relevance), plans=plans))
+    logits = whole.pop("logits")
+    every = LogitContributions(**whole)
+    return {
+        request: _relevance(every.of(explanations.index(request.explanation)), logits, request, heads, plans)
+        for request in requests
+    }
+
+
+def check(view: ModelView, method: str) -> None:
+    """Raises UnsupportedMethod, naming the method to use instead, for a model that normalises elsewhere."""
+    if method not in _NORM_ORDER:
+        raise UnsupportedMethod(f"{method!r} is no ALTI method; choose {' or '.join(_NORM_ORDER)}")
+    order = view.family.norm_order
+    if order != _NORM_ORDER[method]:
+        (instead,) = (name for name, needed in _NORM_ORDER.items() if needed == order)
+        raise UnsupportedMethod(f"{method} is not defined for {view.family.name} ({order}-norm): use {instead}")
+
+
+_Part = tuple[Group, Plan, dict[str, Tensor]]  # numbers [b, ...] by name
+
+
+def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], plan: Plan) -> Iterator[_Part]:
+    """Numbers of the group; of its halves, then with smaller chunks, when memory runs out. Raises when none is left."""
+    try:
+        yield group, plan, _compute(view, group.batch, explanations, plan)
+        return
+    except Exception as error:
+        if not is_out_of_memory(error) or plan.smallest:
+            raise
+        log.warning("out of memory with %s: halved", plan)
+    if view.device.type == "cuda":
+        torch.cuda.empty_cache()
+    for half in group.halves() if plan.batch > 1 else [group]:
+        yield from _within_memory(view, half, explanations, plan.halved(len(half.batch)))
+
+
+def _compute(view: ModelView, batch: Batch, explanations: Sequence[str], plan: Plan) -> dict[str, Tensor]:
+    if view.family.norm_order == "post":
+        logits, tokens = mixing(view, batch, plan.chunk)
+        return {"logits": logits, "tokens": tokens.to(logits.device)}
+    logits, contributions = decompose(view, batch, explanations, plan.chunk)
+    return {"logits": logits, **vars(contributions)}
+
+
+def _assemble(batch: Batch, parts: Sequence[_Part], name: str) -> Tensor:
+    """The whole batch's numbers [B, ...]; zero on padding."""
+    over_tokens = name in _OVER_TOKENS
+    first = parts[0][2][name]
+    shape = (*first.shape[1:-1], batch.input_ids.shape[1]) if over_tokens else first.shape[1:]
+    whole = first.new_zeros(len(batch), *shape)
+    for group, _, numbers in parts:
+        group.put(numbers[name], whole, over_tokens)
+    return whole
+
+
+def _relevance(
+    contributions: LogitContributions, logits: Tensor, request: Request, heads: bool, plans: tuple[Plan, ...]
+) -> AltiRelevance:
+    return AltiRelevance(
+        tokens=contributions.tokens,
+        explained=objective(logits, request.explanation),
+        logit_target=logits[:, 0],
+        logit_foil=logits[:, 1] if logits.shape[1] == 2 else None,
+        heads=contributions.pooled if heads else None,
+        contributions=contributions,
+        plans=plans,
+    )
+
+
+METHODS: dict[str, MethodInfo] = {
+    info.name: info
+    for info in (
+        MethodInfo(
+            "alti",
+            1,
+            "alti",
+            explain_many,
+            explanations=("none",),
+            embeddings=("none",),
+            conserves=False,
+            models=("masked",),
+            heads=False,
+        ),
+        MethodInfo("alti_logit", 1, "alti", explain_many, embeddings=("none",), models=("causal",)),
+    )
+}
+alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]

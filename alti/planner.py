@@ -1,0 +1,150 @@
+"""How many bytes a batch needs, and how to cut samples so that they fit.
+
+Predicted is the peak of the bytes that live beyond the weights: the forward's own, and those of one layer's map. The
+terms follow the code of `layers`, `maps` and `transformed` in the order in which they come alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+
+from alti.layers import wide
+from alti.transformed import Chunk
+from lrp_core.types import UserError
+from lrp_core.view import ModelView
+
+_PRODUCT_BYTES = {"cpu": 2**24, "cuda": 2**28}  # value-output vectors: small enough for caches, large enough for GEMMs
+_VECTOR_BYTES = {"cpu": 2**22, "cuda": 2**26}  # transformed vectors
+_SPREAD = 2  # a batch is cut where its samples would be padded to more than this many times their length
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What decides the bytes, apart from the batch."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    d_model: int
+    mlp_width: int  # of all that the MLP holds at its peak, for one token
+    residual_copies: int  # tensors [T, D] of the model that outlive its attention kernels
+    model_bytes: int  # of one number in the forward
+    work_bytes: int  # of one number in the maps
+    device: str  # cpu | cuda
+
+    @classmethod
+    def of(cls, view: ModelView) -> Geometry:
+        block = view.blocks[0]
+        up: Any = block.up
+        d_mlp = up.weight.numel() // view.d_model
+        return cls(
+            n_heads=view.n_heads,
+            n_kv_heads=view.n_kv_heads,
+            head_dim=view.head_dim,
+            d_model=view.d_model,
+            mlp_width=d_mlp * (4 if "new" in view.activation_name or block.gate is not None else 2),
+            residual_copies=3 + (view.family.position_embedding is not None),
+            model_bytes=view.dtype.itemsize,
+            work_bytes=wide(view.dtype).itemsize,
+            device=view.device.type if view.device.type in _VECTOR_BYTES else "cpu",
+        )
+
+    def chunk(self, batch: int, length: int) -> Chunk:
+        """What is fast when memory is plenty."""
+        vectors = _VECTOR_BYTES[self.device] // (self.d_model * self.work_bytes)
+        sources = _PRODUCT_BYTES[self.device] // (self.n_heads * self.d_model * self.work_bytes)
+        return Chunk(max(1, min(sources, batch * length)), max(1, min(vectors, batch * length * length)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done at once, and what that takes."""
+
+    batch: int
+    length: int
+    chunk: Chunk
+    bytes: int  # predicted peak beyond the weights
+    byte_budget: int
+
+    @property
+    def smallest(self) -> bool:
+        return self.batch == 1 and self.chunk == Chunk(1, 1)
+
+    def halved(self, batch: int) -> Plan:
+        """For `batch` samples after memory ran out: the same chunk for half the samples, or half the chunk for one."""
+        return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else smaller(self.chunk))
+
+
+def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
+    """Peak bytes beyond the weights for `batch` samples of `length` tokens."""
+    g, tokens, pairs = geometry, batch * length, batch * length * length
+    converted = g.model_bytes != g.work_bytes
+    heads = g.n_heads * g.head_dim
+    held = tokens * g.residual_copies * g.d_model * g.model_bytes  # embeddings, residual stream
+    mlp = tokens * (g.d_model + g.mlp_width) * g.model_bytes
+    kernel = tokens * (g.d_model + 2 * heads + 2 * g.n_kv_heads * g.head_dim) * g.model_bytes  # norm, q, context, k, v
+    rollout = pairs * (g.work_bytes + 1)  # and the mask
+    weights = pairs * g.n_heads * g.work_bytes
+    softmax = 2 * weights + pairs + tokens * 2 * heads * g.work_bytes
+    streams = tokens * (2 * g.d_model + heads) * g.work_bytes  # residual, resultant, values
+    if converted:
+        streams += (heads * g.d_model + tokens * g.d_model) * g.work_bytes
+    vectors = min(chunk.vectors, pairs) * g.d_model
+    products = min(chunk.sources, tokens) * g.n_heads * g.d_model
+    block = max(softmax, weights + streams + (vectors + products) * g.work_bytes + pairs * g.work_bytes)
+    return held + max(mlp, kernel + rollout + block)
+
+
+def plan(geometry: Geometry, length: int, byte_budget: int, batch: int) -> Plan:
+    """The most samples of `length` tokens, `batch` at most, that the budget holds.
+
+    Raises UserError, with the bytes needed, if one sample at the smallest chunk is too much.
+    """
+    for size in _halves(batch):
+        chunk = geometry.chunk(size, length)
+        need = predict(geometry, size, length, chunk)
+        if need <= byte_budget:
+            return Plan(size, length, chunk, need, byte_budget)
+    while chunk != Chunk(1, 1):
+        chunk = smaller(chunk)
+        need = predict(geometry, 1, length, chunk)
+        if need <= byte_budget:
+            return Plan(1, length, chunk, need, byte_budget)
+    raise UserError(
+        f"ALTI needs {need} bytes for one sample of {length} tokens, and the budget is {byte_budget}: "
+        "raise byte_budget or drop the longest samples"
+    )
+
+
+def cut(geometry: Geometry, lengths: Sequence[int], byte_budget: int) -> Iterator[tuple[list[int], Plan]]:
+    """Samples by index, those of like length together, longest first, and the plan for each group."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while order:
+        longest = lengths[order[0]]
+        near = [i for i in order if lengths[i] * _SPREAD >= longest]
+        chosen = plan(geometry, longest, byte_budget, len(near))
+        yield near[: chosen.batch], chosen
+        order = order[chosen.batch :]
+
+
+def smaller(chunk: Chunk) -> Chunk:
+    return Chunk(max(1, chunk.sources // 2), max(1, chunk.vectors // 2))
+
+
+def free_bytes(device: torch.device) -> int:
+    """What may be taken from the device now: the allocator's unused blocks count, a tenth stays for fragmentation."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(0.9 * (torch.cuda.mem_get_info(device)[0] + unused))
+    return int(0.9 * psutil.virtual_memory().available)
+
+
+def _halves(batch: int) -> Iterator[int]:
+    while batch >= 1:
+        yield batch
+        batch //= 2

@@ -1,0 +1,133 @@
+"""How far each source token's transformed vector lies from what the attention block put out.
+
+What an attention block puts out at token i is a sum of transformed vectors T_i(x_j), one for each source j, and biases.
+Legend as in `lrp_core.types`; i counts destinations, j sources, both of length T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """How much of a layer exists at a time."""
+
+    sources: int  # tokens whose value-output vectors [H, D] are held
+    vectors: int  # transformed vectors [D] that are held, at least the samples of a batch
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """One attention block taken apart, in the dtype of the computation.
+
+    T_i(x_j) = sum_h weights[h, j, i] value[h, j] @ output[h], plus residual[i] if i = j.
+    """
+
+    weights: Tensor  # [B, H, Tj, Ti]: sources before destinations
+    value: Tensor  # [B, H, T, K], biases included (may be an expanded view of G heads)
+    output: Tensor  # [H, K, D]
+    residual: Tensor  # [B, T, D]
+    resultant: Tensor  # [B, T, D], what the block puts out: all transformed vectors and biases
+    allowed: Tensor  # [B | 1, Ti, Tj] bool, what attention may see
+
+    @property
+    def causal(self) -> bool:
+        return not bool(self.allowed.triu(1).any())
+
+
+def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
+    """max(0, |y_i|_1 - |y_i - T_i(x_j)|_1) as [B, Ti, Tj] (Ferrando et al. 2022, eq. 12; 2023, eq. 14).
+
+    Nothing of size T x T x D exists beyond `chunk.vectors` x D. With |T - y| = 2 max(T, y) - T - y the difference needs
+    one elementwise pass over each transformed vector, and sums of T that need none:
+    |y| - |y - T| = 2 sum max(y, 0) - 2 sum max(T, y) + sum T.
+    """
+    maxima = _maxima(parts, chunk)  # [B, Tj, Ti]
+    gain = parts.resultant.clamp_min(0).sum(-1)[:, None, :] - maxima
+    gain.mul_(2).add_(_sums(parts))
+    gain = gain.transpose(1, 2).clamp_min_(0)
+    visible = parts.allowed | torch.eye(gain.shape[-1], dtype=torch.bool, device=gain.device)
+    return gain.masked_fill_(~visible, 0)  # a vector of zeros contributes nothing, whatever rounding says
+
+
+def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
+    """One row of `contributions` for each sample, [B, Tj], for destinations `position` [B].
+
+    The destination axis of `parts` has length one: weights [B, H, Tj, 1], residual and resultant [B, 1, D], allowed
+    [B, 1, Tj].
+    """
+    at = torch.arange(len(position), device=position.device)
+    weighted = (parts.weights * parts.value).transpose(1, 2).flatten(2)  # [B, Tj, H * K]
+    vectors = weighted @ parts.output.flatten(0, 1)  # [B, Tj, D]
+    vectors[at, position] += parts.residual[:, 0]
+    gain = (parts.resultant.abs() - vectors.sub_(parts.resultant).abs_()).sum(-1).clamp_min_(0)
+    visible = parts.allowed[:, 0].clone()
+    visible[at, position] = True
+    return gain.masked_fill_(~visible, 0)
+
+
+def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
+    """Sum over D of max(T_i(x_j), y_i), [B, Tj, Ti]; entries that a causal mask hides are not computed."""
+    n, _, length, _ = parts.weights.shape
+    width = parts.output.shape[-1]
+    causal = parts.causal
+    found = parts.resultant.new_zeros(n, length, length)
+    buffer = parts.resultant.new_empty(min(chunk.vectors, n * length * length), width)
+    samples, step, rows = _extents(n, length, chunk.vectors)
+    for b in _slices(0, n, samples):
+        for group in _slices(0, length, max(step, chunk.sources // samples)):
+            products = _value_output(parts.value[b, :, group], parts.output)  # [b, j, H, D]
+            for j in _slices(group.start, group.stop, step):
+                product = products[:, j.start - group.start : j.stop - group.start]
+                for i in _slices(j.start if causal else 0, length, rows):
+                    vectors = _vectors(parts, product, buffer, b, j, i)
+                    torch.maximum(vectors, parts.resultant[b, None, i], out=vectors)
+                    torch.sum(vectors, -1, out=found[b, j, i])
+    return found
+
+
+def _extents(n: int, length: int, vectors: int) -> tuple[int, int, int]:
+    """Samples, sources and destinations of one block of at most `vectors` transformed vectors; destinations first."""
+    rows = min(length, vectors)
+    step = min(length, vectors // rows)
+    return min(n, vectors // (rows * step)), step, rows
+
+
+def _vectors(parts: AttentionParts, product: Tensor, buffer: Tensor, b: slice, j: slice, i: slice) -> Tensor:
+    """Transformed vectors [b, j, i, D] of a block in `buffer`, from value-output vectors `product` [b, j, H, D]."""
+    weights = parts.weights[b, :, j, i].permute(0, 2, 3, 1)  # [b, j, i, H]
+    shape = weights.shape[:3]
+    vectors = buffer[: shape.numel()].view(*shape, -1)
+    torch.bmm(weights.flatten(0, 1), product.flatten(0, 1), out=vectors.view(-1, *vectors.shape[2:]))
+    low, high = max(i.start, j.start), min(i.stop, j.stop)
+    if low < high:
+        own = vectors[:, low - j.start : high - j.start, low - i.start : high - i.start]
+        own.diagonal(dim1=1, dim2=2).add_(parts.residual[b, low:high].transpose(1, 2))
+    return vectors
+
+
+def _value_output(value: Tensor, output: Tensor) -> Tensor:
+    """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D]."""
+    b, heads, j, _ = value.shape
+    products = value.new_empty(b * j, heads, output.shape[-1])
+    torch.bmm(value.transpose(0, 1).flatten(1, 2), output, out=products.transpose(0, 1))
+    return products.view(b, j, heads, -1)
+
+
+def _sums(parts: AttentionParts) -> Tensor:
+    """Sum over D of T_i(x_j), [B, Tj, Ti]."""
+    per_head = torch.einsum("bhjk,hk->bhj", parts.value, parts.output.sum(-1))  # [B, H, Tj]
+    sums = torch.diag_embed(parts.residual.sum(-1))
+    for head in range(per_head.shape[1]):
+        sums.addcmul_(parts.weights[:, head], per_head[:, head, :, None])
+    return sums
+
+
+def _slices(start: int, stop: int, step: int) -> Iterator[slice]:
+    for at in range(start, stop, step):
+        yield slice(at, min(at + step, stop))
