@@ -153,7 +153,8 @@ SCORES_SAMPLES = _schema(
     ],
 )
 
-#: One point of a pruning curve; partitioned by model, task and dtype. `pruned_heads` are those removed at this step (layer * H + head).
+#: One point of a pruning curve; partitioned by model, task and dtype. `pruned_heads` are those removed at this step
+#: (layer * H + head); `area` is that under the whole curve, accuracy against the share of heads removed.
 PRUNING = _schema(
     "pruning",
     1,
@@ -166,6 +167,7 @@ PRUNING = _schema(
         ("pruned_heads", pa.list_(pa.int32()), False),
         ("accuracy", _FLOAT, False),
         ("n", pa.int64(), False),
+        ("area", _FLOAT, False),
     ],
 )
 
