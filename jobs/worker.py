@@ -90,7 +90,7 @@ class Worker:
         report = {"unit": task.title, "rows": len(unit["sample_id"]), "tokens": sum(map(len, unit["input_ids"]))}
         report |= {"rejects": 0, "splits": 0, "error": "", "fatal": False}
         try:
-            outcome = self._run(task, _samples(unit))
+            outcome = self._run(task, samples(unit))
             report |= {"rejects": len(outcome.rejects), "splits": outcome.splits}
         except (ModelUnavailable, OSError) as error:
             report |= {"error": " ".join(str(error).split()), "fatal": True}
@@ -141,7 +141,7 @@ class Worker:
             )
 
 
-def _samples(unit: dict[str, list[Any]]) -> list[Row]:
+def samples(unit: dict[str, list[Any]]) -> list[Row]:
     columns = (unit[name] for name in INPUT_COLUMNS)
     return [dict(zip(INPUT_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
 
