@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -46,9 +47,19 @@ def _kernel(stock: str, module: nn.Module) -> Kernel:
     return AttentionInterface()[stock]
 
 
+def _finite_eager_mask(*args: Any, **options: Any) -> Tensor | None:
+    """The stock mask, but finite in float32 too, where eager kernels of float64 models take their softmax.
+
+    Else a row without any real token, as left padding makes, would become NaN and reach the real ones.
+    """
+    mask = AttentionMaskInterface()["eager"](*args, **options)
+    return mask if mask is None or mask.dtype != torch.float64 else mask.clamp_min(torch.finfo(torch.float32).min)
+
+
 for _name in _STOCK:
     AttentionInterface.register(_PREFIX + _name, _twin(_name))
-    AttentionMaskInterface.register(_PREFIX + _name, AttentionMaskInterface()[_name])
+    _mask = _finite_eager_mask if _name == "eager" else AttentionMaskInterface()[_name]
+    AttentionMaskInterface.register(_PREFIX + _name, _mask)
 
 
 @contextmanager

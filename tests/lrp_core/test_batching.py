@@ -1,0 +1,117 @@
+"""Padding, precision and the shapes of results."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError, attribute
+from lrp_core.gradients import explain_many
+from tests import oracles
+from tests.tiny import ragged_rows, tiny_model
+
+DTYPES = ["float64", "float32", "bfloat16", "float16"]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_padded_batch_equals_single_samples(view, method, side):
+    rows = ragged_rows(view)
+    together = attribute(method, view, Batch.collate(rows, 0, side))
+    for i, row in enumerate(rows):
+        alone = attribute(method, view, Batch.collate([row], 0))
+        length = len(row["input_ids"])
+        kept = together.tokens[i, -length:] if side == "left" else together.tokens[i, :length]
+        torch.testing.assert_close(kept, alone.tokens[0], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(together.explained[i], alone.explained[0])
+    assert not together.tokens[Batch.collate(rows, 0, side).attention_mask == 0].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("attn", ["sdpa", "eager"])
+def test_fully_padded_rows_give_no_nan(family, attn, dtype):
+    view = tiny_model(family, dtype=dtype, attn=attn)
+    batch = Batch.collate(ragged_rows(view), 0)
+    mask = batch.attention_mask.clone()
+    mask[1] = 0
+    padded = replace(batch, attention_mask=mask)
+    for method in METHODS:
+        if method != "attnlrp_explicit":  # epsilon 1e-9 is below half precision
+            tokens = attribute(method, view, padded).tokens
+            assert tokens.isfinite().all()
+            assert not tokens[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("method", ["gradient_l1", "gradient_l2", "gradient_x_input", "lrp", "attnlrp"])
+def test_half_precision_stays_near_double(family, method, dtype):
+    exact, half = tiny_model(family), tiny_model(family, dtype=dtype)
+    batch = Batch.collate(ragged_rows(exact), 0)
+    embedding = "none" if method.startswith("gradient_l") else "partial"
+    expected = attribute(method, exact, batch, embedding=embedding).tokens
+    found = attribute(method, half, batch, embedding=embedding).tokens
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() / expected.norm() < (0.1 if dtype == "bfloat16" else 0.02)
+
+
+def test_results_are_double_for_double_models_only(view, batch):
+    assert attribute("lrp", view, batch).tokens.dtype == torch.float64
+
+
+def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
+    token, full = view.embed(batch)
+    both = explain_many(view, batch, [Request("lrp"), Request("lrp", embedding="partial")])
+    same = torch.equal(both[Request("lrp")].tokens, both[Request("lrp", embedding="partial")].tokens)
+    assert same == torch.equal(token, full)
+
+
+@pytest.mark.parametrize("method", ["gradient_l1", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"])
+def test_head_poolings_equal_the_naive_ones(view, batch, method):
+    """Reads gradient and value of the head outputs at the output projection, where they are flat."""
+    from lrp_core.gradients import READINGS
+    from lrp_core.scope import rules_on
+
+    reading = READINGS["attnlrp" if method == "attnlrp_explicit" else method]
+    outputs = []
+    hooks = [b.output.register_forward_pre_hook(lambda _, args: outputs.append(args[0])) for b in view.blocks]
+    with rules_on(view, [reading.composite]):
+        logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
+        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), outputs)
+    for hook in hooks:
+        hook.remove()
+    found = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]
+    for layer, (gradient, output) in enumerate(zip(gradients, outputs, strict=True)):
+        relevance = reading.measure(gradient, output.detach()).unflatten(-1, (view.n_heads, view.head_dim))
+        torch.testing.assert_close(found[:, layer], oracles.pool_heads(relevance), rtol=1e-5, atol=1e-7)
+
+
+def test_rollout_equals_the_naive_product(view):
+    rows = ragged_rows(view)
+    found = attribute("attention_rollout", view, Batch.collate(rows, 0)).tokens
+    view.model.set_attn_implementation("eager")
+    for row, ours in zip(rows, found, strict=True):
+        maps = view.model(input_ids=torch.tensor([row["input_ids"]]), output_attentions=True).attentions
+        expected = oracles.rollout([attention[0] for attention in maps], row["position"])
+        torch.testing.assert_close(ours[: len(expected)], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_random_relevance_depends_on_the_sample_alone(view, batch):
+    first = attribute("random", view, batch).tokens
+    assert torch.equal(first, attribute("random", view, batch).tokens)
+    assert first[batch.attention_mask == 1].unique().numel() == batch.attention_mask.sum()
+
+
+def test_no_foil_explains_the_target(view, batch):
+    alone = replace(batch, foil_ids=None)
+    relevance = attribute("attnlrp", view, alone)
+    assert relevance.logit_foil is None
+    torch.testing.assert_close(relevance.tokens, attribute("attnlrp", view, batch, explanation="target").tokens)
+    with pytest.raises(UserError, match="needs foil_ids"):
+        attribute("attnlrp", view, alone, explanation="contrastive")
+
+
+def test_unknown_choices_name_the_known_ones(view, batch):
+    with pytest.raises(UnsupportedMethod, match="did you mean 'attnlrp'"):
+        attribute("attn_lrp", view, batch)
+    with pytest.raises(UnsupportedMethod, match="random has no explanation 'target'"):
+        attribute("random", view, batch, explanation="target")
