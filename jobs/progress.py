@@ -1,4 +1,4 @@
-"""Progress of attribution: a bar a model in a terminal, a line every ten seconds elsewhere."""
+"""Progress of a stage: a bar a model in a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ LINE_EVERY_S = 10.0
 class Progress:
     """Rows, tokens per second and time left of every model. Thread safe: each model reports from its own thread."""
 
-    def __init__(self, rows: dict[str, int], console: Console | None = None) -> None:
-        """`rows` to do, by model."""
+    def __init__(
+        self, rows: dict[str, int], console: Console | None = None, stage: str = "attribute", unit: str = "rows"
+    ) -> None:
+        """`rows` to do, by model; `stage` and `unit` are what lines call the work and what is counted."""
+        self._stage, self._unit = stage, unit
         self._console = console or Console(stderr=True)
         self._lock = threading.Lock()
         self._totals = dict(rows)
@@ -59,9 +62,8 @@ class Progress:
             due = time.monotonic() - self._last_line >= LINE_EVERY_S
             if not self._console.is_terminal and due:
                 self._last_line = time.monotonic()
-                self._console.print(
-                    "attribute: " + "; ".join(self._line(name) for name in self._since), highlight=False
-                )
+                lines = "; ".join(self._line(name) for name in self._since)
+                self._console.print(f"{self._stage}: {lines}", highlight=False)
 
     def _speed(self, model: str) -> float:
         return self._tokens[model] / max(time.monotonic() - self._since[model], 1e-9)
@@ -70,4 +72,4 @@ class Progress:
         done, total = self._done[model], self._totals[model]
         elapsed_s = time.monotonic() - self._since[model]
         left = f", {elapsed_s / done * (total - done):.0f} s left" if 0 < done < total else ""
-        return f"{model} {done}/{total} rows, {self._speed(model):,.0f} tokens/s{left}"
+        return f"{model} {done}/{total} {self._unit}, {self._speed(model):,.0f} tokens/s{left}"

@@ -1,6 +1,6 @@
-"""Head pruning (Close Look 5.3): orders of removal from head relevance, and accuracy after each removal.
+"""Head pruning (Close Look 5.3): accuracy after each removal along many curves at once.
 
-A *curve* removes heads one after another. A point of a curve is a mask of the heads that are left, and a mask is an
+A curve removes heads one after another. A point of a curve is a mask of the heads that are left, and a mask is an
 input of a row, so that one forward serves many points of many curves. Points whose masks agree in the lower layers
 share the forward of those layers: a pass starts from one row a sample and branches where masks begin to differ.
 """
@@ -17,54 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evaluation.scoring.curves import Curve
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
-
-RANKED_ORDERS = ("least_first", "most_first")
-RANDOM = "random"  # both the order and the method of a random curve
-
-
-@dataclass(frozen=True)
-class Curve:
-    """An order in which the heads of a model are removed; a head is layer * H + its index."""
-
-    method: str
-    pooling: str
-    order: str  # least_first | most_first | random
-    seed: int | None  # of a random order
-    heads: tuple[int, ...]  # [L * H], first removed first
-
-
-def ranked_curves(
-    relevance: Mapping[tuple[str, str], np.ndarray], orders: Sequence[str] = RANKED_ORDERS
-) -> list[Curve]:
-    """The curves of head relevance [N, L * H] by (method, pooling), averaged over N samples; ties go by head index.
-
-    Raises UserError for relevance that is not finite.
-    """
-    curves = []
-    for (method, pooling), samples in relevance.items():
-        mean = np.asarray(samples, dtype=np.float64).mean(axis=0)  # [L * H]
-        if not np.isfinite(mean).all():
-            raise UserError(f"head relevance of {method} ({pooling}) is not finite; recompute its heads")
-        keys = {"least_first": mean, "most_first": -mean}
-        for order in orders:
-            heads = tuple(np.argsort(keys[order], kind="stable").tolist())
-            curves.append(Curve(method, pooling, order, None, heads))
-    return curves
-
-
-def random_curves(n_heads: int, runs: int, seed: int) -> list[Curve]:
-    """`runs` random orders of all `n_heads` heads; their seeds are `seed`, `seed` + 1 and so on."""
-    return [
-        Curve(RANDOM, "none", RANDOM, run, tuple(np.random.default_rng(run).permutation(n_heads).tolist()))
-        for run in range(seed, seed + runs)
-    ]
-
-
-def area(accuracy: np.ndarray, removed: np.ndarray) -> float:
-    """Area under a curve by trapezoids: `accuracy` [S] against the share of heads removed, from `removed` [S] heads."""
-    return float(np.trapezoid(accuracy, removed / removed[-1]))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.pruning import Curve, Sweep, area, random_curves, ranked_curves
+from evaluation.scoring.curves import Curve, area, random_curves, ranked_curves
+from evaluation.scoring.pruning import Sweep
 from lrp_core import Batch
 from lrp_core.types import UserError
 from tests.tiny import ragged_rows, tiny_model

@@ -1,0 +1,124 @@
+"""The actor of a pruning pool: it opens the model once and turns units of curves into committed shards."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import PRUNING
+from evaluation.scoring.curves import Curve, area
+from jobs.attempts import Attempts
+from jobs.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.store import Store
+from jobs.worker import REPORT, samples
+
+if TYPE_CHECKING:
+    from evaluation.scoring.pruning import Sweep
+
+
+@dataclass(frozen=True)
+class PruningUnit:
+    """Curves that are drawn and committed together; travels to the workers as JSON."""
+
+    title: str
+    path: str  # of its shard
+    curves: tuple[Curve, ...]
+    step: int
+    token_budget: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PruningUnit:
+        raw = json.loads(text)
+        curves = tuple(Curve(**{**curve, "heads": tuple(curve["heads"])}) for curve in raw["curves"])
+        return cls(**{**raw, "curves": curves})
+
+
+class Pruner:
+    """Called by Ray Data with one unit at a time: a row with the unit's JSON and the pruning subset as lists."""
+
+    def __init__(self, store: Store, model: ResolvedModel, dtype: str, seed: int, max_attempts: int) -> None:
+        self._store, self._model, self._dtype = store, model, dtype
+        self._seed, self._max_attempts = seed, max_attempts
+        self._view: Any = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Commit the unit. Errors are reported, never raised: an exception would end the whole data set."""
+        (row,) = table.to_pylist()
+        unit, rows = PruningUnit.from_json(row["task"]), samples(row)
+        start = time.perf_counter()
+        report = {"unit": unit.title, "rows": len(unit.curves), "tokens": 0, "rejects": 0, "splits": 0}
+        report |= {"error": "", "fatal": False}
+        try:
+            report["splits"] = self._run(unit, rows)
+            report["tokens"] = len(unit.curves) * sum(len(sample["input_ids"]) for sample in rows)
+        except (ModelUnavailable, OSError) as error:
+            report |= {"error": _one_line(error), "fatal": True}
+        except Exception as error:
+            report |= {"error": f"{unit.title}: {type(error).__name__}: {_one_line(error)}"}
+        return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
+
+    def _run(self, unit: PruningUnit, rows: list[dict[str, Any]]) -> int:
+        """Draw and commit; returns how often the token budget was halved. Raises RuntimeError for a deadly unit."""
+        from evaluation.scoring.pruning import Sweep
+
+        attempts = Attempts(self._store, unit.title, self._max_attempts)
+        attempts.begin()
+        if attempts.begin_batch(0):
+            raise RuntimeError(f"it ended {self._max_attempts} workers; lower the model's token_budget")
+        if self._view is None:
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            self._view = open_view(self._model, self._dtype, device, self._seed)
+        sweep = Sweep(self._view, unit.curves, unit.step)
+        accuracy, splits = accuracy_that_fits(sweep, rows, unit.token_budget)
+        self._store.write_shard(unit.path, curve_table(sweep, accuracy, len(rows)), PRUNING)
+        attempts.clear()
+        return splits
+
+
+def accuracy_that_fits(sweep: Sweep, rows: list[dict[str, Any]], token_budget: int) -> tuple[np.ndarray, int]:
+    """`Sweep.accuracy` with the token budget halved while memory runs out, and how often that was."""
+    from jobs.compute import is_out_of_memory
+
+    splits = 0
+    while True:
+        try:
+            return sweep.accuracy(rows, token_budget >> splits), splits
+        except Exception as error:
+            if not is_out_of_memory(error) or token_budget >> splits <= 1:
+                raise
+            splits += 1
+
+
+def curve_table(sweep: Sweep, accuracy: np.ndarray, n: int) -> pa.Table:
+    """One row a point, from `accuracy` [C, S] over `n` samples."""
+    return pa.Table.from_pylist(list(_points(sweep, accuracy, n)), schema=PRUNING)
+
+
+def _points(sweep: Sweep, accuracy: np.ndarray, n: int) -> Iterator[dict[str, Any]]:
+    before = [0, *sweep.removed[:-1].tolist()]
+    for curve, values in zip(sweep.curves, accuracy, strict=True):
+        whole = area(values, sweep.removed)
+        for step, (start, end) in enumerate(zip(before, sweep.removed.tolist(), strict=True)):
+            yield {
+                **{name: getattr(curve, name) for name in ("method", "pooling", "order", "seed")},
+                "step": step,
+                "pruned_heads": curve.heads[start:end],
+                "accuracy": float(values[step]),
+                "n": n,
+                "area": whole,
+            }
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
