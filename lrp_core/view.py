@@ -218,7 +218,9 @@ class ModelView:
         token = self.token_embedding(batch.input_ids)
         full = token
         if self.family.position_embedding:
-            full = full + _at(self.model, self.family.position_embedding)(self.position_ids(batch.attention_mask))
+            ids = self.position_ids(batch.attention_mask) + self.family.position_shift
+            with weights_of(_at(self.model, self.family.position_embedding)) as module:
+                full = full + nn.functional.embedding(ids, module.weight)
         if self.family.segment_embedding:
             full = full + _at(self.model, self.family.segment_embedding)(torch.zeros_like(batch.input_ids))
         return token, full

@@ -13,10 +13,20 @@ TINY = {
     "gpt2": {**_COMMON, **_SPECIAL, "n_inner": 24, "n_positions": 32},
     "llama": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
 }
+#: Families beyond the three of Close Look.
+MORE = {
+    "roberta": {**_COMMON, **_SPECIAL, **_MLP, "pad_token_id": 1, "max_position_embeddings": 34},
+    "opt": {**_COMMON, **_SPECIAL, "ffn_dim": 24, "max_position_embeddings": 32, "word_embed_proj_dim": 16},
+    "gpt_neox": {**_COMMON, **_SPECIAL, **_MLP},
+    "mistral": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
+    "qwen2": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
+    "qwen3": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2, "head_dim": 6},
+    "gemma": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2, "head_dim": 6},
+}
 
 
 def tiny_config(family: str, **changes):
-    return AutoConfig.for_model(family, **(TINY[family] | changes))
+    return AutoConfig.for_model(family, **((TINY | MORE)[family] | changes))
 
 
 def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:

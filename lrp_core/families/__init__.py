@@ -6,11 +6,19 @@ from transformers import PretrainedConfig
 
 from lrp_core.families.base import Family
 from lrp_core.families.bert import BERT
+from lrp_core.families.gemma import GEMMA
 from lrp_core.families.gpt2 import GPT2
+from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.llama import LLAMA
+from lrp_core.families.mistral import MISTRAL
+from lrp_core.families.opt import OPT
+from lrp_core.families.qwen import QWEN2, QWEN3
+from lrp_core.families.roberta import ROBERTA
 from lrp_core.types import UnsupportedModel
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, GPT2, LLAMA)}
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (BERT, ROBERTA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)
+}
 
 
 def family_of(config: PretrainedConfig) -> Family:

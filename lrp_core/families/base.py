@@ -47,6 +47,7 @@ class Family:
     norm_eps: str = "eps"  # attribute of the norm modules
     norm_offset: float = 0.0  # the norm multiplies by offset + weight
     activation_field: str = "hidden_act"  # field of the config that names the activation
+    position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     parallel_field: str | None = None  # field of the config: attention and MLP read the same residual stream
     requires: tuple[tuple[str, Any], ...] = ()  # (field of the config, value it must have)

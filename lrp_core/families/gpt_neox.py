@@ -1,0 +1,21 @@
+from lrp_core.families.base import Family
+
+GPT_NEOX = Family(
+    name="gpt_neox",
+    masked=False,
+    blocks="gpt_neox.layers",
+    token_embedding="gpt_neox.embed_in",
+    norm="layer",
+    norm_order="pre",
+    final_norm="gpt_neox.final_layer_norm",
+    attention="attention",
+    query="attention.query_key_value",
+    key="attention.query_key_value",
+    value="attention.query_key_value",
+    output="attention.dense",
+    activation="mlp.act",
+    up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
+    qkv="per_head",
+    parallel_field="use_parallel_residual",
+)

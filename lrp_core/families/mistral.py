@@ -1,0 +1,5 @@
+from dataclasses import replace
+
+from lrp_core.families.llama import LLAMA
+
+MISTRAL = replace(LLAMA, name="mistral")

@@ -1,0 +1,21 @@
+from lrp_core.families.base import Family
+
+OPT = Family(
+    name="opt",
+    masked=False,
+    blocks="model.decoder.layers",
+    token_embedding="model.decoder.embed_tokens",
+    position_embedding="model.decoder.embed_positions",
+    position_shift=2,
+    norm="layer",
+    norm_order="pre",
+    final_norm="model.decoder.final_layer_norm",
+    output="self_attn.out_proj",
+    attention_norm="self_attn_layer_norm",
+    mlp_norm="final_layer_norm",
+    activation="activation_fn",
+    up="fc1",
+    down="fc2",
+    activation_field="activation_function",
+    requires=(("do_layer_norm_before", True), ("_remove_final_layer_norm", False)),
+)
