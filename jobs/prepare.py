@@ -22,8 +22,10 @@ from rich.console import Console
 from rich.progress import track
 
 from evaluation.benchmark import annotate, sources
+from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.views import tokenise
+from jobs.audit import audit_table
 from jobs.config import ModelConfig, RunConfig, TaskConfig
 from jobs.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
 from jobs.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard
@@ -67,6 +69,8 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
         computed += (not plan.has_generic) + len(plan.views)
     for task in config.tasks:
         lines += _accounts(store, task, readers)
+    if computed and not failures:
+        lines += table(audit_table(store, list(config.tasks)))
     wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers.values())
     return StageSummary("prepare", computed - len(failures), wanted - computed, tuple(failures), tuple(lines))
 
@@ -240,6 +244,7 @@ def _close(config: RunConfig, store: Store, work: TaskWork, tally: Tally) -> lis
     facts = {"state": "complete", "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     if not work.has_generic:
         record = {
+            "task": work.task,
             "key": work.key,
             "configured": asdict(_origin(config, work.task)),
             "origin": asdict(survey.origin),
@@ -258,7 +263,7 @@ def _close(config: RunConfig, store: Store, work: TaskWork, tally: Tally) -> lis
         if tally.out(name) != accepted:
             problems.append(f"{work.task} for {name}: {accepted} rows in, {tally.out(name)} out")
             continue
-        record = {"benchmark": work.key, "rows": tally.rows[name], "rejects": tally.rejects[name]}
+        record = {"task": work.task, "benchmark": work.key, "rows": tally.rows[name], "rejects": tally.rejects[name]}
         store.write_manifest(f"views.{name}.{work.task}", facts | asdict(view) | record)
     return problems
 
@@ -269,18 +274,14 @@ def _accounts(store: Store, task: str, readers: dict[str, Reader]) -> list[str]:
     if record is None:
         return []
     beyond = f" + {record['beyond_limit']} beyond the limit" if record["beyond_limit"] else ""
-    lines = [f"{task}: {record['read']} rows = {record['rows']} samples + {_rejected(record)}{beyond}"]
+    lines = [f"{task}: {record['read']} rows = {record['rows']} samples + {rejected(record['rejects'])}{beyond}"]
     for key in readers:
         view = store.manifest(f"views.{key}.{task}")
         if view is not None:
-            lines.append(f"{task}, {key}: {record['rows']} samples = {view['rows']} views + {_rejected(view)}")
+            lines.append(
+                f"{task}, {key}: {record['rows']} samples = {view['rows']} views + {rejected(view['rejects'])}"
+            )
     return lines
-
-
-def _rejected(record: dict[str, Any]) -> str:
-    reasons = sorted(record["rejects"].items(), key=lambda item: -item[1])
-    listed = ", ".join(f"{reason}: {n}" for reason, n in reasons)
-    return f"{sum(record['rejects'].values())} rejected" + (f" ({listed})" if listed else "")
 
 
 def _key(*parts: Any) -> str:

@@ -1,0 +1,140 @@
+"""The benchmark's audit: what came in, what was left out and why, and figures to hold the evidence against."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from rich.text import Text
+
+from evaluation.benchmark.samples import Filled, Row
+
+GENERIC_COLUMNS = ["meta"]
+VIEW_COLUMNS = ["length", "evidence_mask", "special_mask", "scope_mask"]
+
+#: What Close Look's table 1 implies for (task, masked models), in percent: a method whose relevance is positive
+#: everywhere has the share of evidence for its per-token accuracy.
+PAPER = {
+    ("ra", True): "23",
+    ("ra", False): "35-36",
+    ("sva", True): "5",
+    ("sva", False): "15",
+    ("qa", True): "1",
+    ("qa", False): "1",
+}
+
+
+def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
+    """Figures of generic samples (columns GENERIC_COLUMNS), shard by shard.
+
+    `agreement` is the share of samples, in percent, whose evidence agrees in number with the target; null without any.
+    """
+    agrees: Counter[str] = Counter()
+    attractors: Counter[str] = Counter()
+    annotators: Counter[str] = Counter()
+    for table in tables:
+        for text in table["meta"].to_pylist():
+            meta = json.loads(text)
+            if "annotator" in meta:
+                annotators[meta["annotator"]] += 1
+                agrees[{True: "yes", False: "no", None: "unknown"}[meta["agrees"]]] += 1
+            if "attractors" in meta:
+                attractors[str(meta["attractors"])] += 1
+    return {
+        "annotators": dict(annotators),
+        "agreement": 100 * agrees["yes"] / agrees.total() if agrees else None,
+        "agrees": dict(agrees),
+        "attractors": dict(sorted(attractors.items())),
+    }
+
+
+def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
+    """Figures of views (columns VIEW_COLUMNS), shard by shard.
+
+    `evidence_share` is the mean share of evidence among the tokens that metrics look at by default (the scope where
+    there is one, else those that are not special), `evidence_share_full` among all that are not special; in percent.
+    """
+    lengths, chosen_shares, full_shares = [], [], []
+    for table in tables:
+        if not table.num_rows:
+            continue
+        lengths.append(table["length"].to_numpy())
+        evidence, special = _counts(table, "evidence_mask"), _counts(table, "special_mask")
+        ordinary = lengths[-1] - special
+        scope = ordinary if table["scope_mask"].null_count else _counts(table, "scope_mask")
+        chosen_shares.append(evidence / scope)
+        full_shares.append(evidence / ordinary)
+    found = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+    return {
+        "accepted": len(found),
+        "length_min": int(found.min()) if len(found) else None,
+        "length_mean": float(found.mean()) if len(found) else None,
+        "length_max": int(found.max()) if len(found) else None,
+        "evidence_share": 100 * float(np.concatenate(chosen_shares).mean()) if len(found) else None,
+        "evidence_share_full": 100 * float(np.concatenate(full_shares).mean()) if len(found) else None,
+    }
+
+
+def _counts(table: pa.Table, mask: str) -> np.ndarray:
+    """True entries of every row of a list<bool> column [N]."""
+    column = table[mask].combine_chunks()
+    values = np.concatenate([[0], np.cumsum(column.flatten().to_numpy(zero_copy_only=False))])
+    lengths = column.value_lengths().to_numpy()
+    ends = np.cumsum(lengths)
+    return values[ends] - values[ends - lengths]
+
+
+def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table."""
+    rows = [
+        ("task", "tokenizer", "rows in", "accepted", "rejected", "length min/mean/max", "evidence %", "paper %")
+        + ("number agrees %", "attractors: samples")
+    ]
+    for task, tokenizers in audit.items():
+        for tokenizer, found in tokenizers.items():
+            length = f"{found['length_min']} / {_number(found['length_mean'])} / {found['length_max']}"
+            counts = (found["rows_in"], found["accepted"], sum(found["rejects"].values()))
+            attractors = ", ".join(f"{count}: {n}" for count, n in found["attractors"].items())
+            shares = (_number(found["evidence_share"]), found["paper_share"] or "", _number(found["agreement"]))
+            rows.append((task, tokenizer, *map(str, counts), length, *shares, attractors))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, tuple("-" * width for width in widths))
+    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+
+
+def reasons(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Why rows were left out, a line for each task and tokenizer."""
+    return [
+        f"{task}, {tokenizer}: {rejected(found['rejects'])}"
+        for task, tokenizers in audit.items()
+        for tokenizer, found in tokenizers.items()
+    ]
+
+
+def rejected(rejects: Mapping[str, int]) -> str:
+    """Counts by reason in words, the most frequent first."""
+    listed = ", ".join(f"{n} {reason}" for reason, n in sorted(rejects.items(), key=lambda item: -item[1]))
+    return f"{sum(rejects.values())} rejected" + (f" ({listed})" if listed else "")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def coloured(row: Row) -> Text:
+    """A generic sample as a person judges it: evidence on green, the target in its slot, the foil and notes behind."""
+    filled = Filled.of(row["text"], row["slot"], row["target"])
+    text = Text(filled.text)
+    for span in row["evidence"]:
+        text.stylize("black on green", *filled.place(span))
+    text.stylize("bold yellow", *filled.word)
+    if row["foil"] is not None:
+        text.append(f"  not: {row['foil']}", style="dim")
+    meta = json.loads(row["meta"])
+    if meta.get("agrees") is False:
+        text.append("  numbers differ", style="red")
+    return text

@@ -1,0 +1,49 @@
+"""The generic benchmark as a folder for `datasets`: a Parquet file a shard, and a dataset card that tells its story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from evaluation.benchmark.audit import table
+from evaluation.benchmark.sources import SOURCES
+from lrp_core.types import UserError
+
+
+def export(
+    shards: Mapping[str, Iterable[pa.Table]],
+    records: Mapping[str, Mapping[str, Any]],
+    audit: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    to: Path,
+) -> list[Path]:
+    """Write `to`/<task>/*.parquet and `to`/README.md, and return them. All arguments are by task.
+
+    Raises UserError when the folder is not empty or cannot be written.
+    """
+    if to.is_dir() and any(to.iterdir()):
+        raise UserError(f"{to} is not empty; give a new folder")
+    written = []
+    try:
+        for task, tables in shards.items():
+            (to / task).mkdir(parents=True, exist_ok=True)
+            for number, table in enumerate(tables):
+                written.append(to / task / f"{number:05d}.parquet")
+                pq.write_table(table, written[-1])
+        written.append(to / "README.md")
+        written[-1].write_text(card(records, audit), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write to {to}: {error.strerror}") from error
+    return written
+
+
+def card(records: Mapping[str, Mapping[str, Any]], audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The dataset card, with the front matter that tells `datasets` where each task is."""
+    environment = Environment(
+        loader=PackageLoader("evaluation", "benchmark"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    return environment.get_template("card.md").render(records=records, sources=SOURCES, table="\n".join(table(audit)))

@@ -1,0 +1,104 @@
+"""The audit and the export of a prepared benchmark, read from the store."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from evaluation.benchmark import audit as figures
+from evaluation.benchmark import export as card
+from evaluation.benchmark.samples import Row
+from evaluation.schema import GENERIC, VIEW
+from jobs.config import RunConfig
+from jobs.configfile import nearest
+from jobs.store import Store
+from lrp_core.types import UserError
+
+
+def audit(
+    config: RunConfig,
+    store: Store,
+    console: Console,
+    *,
+    task: str | None = None,
+    n: int | None = None,
+    json_file: Path | None = None,
+) -> None:
+    """Print the audit of every task, or of one; with `n`, so many of its sentences with their evidence instead.
+
+    Raises UserError for a task that does not exist or is not prepared.
+    """
+    if task is not None and task not in config.tasks:
+        raise UserError(f"no task {task!r} in config {config.name!r}{nearest(task, config.tasks)}")
+    tasks = [task] if task is not None else list(config.tasks)
+    if n is not None:
+        for name in tasks:
+            _print_samples(store, name, n, config.seed, console)
+    found = audit_table(store, tasks) if n is None or json_file is not None else {}
+    if n is None:
+        for line in (*figures.table(found), *figures.reasons(found)):
+            console.print(line, soft_wrap=True, markup=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+
+
+def audit_table(store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for task in tasks:
+        record = _record(store, task)
+        samples = figures.of_samples(_shards(store, store.generic(task), GENERIC, figures.GENERIC_COLUMNS))
+        found[task] = {}
+        for _, view in store.manifests("views."):
+            if view["task"] != task or view["benchmark"] != record["key"]:
+                continue
+            shards = _shards(store, store.views(view["tokenizer"], task), VIEW, figures.VIEW_COLUMNS)
+            found[task][view["tokenizer"]] = {
+                "rows_in": record["read"] - record["beyond_limit"],
+                "beyond_limit": record["beyond_limit"],
+                **figures.of_views(shards),
+                "rejects": record["rejects"] | view["rejects"],
+                "paper_share": figures.PAPER.get((task, view["masked"])),
+                **samples,
+            }
+    return found
+
+
+def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
+    """Write the generic benchmark and its card to the folder `to`; the files written.
+
+    Raises UserError for an unprepared task, and when the folder cannot be written.
+    """
+    records = {task: _record(store, task) for task in config.tasks}
+    shards = {task: _shards(store, store.generic(task), GENERIC, None) for task in config.tasks}
+    return card.export(shards, records, audit_table(store, list(config.tasks)), to)
+
+
+def _record(store: Store, task: str) -> dict[str, Any]:
+    record = store.manifest(f"benchmark.{task}")
+    if record is None:
+        raise UserError(f"task {task} is not prepared in {store.root}; run `closelook prepare`")
+    return record
+
+
+def _shards(store: Store, folder: str, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
+    return (store.read(path, schema, columns) for path in store.files(folder))
+
+
+def _print_samples(store: Store, task: str, n: int, seed: int, console: Console) -> None:
+    """The same `n` random samples every time, drawn by a hash of their id."""
+    _record(store, task)
+
+    def draw(row: Row) -> bytes:
+        return hashlib.sha256(f"{seed}:{row['sample_id']}".encode()).digest()
+
+    rows = (row for shard in _shards(store, store.generic(task), GENERIC, None) for row in shard.to_pylist())
+    for row in heapq.nsmallest(n, rows, key=draw):
+        console.print(figures.coloured(row), soft_wrap=True)
