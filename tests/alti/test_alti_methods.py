@@ -1,0 +1,179 @@
+"""ALTI and ALTI-Logit against the oracle, under padding, in groups, and when memory runs out."""
+
+import pytest
+import torch
+
+import alti.methods
+from alti import METHODS, alti_logit, explain_many
+from alti.planner import Geometry
+from lrp_core import Batch, Request, UnsupportedMethod, UserError
+from lrp_core import attribute as core_attribute
+from tests import oracles_alti
+from tests.tiny import MORE, TINY, ragged_rows, tiny_model
+
+PRE_NORM = {
+    "gpt2": {},
+    "llama": {},
+    "llama ungrouped": {"num_key_value_heads": 4},
+    "llama one group": {"num_key_value_heads": 1},
+}
+CONTRASTIVE, TARGET = (Request("alti_logit", explanation, "none") for explanation in ("contrastive", "target"))
+NUMBERS = ("tokens", "initial", "attention", "heads", "pooled", "mlp", "attention_bias", "bias")
+
+
+@pytest.fixture(params=PRE_NORM)
+def pre_norm(request):
+    return tiny_model(request.param.split()[0], **PRE_NORM[request.param])
+
+
+def unpadded(rows, batch: Batch, numbers):
+    """The numbers [T] of each sample of [B, T] without its padding."""
+    return [x[mask == 1] for x, mask in zip(numbers, batch.attention_mask, strict=True)]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_alti_logit_equals_the_oracle(pre_norm, side):
+    rows = ragged_rows(pre_norm)
+    batch = Batch.collate(rows, 0, side)
+    found = explain_many(pre_norm, batch, [CONTRASTIVE, TARGET], heads=True)
+    for request in (CONTRASTIVE, TARGET):
+        parts = found[request].contributions
+        for i, row in enumerate(rows):
+            unembedding = pre_norm.unembedding.weight[row["target_id"]]
+            if request is CONTRASTIVE:
+                unembedding = unembedding - pre_norm.unembedding.weight[row["foil_id"]]
+            expected = oracles_alti.alti_logit(pre_norm, torch.tensor(row["input_ids"]), row["position"], unembedding)
+            real = batch.attention_mask[i] == 1
+            for name in NUMBERS:
+                value = getattr(parts, name)[i]
+                value = value[..., real] if name in ("tokens", "attention") else value
+                torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-10, msg=name)
+            assert found[request].tokens[i][~real].abs().sum() == 0
+        torch.testing.assert_close(found[request].heads, parts.pooled)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_alti_equals_the_oracle(side):
+    view = tiny_model("bert")
+    rows = ragged_rows(view)
+    batch = Batch.collate(rows, 0, side)
+    found = METHODS["alti"](view, batch)
+    for row, tokens in zip(rows, unpadded(rows, batch, found.tokens), strict=True):
+        expected = oracles_alti.alti(view, torch.tensor(row["input_ids"]), row["position"])
+        torch.testing.assert_close(tokens, expected, rtol=0, atol=1e-10)
+    assert found.residual is None
+
+
+def test_the_oracle_computes_what_the_model_computes(view):
+    if view.family.name not in ("gpt2", "llama", "bert"):
+        pytest.skip("no oracle forward for this family")
+    ids = torch.tensor(ragged_rows(view)[0]["input_ids"])
+    state = view.hidden(Batch(ids[None], torch.ones_like(ids[None]), torch.tensor([0]), torch.tensor([0])))
+    torch.testing.assert_close(oracles_alti.trace(view, ids).hidden, state[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(TINY | MORE))
+def test_tokens_mlps_and_biases_sum_to_the_explained_number_in_every_family(name):
+    view = tiny_model(name)
+    if view.family.norm_order == "post":
+        pytest.skip("alti promises no sum")
+    batch = Batch.collate(ragged_rows(view), 0)
+    found = explain_many(view, batch, [CONTRASTIVE, TARGET])
+    for relevance in found.values():
+        torch.testing.assert_close(relevance.contributions.total(), relevance.explained, rtol=0, atol=1e-9)
+    attention = found[TARGET].contributions.attention.sum((1, 2)) + found[TARGET].contributions.initial
+    torch.testing.assert_close(attention, found[TARGET].tokens.sum(-1), rtol=0, atol=1e-9)
+
+
+def test_explained_is_what_the_other_methods_explain(pre_norm):
+    batch = Batch.collate(ragged_rows(pre_norm), 0)
+    other = core_attribute("lrp", pre_norm, batch)
+    torch.testing.assert_close(alti_logit(pre_norm, batch).explained, other.explained, rtol=0, atol=1e-12)
+
+
+def test_contrastive_is_target_minus_foil(pre_norm):
+    batch = Batch.collate(ragged_rows(pre_norm), 0)
+    found = explain_many(pre_norm, batch, [CONTRASTIVE, TARGET])
+    foil = alti_logit(pre_norm, Batch(batch.input_ids, batch.attention_mask, batch.position, batch.foil_ids))
+    torch.testing.assert_close(found[CONTRASTIVE].tokens, found[TARGET].tokens - foil.tokens, rtol=0, atol=1e-12)
+
+
+def test_without_foils_the_target_is_explained_and_contrastive_is_an_error(pre_norm):
+    batch = Batch.collate([row | {"foil_id": None} for row in ragged_rows(pre_norm)], 0)
+    assert alti_logit(pre_norm, batch).logit_foil is None
+    with pytest.raises(UserError, match="needs foil_ids"):
+        explain_many(pre_norm, batch, [CONTRASTIVE])
+
+
+def test_the_other_norm_order_names_the_method_to_use():
+    causal, masked = tiny_model("gpt2"), tiny_model("bert")
+    with pytest.raises(UnsupportedMethod, match="use alti_logit"):
+        METHODS["alti"](causal, Batch.collate(ragged_rows(causal), 0))
+    with pytest.raises(UnsupportedMethod, match=r"use alti$"):
+        METHODS["alti_logit"](masked, Batch.collate(ragged_rows(masked), 0))
+
+
+def test_forward_is_bit_identical_afterwards(view):
+    batch = Batch.collate(ragged_rows(view), 0)
+    hidden = view.hidden(batch)
+    METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"](view, batch)
+    assert torch.equal(view.hidden(batch), hidden)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in view.model.modules())
+
+
+def test_small_budget_gives_the_same_numbers_in_more_groups(view):
+    method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
+    batch = Batch.collate(ragged_rows(view, lengths=(7, 6, 10, 9)), 0)
+    geometry = Geometry.of(view)
+    roomy = method(view, batch)
+    tight = method(view, batch, byte_budget=roomy.plans[0].bytes // 3)
+    assert len(tight.plans) > len(roomy.plans) == 1
+    assert all(plan.bytes <= plan.byte_budget for plan in tight.plans)
+    torch.testing.assert_close(tight.tokens, roomy.tokens, rtol=0, atol=1e-12)
+    assert geometry.chunk(1, 10) == geometry.chunk(1, 10)
+
+
+def test_a_budget_too_small_for_one_sample_states_the_bytes_needed(view):
+    method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
+    batch = Batch.collate(ragged_rows(view), 0)
+    with pytest.raises(UserError, match=r"needs (\d+) bytes for one sample of 10 tokens") as error:
+        method(view, batch, byte_budget=1000)
+    needed = int(str(error.value).split()[2])
+    assert len(method(view, batch, byte_budget=needed).plans) == 3
+
+
+def test_out_of_memory_halves_the_group_then_the_chunk(view, monkeypatch, caplog):
+    method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
+    batch = Batch.collate(ragged_rows(view, lengths=(8, 7, 10, 9)), 0)
+    whole = method(view, batch)
+    compute = alti.methods._compute
+
+    def scarce(view, batch, explanations, plan):
+        if len(batch) > 1 or plan.chunk.vectors > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return compute(view, batch, explanations, plan)
+
+    monkeypatch.setattr(alti.methods, "_compute", scarce)
+    found = method(view, batch)
+    assert [plan.batch for plan in found.plans] == [1, 1, 1, 1]
+    assert all(plan.chunk.vectors <= 10 for plan in found.plans)
+    torch.testing.assert_close(found.tokens, whole.tokens, rtol=0, atol=1e-12)
+    assert "out of memory" in caplog.text
+
+
+def test_out_of_memory_at_the_smallest_chunk_is_raised(view, monkeypatch):
+    def never(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(alti.methods, "_compute", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"](view, Batch.collate(ragged_rows(view), 0))
+
+
+def test_half_precision_is_close_to_float32(view):
+    method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
+    rows = ragged_rows(view)
+    exact = method(tiny_model(view.family.name, "float32"), Batch.collate(rows, 0))
+    half = method(tiny_model(view.family.name, "bfloat16"), Batch.collate(rows, 0))
+    assert half.tokens.dtype == torch.float32
+    assert (half.tokens - exact.tokens).norm() < 0.05 * exact.tokens.norm()
