@@ -26,7 +26,7 @@ from jobs.config import PruneConfig, RunConfig
 from jobs.inputs import read_unit
 from jobs.manifests import versions
 from jobs.plan import ModelPlan, make_plan, state
-from jobs.pools import cluster_slots, connect, share_of, uses_gpu
+from jobs.pools import cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.progress import Progress
 from jobs.pruner import Pruner, PruningUnit
 from jobs.stage import StageSummary
@@ -198,9 +198,7 @@ def _reports(config: RunConfig, store: Store, first: CurveSet, blocks: list[pa.T
             label_selector=dict(share.labels) or None,
         )
     )
-    dataset.set_name(f"prune-{model.config.name}")
-    dataset.context.enable_progress_bars = False
-    dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
+    prepare_dataset(dataset, f"prune-{model.config.name}", config)
     yield from dataset.iter_rows()
 
 

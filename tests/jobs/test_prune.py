@@ -1,0 +1,207 @@
+"""Pruning on a real local Ray: every curve is drawn once, from the heads of its key, on the same samples."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import jobs.prune as stage
+from evaluation.schema import HEADS, PRUNING
+from evaluation.scoring.pruning import Sweep
+from jobs.inputs import read_unit
+from jobs.models import resolve
+from jobs.plan import make_plan
+from jobs.prune import prune
+from jobs.pruner import Pruner, PruningUnit, accuracy_that_fits
+from jobs.store import Cell
+from lrp_core import POOLINGS, load_model
+from tests.jobs.small import config_of, prepared, rows_of, save_model
+
+ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
+SETTINGS = {"orders": ["least_first", "most_first"], "random_runs": 2}
+HEADS_OF_MODEL = 2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+
+
+def run_of(root, model, **changes):
+    config = config_of(root, model, heads={"sva": None}, **{"prune": SETTINGS, **changes})
+    return config, prepared(config, ROWS)
+
+
+def write_heads(config, store, seed=0):
+    """Complete heads cells with random relevance, as the plan wants them."""
+    for planned in make_plan(config, store).cells():
+        if planned.cell.product == "heads":
+            write_cell(store, planned.cell, seed)
+
+
+def write_cell(store, cell: Cell, seed=0):
+    draw = np.random.default_rng(seed)
+    rows = [
+        {
+            "sample_id": row["sample_id"],
+            "explanation": explanation,
+            "pooling": pooling,
+            "relevance": draw.normal(size=HEADS_OF_MODEL).astype(np.float32),
+        }
+        for row in ROWS
+        for explanation in ("contrastive", "target")
+        for pooling in POOLINGS
+    ]
+    store.write_shard(f"{store.cell(cell)}/part.parquet", pa.Table.from_pylist(rows, schema=HEADS), HEADS)
+    store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": ["part.parquet"]})
+
+
+def points(store):
+    return store.read(store.pruning("gpt2", "sva", "float32"), PRUNING).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, model, local_ray):
+    config, store = run_of(tmp_path_factory.mktemp("root"), model)
+    write_heads(config, store)
+    assert prune(config, store).failures == ()
+    return config, store
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """The stage with a worker in this process instead of a pool."""
+
+    def reports(config, store, first, blocks):
+        pruner = Pruner(store, first.model.resolved, first.heads.dtype, config.seed, config.max_attempts)
+        for block in blocks:
+            yield from pruner(read_unit(block, store)).to_pylist()
+
+    monkeypatch.setattr(stage, "_reports", reports)
+
+
+@pytest.mark.ray
+def test_every_curve_is_drawn_once_on_the_samples_with_a_foil(finished):
+    _, store = finished
+    rows = points(store)
+    per_curve = Counter((row["method"], row["pooling"], row["order"], row["seed"]) for row in rows)
+    ranked = {
+        (method, pooling, order, None)
+        for method in ("attnlrp", "gradient_x_input")
+        for pooling in POOLINGS
+        for order in SETTINGS["orders"]
+    }
+    assert per_curve == dict.fromkeys(ranked | {("random", "none", "random", seed) for seed in (0, 1)}, 3)
+    assert {row["n"] for row in rows} == {11}
+    assert all(len(row["pruned_heads"]) == min(row["step"], 1) for row in rows)
+    assert len({row["accuracy"] for row in rows if row["step"] == 0}) == 1
+
+
+@pytest.mark.ray
+def test_curves_agree_with_a_sweep_of_their_order(finished, model):
+    _, store = finished
+    rows = [row for row in points(store) if row["method"] == "attnlrp" and row["pooling"] == "none"]
+    relevance = np.array(
+        [
+            row["relevance"]
+            for cell in store.files("heads/model=gpt2/task=sva/dtype=float32/method=attnlrp")
+            for row in store.read(cell, HEADS).to_pylist()
+            if row["explanation"] == "contrastive" and row["pooling"] == "none"
+        ]
+    )
+    least = [head for row in rows if row["order"] == "least_first" for head in row["pruned_heads"]]
+    assert least == np.argsort(relevance.mean(axis=0)).tolist()
+    most = [head for row in rows if row["order"] == "most_first" for head in row["pruned_heads"]]
+    assert most == least[::-1]
+    for order in SETTINGS["orders"]:
+        accuracy = [row["accuracy"] for row in rows if row["order"] == order]
+        (area,) = {row["area"] for row in rows if row["order"] == order}
+        assert area == pytest.approx(np.trapezoid(accuracy, [0, 0.5, 1]))
+
+
+@pytest.mark.ray
+def test_a_second_run_draws_nothing(finished, monkeypatch):
+    config, store = finished
+    monkeypatch.setattr(stage, "connect", lambda config: pytest.fail("started Ray"))
+    summary = prune(config, store)
+    assert (summary.computed, summary.skipped) == (0, 3)
+
+
+def test_an_interrupted_run_draws_only_what_is_missing(tmp_path, model, inline, monkeypatch):
+    config, store = run_of(tmp_path, model)
+    write_heads(config, store)
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # one curve a unit
+    prune(config, store)
+    whole, folder = points(store), store.pruning("gpt2", "sva", "float32")
+    times = {path: store.modified_s(path) for path in store.files(folder)}
+    assert len(times) == 2 * 6 + 2
+    lost = next(path for path in times if "/attnlrp-" in path)
+    store.delete(lost)
+    store.delete("manifest/pruning.gpt2.sva.float32.attnlrp.json")
+    summary = prune(config, store)
+    assert (summary.computed, summary.skipped) == (1, 2)
+    assert points(store) == whole
+    assert [path for path in times if store.modified_s(path) != times[path]] == [lost]
+
+
+def test_curves_of_new_heads_replace_the_old_ones(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_heads(config, store)
+    prune(config, store)
+    before = points(store)
+    other = config.model_copy(update={"prune": config.prune.model_copy(update={"orders": ("least_first",)})})
+    assert prune(other, store).computed == 2
+    after = points(store)
+    assert [row for row in after if row["method"] == "random"] == [row for row in before if row["method"] == "random"]
+    assert after == [row for row in before if row["order"] != "most_first"]
+    assert prune(config, store).computed == 2
+    assert points(store) == before
+
+
+def test_curves_wait_for_their_heads_and_say_so(tmp_path, model):
+    config, store = run_of(tmp_path, model)
+    summary = prune(config, store)
+    assert not summary.complete
+    assert summary.failures[0] == "heads gpt2/sva/float32/attnlrp is not complete: run `closelook attribute`"
+    assert store.files("pruning", recursive=True) == []
+
+
+@pytest.fixture
+def sweep(model):
+    curves = stage.random_curves(HEADS_OF_MODEL, runs=3, seed=0)
+    return Sweep(load_model(str(model)), curves)
+
+
+def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
+    rows, run, budgets = ROWS[:2], sweep.accuracy, []
+
+    def scarce(rows, token_budget):
+        budgets.append(token_budget)
+        if token_budget > 20:
+            raise torch.OutOfMemoryError("no")
+        return run(rows, token_budget)
+
+    monkeypatch.setattr(sweep, "accuracy", scarce)
+    accuracy, splits = accuracy_that_fits(sweep, rows, 64)
+    assert budgets == [64, 32, 16]
+    assert splits == 2
+    np.testing.assert_array_equal(accuracy, run(rows, 64))
+
+
+def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
+    config, store = run_of(tmp_path, model)
+    unit = PruningUnit("pruning.a.000", "pruning/a.parquet", tuple(sweep.curves), 1, 64)
+    columns = ["sample_id", "input_ids", "position", "target_id", "foil_id"]
+    block = pa.table({"task": [unit.to_json()], **{name: [[row[name] for row in ROWS[:2]]] for name in columns}})
+    pruner = Pruner(store, resolve(config.models[0]), "float32", seed=0, max_attempts=2)
+    kill = pytest.MonkeyPatch()
+    kill.setattr(store, "write_shard", lambda *_: (_ for _ in ()).throw(SystemExit))  # as if the process had ended
+    for _ in range(3):
+        with pytest.raises(SystemExit):
+            pruner(block)
+    kill.undo()
+    (report,) = pruner(block).to_pylist()
+    assert report["error"].startswith("pruning.a.000: RuntimeError: it ended 2 workers; lower the model's token_budget")
+    assert not store.exists(unit.path)
