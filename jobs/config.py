@@ -112,8 +112,9 @@ class PruneConfig(_Frozen):
 class ReportConfig(_Frozen):
     """What the report shows beyond its tables."""
 
-    samples: int = Field(default=3, ge=0)  # heatmaps per task
+    samples: int = Field(default=12, ge=0)  # heatmaps per task
     resamples: int = Field(default=1000, ge=0)  # of the bootstrap
+    close_look: bool = False  # the paper's numbers in Markdown and LaTeX too; pages and CSV always have them
 
 
 class RayConfig(_Frozen):

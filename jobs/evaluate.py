@@ -28,7 +28,7 @@ from evaluation.scoring.samples import (
 )
 from jobs.config import RunConfig
 from jobs.plan import Plan, make_plan, state
-from jobs.pools import cluster
+from jobs.pools import connect
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store, StoreError
 
@@ -135,11 +135,11 @@ def _run(config: RunConfig, store: Store, jobs: list[Job]) -> list[Outcome]:
     parts = _parts(jobs)
     if len(parts) == 1:
         return score_cells(store, parts[0])
-    with cluster(config):
-        import ray
+    connect(config)
+    import ray
 
-        task = ray.remote(num_cpus=1)(score_cells)
-        outcomes = ray.get([task.remote(store, part) for part in parts])
+    task = ray.remote(num_cpus=1)(score_cells)
+    outcomes = ray.get([task.remote(store, part) for part in parts])
     return [outcome for part in outcomes for outcome in part]
 
 

@@ -1,0 +1,114 @@
+"""Tables of what things cost: area under pruning curves, measured passes, and table 8 from the benchmark of lrp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evaluation.report.figures import ORDERS, POOLINGS, Curve
+from evaluation.report.results import close_look, label
+from evaluation.report.table import UNDEFINED, Cell, Column, Row, Table
+from evaluation.scoring.runtime import Cost, Pass
+
+_MIB = 1 << 20
+
+
+def areas(curves: Sequence[Curve]) -> Table:
+    """Area under each pruning curve: the mean accuracy over the share of heads removed."""
+    methods = list(dict.fromkeys(curve.method for curve in curves))
+    poolings = [p for p in POOLINGS if any(curve.pooling == p and curve.order != "random" for curve in curves)]
+    orders = [order for order in ORDERS if any(curve.order == order for curve in curves)]
+    found = {(c.task, c.model, c.method, c.order, c.pooling): _area(c) for c in curves}
+    rows = []
+    for task, model in dict.fromkeys((curve.task, curve.model) for curve in curves):
+        for method in methods:
+            cells = []
+            for order in orders:
+                for pooling in poolings:
+                    place = (task, model, method, *(("random", "none") if method == "random" else (order, pooling)))
+                    cells.append(Cell(found[place]) if place in found else Cell(state=UNDEFINED))
+            rows.append(Row(task, (model, label(method)), tuple(cells)))
+    return Table(
+        "pruning_area",
+        "Area under the pruning curves",
+        "Mean accuracy over the share of heads removed, percent: higher is better where the least relevant heads go "
+        "first, lower where the most relevant do. Random is the mean over orders.",
+        ("model", "method"),
+        tuple(Column(ORDERS[order], POOLINGS[pooling]) for order in orders for pooling in poolings),
+        tuple(rows),
+    )
+
+
+def cost_table(costs: Mapping[Pass, Cost]) -> Table:
+    """Every measured pass: milliseconds a sample, tokens a second, peak memory."""
+    rows = []
+    for key, cost in costs.items():
+        low, median, high = (1000 * seconds for seconds in cost.sample_s)
+        peak = Cell(state=UNDEFINED) if cost.peak_bytes is None else Cell(cost.peak_bytes / _MIB)
+        names = (key.model, key.method, key.stage, key.device, f"≤ {key.length}")
+        cells = (Cell(median, n=cost.batches), Cell(low), Cell(high), Cell(cost.tokens_per_s), peak, Cell(cost.batches))
+        rows.append(Row(key.task, names, cells))
+    return Table(
+        "runtime",
+        "Measured passes",
+        "Medians and quartiles over the batches of a run, by the padded length of the batch. One pass serves several "
+        "methods and explanations: gradients is one forward and the backward passes of all of them.",
+        ("model", "pass", "stage", "device", "tokens"),
+        (
+            Column("ms per sample", "median", digits=2),
+            Column("ms per sample", "first quartile", digits=2),
+            Column("ms per sample", "third quartile", digits=2),
+            Column("", "tokens/s", digits=0),
+            Column("", "peak MiB", digits=0),
+            Column("", "batches", digits=0),
+        ),
+        tuple(rows),
+    )
+
+
+def explicit_against_modified(benches: Sequence[Mapping[str, Any]]) -> Table:
+    """Table 8 from results of `closelook bench lrp`: median milliseconds of backward and aggregation, one sample.
+
+    Every bench row of the protocol names its `model`, `method` and `median_s`; `speedup` stands in the ratios.
+    """
+    methods = ("gradient_x_input", "attnlrp_explicit", "attnlrp")
+    rows = []
+    for bench in benches:
+        measured: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for row in bench["rows"]:
+            if row.get("protocol") == "table8":
+                measured.setdefault(row["model"], {})[row["method"]] = row
+        for model, by_method in measured.items():
+            cells = [
+                Cell(1000 * by_method[m]["median_s"]) if m in by_method else Cell(state=UNDEFINED) for m in methods
+            ]
+            speedup = by_method.get("attnlrp", {}).get("speedup")
+            cells.append(Cell(state=UNDEFINED) if speedup is None else Cell(speedup))
+            rows.append(Row("ours", (model, bench["device"]), tuple(cells)))
+    rows += _published_runtimes()
+    return Table(
+        "table8",
+        "Table 8. Runtime of AttnLRP, explicit and by modified gradients",
+        "Median milliseconds of the backward pass and aggregation of one sample, single precision, first samples of "
+        "sva; the speedup is the median of per-sample ratios. Ours come from `closelook bench lrp`"
+        + ("." if len(rows) > len(_published_runtimes()) else ", which was not run for this store."),
+        ("model", "device"),
+        (*(Column("", label(method), digits=1) for method in methods), Column("", "speedup", digits=2, unit="×")),
+        tuple(rows),
+    )
+
+
+def _published_runtimes() -> list[Row]:
+    numbers = {key[1:]: value for key, value in close_look().items() if key[0] == "8"}
+    places = dict.fromkeys((model, gpu) for gpu, _, model, _, _ in numbers)
+    columns = (("gradient_x_input", "ms"), ("attnlrp_explicit", "ms"), ("attnlrp", "ms"), ("attnlrp", "speedup"))
+    return [
+        Row("Close Look", place, tuple(Cell(numbers[place[1], "sva", place[0], *column]) for column in columns))
+        for place in places
+    ]
+
+
+def _area(curve: Curve) -> float:
+    return float(np.trapezoid(curve.accuracy, curve.removed / curve.removed[-1]))

@@ -1,0 +1,115 @@
+"""Tokens coloured by relevance: one scale and one palette for the terminal and for HTML pages.
+
+Colours diverge from zero, orange towards the explained logit and blue against it, a pair that readers with
+any colour vision can tell apart. Special tokens are dimmed and do not set the scale; evidence is underlined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from rich.style import Style
+from rich.text import Text
+
+POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black on any of them is legible
+_FAINT = 0.04  # below this share of the scale nothing is painted
+
+
+def scale(values: Sequence[float], special: Sequence[bool]) -> float:
+    """The largest magnitude over ordinary tokens (over all if those are zero); 1 where everything is zero."""
+    ordinary = [abs(value) for value, dim in zip(values, special, strict=True) if not dim and math.isfinite(value)]
+    return max(ordinary, default=0) or max((abs(value) for value in values if math.isfinite(value)), default=0) or 1.0
+
+
+def colour(share: float) -> str:
+    """#rrggbb of a value as a share of the scale, in [-1, 1]."""
+    share = max(-1.0, min(1.0, share))
+    end = POSITIVE if share > 0 else NEGATIVE
+    return "#" + "".join(f"{round(z + (e - z) * abs(share)):02x}" for z, e in zip(ZERO, end, strict=True))
+
+
+def terminal(
+    tokens: Sequence[str],
+    values: Sequence[float],
+    evidence: Sequence[bool] | None = None,
+    special: Sequence[bool] | None = None,
+) -> Text:
+    """One line for rich. Tokens that start a word hold their leading space; no marks mean none."""
+    evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
+    unit = scale(values, special)
+    line = Text()
+    for token, value, marked, dim in zip(tokens, values, evidence, special, strict=True):
+        word = token.lstrip(" ")
+        line.append(" " * (len(token) - len(word)))
+        painted = not dim and abs(value) / unit >= _FAINT
+        style = Style(
+            color="black" if painted else None,
+            bgcolor=colour(value / unit) if painted else None,
+            underline=marked or None,
+            dim=dim or None,
+        )
+        line.append(word.replace("\n", "⏎"), style)
+    return line
+
+
+class Line(NamedTuple):
+    """One line of a heatmap page: a method's relevance of every token, for one explanation (none: the only one)."""
+
+    label: str
+    values: Sequence[float]
+    explanation: str = "none"
+
+
+def data(
+    tokens: Sequence[str],
+    lines: Sequence[Line],
+    evidence: Sequence[bool] | None = None,
+    special: Sequence[bool] | None = None,
+    **facts: Any,
+) -> dict[str, Any]:
+    """What `heatmap.js` draws: the tokens once, and for each line its values (4 digits) and scale.
+
+    `facts` stand above: text, slot, target, foil, task, model, correct, margin, attractors, sample_id.
+    """
+    evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
+    rows = [
+        {
+            "label": line.label,
+            "explanation": line.explanation,
+            "scale": scale(line.values, special),
+            "values": [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in line.values],
+            **({"hit": int(evidence[_top(line.values, special)])} if any(evidence) else {}),
+        }
+        for line in lines
+    ]
+    unknown = dict.fromkeys(("task", "model", "foil", "attractors", "margin", "position", "sample_id"), None)
+    known = {"text": "", "slot": 0, "target": "", "correct": True, "disagreement": disagreement(lines, special)}
+    marks = {"evidence": [int(mark) for mark in evidence], "special": [int(mark) for mark in special]}
+    return {"tokens": list(tokens), "rows": rows, **marks, **unknown, **known, **facts}
+
+
+def disagreement(lines: Sequence[Line], special: Sequence[bool]) -> float:
+    """Share of pairs of methods whose largest relevance is on different ordinary tokens; one line a method counts."""
+    tops = list({line.label: _top(line.values, special) for line in reversed(lines)}.values())
+    pairs = list(combinations(tops, 2))
+    return sum(a != b for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text of each token; one that starts a word holds its leading space, whatever the tokenizer's own notation."""
+    texts = [tokenizer.decode([token]) for token in ids]
+    for at in range(1, len(ids)):
+        together = tokenizer.decode(list(ids[at - 1 : at + 1]))
+        before = tokenizer.decode([ids[at - 1]])
+        if together.startswith(before):  # not so inside a character that spans tokens
+            texts[at] = together[len(before) :]
+    return texts
+
+
+def _top(values: Sequence[float], special: Sequence[bool]) -> int:
+    """Where the largest relevance of ordinary tokens is."""
+    ordinary = [at for at, dim in enumerate(special) if not dim] or range(len(values))
+    return max(ordinary, key=lambda at: values[at])

@@ -1,0 +1,198 @@
+"""The static site: pages that hold everything they need and work from file:// without a network.
+
+Every string is escaped by the templates, JSON islands cannot end their script element, sample text reaches the page
+through textContent alone, and a content policy admits no script but the page's own and no request at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from evaluation.report import heatmap
+from evaluation.report.render import comma_separated, latex, markdown, number, spans, why
+from evaluation.report.results import Results, label
+from evaluation.report.table import Column, Table
+from evaluation.report.tables import BASELINE
+from evaluation.scoring.statistics import stars
+
+TEMPLATES = Path(__file__).with_name("templates")
+PAGES = {
+    "index.html": "Overview",
+    "tables.html": "Tables",
+    "curves.html": "Pruning and runtime",
+    "samples.html": "Samples",
+}
+SCRIPTS = ("heatmap.js", "site.js", "samples.js")
+_DOTS = 9  # colours of models in style.css
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What produced the numbers; on every page."""
+
+    run: str
+    config: str  # as YAML
+    versions: Mapping[str, str]  # `closelook` among them
+    data: Sequence[tuple[str, str]] = ()  # (what, hash)
+    models: Sequence[tuple[str, str]] = ()  # (name, identity)
+
+    @property
+    def config_hash(self) -> str:
+        return hashlib.sha256(self.config.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot as SVG."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    width: int  # pixels
+
+    @property
+    def uri(self) -> str:
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One half of the page of curves; `how` tells what to run when there is nothing to show."""
+
+    title: str
+    how: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that the pages show."""
+
+    provenance: Provenance
+    results: Results
+    tables: Sequence[Table]  # the first two are the overview and the overview beside random
+    parts: Sequence[Part] = ()
+    samples: Sequence[Mapping[str, Any]] = ()  # of heatmap.data
+    summary: str = ""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def files(self, close_look: bool = False) -> dict[str, str]:
+        """Every file of the site by its name. `close_look` adds the paper's numbers to Markdown and LaTeX."""
+        wide, long = self.tables[:2]
+        shown: dict[str, Any] = {"tables": self.tables, "published": bool(self.results.published)}
+        pages: dict[str, dict[str, Any]] = {
+            "index.html": shown | self._overview(wide, long),
+            "tables.html": shown | {"tables": [table for table in self.tables if table is not long]},
+            "curves.html": {"parts": self.parts},
+            "samples.html": {"samples": island(self.samples), "lead": self._lead()},
+        }
+        files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
+        for table in [*self.tables, *(table for part in self.parts for table in part.tables)]:
+            files[f"tables/{table.name}.md"] = markdown(table, close_look)
+            files[f"tables/{table.name}.tex"] = latex(table, close_look)
+            files[f"tables/{table.name}.csv"] = comma_separated(table)
+        files |= {f"figures/{figure.name}.svg": figure.svg for part in self.parts for figure in part.figures}
+        files["report.md"] = "\n".join(
+            [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes), ""]
+        ) + ("\n".join(markdown(table, close_look) for table in self.tables))
+        return files
+
+    def _page(self, name: str, title: str, **values: Any) -> str:
+        return _render(name, title=title, page=name, pages=list(PAGES.items()), provenance=self.provenance, **values)
+
+    def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
+        methods = list(dict.fromkeys(row.labels[1] for row in long.rows))
+        return {
+            "wide": wide,
+            "long": long,
+            "summary": self.summary,
+            "notes": self.notes,
+            "tasks": list(self.results.tasks),
+            "models": list(self.results.models),
+            "methods": methods,
+            "panels": [_panel(self.results, long, task, methods) for task in self.results.tasks],
+        }
+
+    def _lead(self) -> str:
+        return (
+            f"{len({entry['sample_id'] for entry in self.samples})} samples as the models read them. Colour is a "
+            "token's share of the largest relevance; all lines of a sample show the same tokens."
+        )
+
+
+def explain_page(entry: Mapping[str, Any], title: str, provenance: Provenance) -> str:
+    """One explained text (of :func:`heatmap.data`) as a page of its own, for `closelook explain --html`."""
+    return _render("explain.html", title=title, page="", pages=[], provenance=provenance, samples=island([entry]))
+
+
+def island(data: Any) -> Markup:
+    """`data` as JSON that can stand inside a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026"))
+
+
+def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
+    """Dots of the first metric, a row a method; the baseline is the mean over models."""
+    rows, base = [], []
+    for method in methods:
+        dots = []
+        for row in long.rows:
+            cell = row.cells[0]
+            if (row.section, row.labels[1]) != (task, method) or cell.value is None:
+                continue
+            model = row.labels[0]
+            if method == label(BASELINE):
+                base.append(cell.value)
+            title = f"{model}, {method}: {number(cell.value, 1)} %"
+            dots.append(
+                {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title}
+                | {"model": results.models.index(model) % _DOTS}
+            )
+        rows.append({"label": method, "dots": dots})
+    return {"task": task, "rows": rows, "baseline": round(sum(base) / len(base), 2) if base else None}
+
+
+def _render(name: str, **values: Any) -> str:
+    script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    palette = {"--pos": heatmap.POSITIVE, "--neg": heatmap.NEGATIVE}
+    colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items())
+    style = Markup(":root{" + colours + "}\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8"))
+    return (
+        _environment().get_template(name).render(script=script, script_hash=f"sha256-{digest}", style=style, **values)
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": lambda value, column: number(value, column.digits, column.signed),
+        "signed": lambda value, column: number(value, column.digits, signed=True),
+        "stars": stars,
+        "why": why,
+        "spans": lambda columns, name: spans(columns, lambda column: _same(column, name)),
+    }
+    return environment
+
+
+def _same(column: Column, name: str) -> Any:
+    return getattr(column, name)

@@ -1,0 +1,120 @@
+"""What a report is made from: scores by variant, states of planned cells, comparisons, and Close Look's numbers."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from evaluation.report.table import UNDEFINED
+from evaluation.scoring.statistics import Comparison
+
+LABELS = {
+    "alti_logit": "ALTI-Logit",
+    "alti": "ALTI",
+    "attnlrp": "AttnLRP",
+    "attnlrp_explicit": "AttnLRP explicit",
+    "lrp": "LRP",
+    "gradient_l2": "Gradient l2",
+    "gradient_l1": "Gradient l1",
+    "gradient_x_input": "Gradient×Input",
+    "attention_rollout": "AttnRollout",
+    "random": "Random",
+}
+#: Columns in the order of Close Look's tables, then ours. ALTI stands in for ALTI-Logit where that is not defined.
+COLUMNS = (("alti_logit", "alti"), *((name,) for name in LABELS if name not in ("alti_logit", "alti")))
+
+
+def label(method: str) -> str:
+    return LABELS.get(method, method)
+
+
+class Place(NamedTuple):
+    """A cell of the store, without its product."""
+
+    model: str
+    task: str
+    dtype: str
+    method: str
+
+
+class Variant(NamedTuple):
+    explanation: str
+    embedding: str
+    tokens: str
+    scope: str
+
+
+class Score(NamedTuple):
+    value: float | None  # percent; None without correct samples
+    n: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything the tables show. Cells that are not in `states` are not defined, as ALTI-Logit on BERT."""
+
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    dtypes: Mapping[tuple[str, str], tuple[str, ...]]  # (model, task) -> precisions, the first is shown by default
+    states: Mapping[Place, str]
+    scores: Mapping[tuple[Place, Variant, str], Score]  # the last is the metric
+    comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)  # (model, task, dtype)
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, task) -> the model in Close Look
+
+    def state(self, place: Place) -> str:
+        return self.states.get(place, UNDEFINED)
+
+    @cached_property
+    def defaults(self) -> Mapping[Place, Variant]:
+        """Contrastive, full embeddings, no special tokens, context only where there is one (Close Look 5.1)."""
+        found: dict[Place, Variant] = {}
+        for place, variant, metric in self.scores:
+            if metric != "accuracy" and (place not in found or _rank(variant) < _rank(found[place])):
+                found[place] = variant
+        return found
+
+    def score(self, place: Place, metric: str, **changes: str) -> Score | None:
+        """Of the default variant with `changes`; None when the cell has no such variant."""
+        if place not in self.defaults:
+            return None
+        return self.scores.get((place, self.defaults[place]._replace(**changes), metric))
+
+    def offers(self, method: str, changes: Mapping[str, str]) -> bool:
+        """Whether any cell of this method has its default variant with `changes`."""
+        return any(
+            (place, variant._replace(**changes), "pg") in self.scores
+            for place, variant in self.defaults.items()
+            if place.method == method
+        )
+
+    def reference(self, table: str, side: str, place: Place, metric: str) -> float | None:
+        """Close Look's number for this cell, None where it has none or the model is not the same."""
+        model = self.published.get((place.model, place.task))
+        return None if model is None else close_look().get((table, side, place.task, model, place.method, metric))
+
+    def accuracy(self, model: str, task: str, dtype: str) -> Score | None:
+        """The share of samples the model predicts correctly: the same whatever method wrote it down."""
+        for method in self.methods:
+            if (found := self.scores.get((Place(model, task, dtype, method), ACCURACY, "accuracy"))) is not None:
+                return found
+        return None
+
+
+ACCURACY = Variant("none", "none", "all", "full")
+_ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_special", "all"), ("context", "full"))
+
+
+def _rank(variant: Variant) -> list[int]:
+    return [order.index(part) for order, part in zip(_ORDER, variant, strict=True)]
+
+
+@cache
+def close_look() -> Mapping[tuple[str, str, str, str, str, str], float]:
+    """Close Look's tables: (table, side, task, model, method, metric) -> number; `side` is left, right or a GPU."""
+    with open(Path(__file__).with_name("close_look.csv"), encoding="utf-8", newline="") as file:
+        return {tuple(row[:6]): float(row[6]) for row in list(csv.reader(file))[1:]}  # type: ignore[misc]

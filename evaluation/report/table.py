@@ -1,0 +1,71 @@
+"""A table as data: what every cell holds, or why it holds nothing. How it looks is in `render.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number, or why there is none (`state`). `reference` is Close Look's number for the same cell."""
+
+    value: float | None = None
+    state: str = DONE
+    n: int | None = None
+    low: float | None = None  # 95 % interval
+    high: float | None = None
+    p: float | None = None  # of a difference
+    mark: str = ""  # best | second
+    reference: float | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus Close Look's."""
+        return None if self.value is None or self.reference is None else self.value - self.reference
+
+
+@dataclass(frozen=True)
+class Column:
+    """`group` spans neighbouring columns (a method), `label` is a metric, `side` one half of a pair."""
+
+    group: str
+    label: str
+    side: str = ""
+    signed: bool = False  # a difference: printed with its sign
+    digits: int = 1
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    section: str  # the task
+    labels: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """`heads` name the row labels. Every row has a cell for every column."""
+
+    name: str
+    title: str
+    caption: str
+    heads: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+def mark(cells: Sequence[Cell], digits: int, second: bool = True) -> list[Cell]:
+    """`cells` of one metric with the best marked and the second best, as they are printed: equal digits are ties."""
+    shown = [None if cell.value is None else round(cell.value, digits) for cell in cells]
+    ranked = sorted({value for value in shown if value is not None}, reverse=True)
+    if len(ranked) < 2:
+        return list(cells)
+    marks = {ranked[0]: "best"} | ({ranked[1]: "second"} if second else {})
+    return [
+        cell if value is None else replace(cell, mark=marks.get(value, ""))
+        for cell, value in zip(cells, shown, strict=True)
+    ]

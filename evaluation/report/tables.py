@@ -1,0 +1,241 @@
+"""Tables 1 to 7 and 9 of Close Look, from results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from evaluation.report.results import COLUMNS, Place, Results, Score, label
+from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
+from evaluation.scoring.metrics import METRICS
+
+BASELINE = "random"
+Group = tuple[str, ...]  # methods that share a column
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A table that holds two settings of table 1 side by side."""
+
+    number: str
+    title: str
+    sides: tuple[str, str]
+    left: Mapping[str, str] = field(default_factory=dict)  # what differs from the default variant
+    right: Mapping[str, str] = field(default_factory=dict)
+    methods: Group | None = None  # all if None
+    precisions: bool = False  # the sides are precisions, not variants
+    note: str = ""
+
+
+PAIRS = (
+    Pair(
+        "2",
+        "Contrastive against target explanations",
+        ("contrastive", "target"),
+        {"explanation": "contrastive"},
+        {"explanation": "target"},
+    ),
+    Pair("3", "Special tokens", ("without", "with special"), {"tokens": "non_special"}, {"tokens": "all"}),
+    Pair("4", "Context only against full question", ("context", "full"), {"scope": "context"}, {"scope": "full"}),
+    Pair("5", "Precision", ("default", "float64"), precisions=True),
+    Pair(
+        "6",
+        "Full against partial embeddings",
+        ("full", "partial"),
+        {"embedding": "full"},
+        {"embedding": "partial"},
+        methods=("attnlrp", "lrp", "gradient_x_input"),
+        note=" Close Look prints it twice, as tables 6 and 7.",
+    ),
+)
+
+
+def score_tables(results: Results) -> list[Table]:
+    """All tables that are made of scores, in the paper's order."""
+    pairs = [pair_table(results, pair) for pair in PAIRS]
+    return [overview(results), beside_random(results), *pairs, accuracies(results)]
+
+
+def overview(results: Results) -> Table:
+    """Table 1: every method in its default setting."""
+    metrics = ("pg", "mrr", "rma", "pta")
+    groups = _groups(results)
+    rows = []
+    for task, model in _places(results):
+        places = [_defined(results, group, model, task, results.dtypes[model, task][0]) for group in groups]
+        by_metric = [mark([_cell(results, place, m, "1", "left") for place in places], digits=1) for m in metrics]
+        rows.append(Row(task, (model,), tuple(cell for cells in zip(*by_metric, strict=True) for cell in cells)))
+    return Table(
+        "table1",
+        "Table 1. Overview",
+        "Contrastive explanations, full embeddings, no special tokens, on qa the context only. "
+        "Percent, over correctly predicted samples. The best of a row is bold, the second underlined.",
+        ("model",),
+        tuple(Column(_name(group), METRICS[metric].label) for group in groups for metric in metrics),
+        tuple(rows),
+    )
+
+
+def beside_random(results: Results) -> Table:
+    """Table 1 with a method a row, every metric, its interval, and its difference from random relevance."""
+    rows = []
+    for task, model in _places(results):
+        for method in _methods(results):
+            place = Place(model, task, results.dtypes[model, task][0], method)
+            if results.state(place) != UNDEFINED:
+                cells = [(_interval(results, place, m), _over_baseline(results, place, m)) for m in METRICS]
+                rows.append(Row(task, (model, label(method)), tuple(cell for pair in cells for cell in pair)))
+    sides = (("%", False), (f"Δ {label(BASELINE)}", True))
+    return Table(
+        "table1_random",
+        "Table 1, beside random",
+        "The setting of table 1 with a method a row; brackets hold the 95 % bootstrap interval. Δ is the difference "
+        "from random relevance on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs).",
+        ("model", "method"),
+        tuple(Column(metric.label, side, "", signed) for metric in METRICS.values() for side, signed in sides),
+        tuple(rows),
+    )
+
+
+def pair_table(results: Results, pair: Pair) -> Table:
+    """Tables 2 to 7. Rows and methods without either side are left out."""
+    metrics = ("pg", "mrr", "rma")
+    groups = [group for group in _groups(results) if pair.methods is None or set(group) & set(pair.methods)]
+    found = {
+        (task, model): {group: _sides(results, pair, group, model, task, metrics) for group in groups}
+        for task, model in _places(results)
+    }
+    shown = [g for g in groups if any(c.state != UNDEFINED for cells in found.values() for c in cells[g])]
+    title = "Tables 6 and 7" if pair.number == "6" else f"Table {pair.number}"
+    return Table(
+        f"table{pair.number}",
+        f"{title}. {pair.title}",
+        f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1; the better one is bold."
+        + pair.note,
+        ("model",),
+        tuple(Column(_name(g), METRICS[m].label, side) for g in shown for m in metrics for side in pair.sides),
+        tuple(
+            Row(task, (model,), tuple(cell for group in shown for cell in cells[group]))
+            for (task, model), cells in found.items()
+            if any(cell.state != UNDEFINED for group in shown for cell in cells[group])
+        ),
+    )
+
+
+def accuracies(results: Results) -> Table:
+    """Table 9: how often the target's logit is larger than the foil's."""
+    rows = []
+    for model in results.models:
+        cells = []
+        for task in results.tasks:
+            if (model, task) in results.dtypes:
+                found = results.accuracy(model, task, results.dtypes[model, task][0])
+                reference = results.reference("9", "left", Place(model, task, "", "none"), "accuracy")
+                cells.append(_of(found, DONE if found else MISSING, reference))
+            else:
+                cells.append(Cell(state=UNDEFINED))
+        rows.append(Row("", (model,), tuple(cells)))
+    return Table(
+        "table9",
+        "Table 9. Prediction accuracy",
+        "Share of samples whose target has a larger logit than the foil, percent.",
+        ("model",),
+        tuple(Column("accuracy", task) for task in results.tasks),
+        tuple(rows),
+    )
+
+
+def _sides(results: Results, pair: Pair, group: Group, model: str, task: str, metrics: Sequence[str]) -> list[Cell]:
+    """Left and right of every metric."""
+    dtypes = results.dtypes[model, task]
+    chosen = (dtypes[0], dtypes[0])
+    if pair.precisions:
+        plain = [dtype for dtype in dtypes if dtype != "float64"]
+        if not plain or "float64" not in dtypes:
+            return [Cell(state=UNDEFINED)] * (2 * len(metrics))
+        chosen = (plain[0], "float64")
+    cells = []
+    for metric in metrics:
+        both = [
+            _cell(results, _defined(results, group, model, task, dtype), metric, pair.number, side, **changes)
+            for dtype, side, changes in zip(chosen, ("left", "right"), (pair.left, pair.right), strict=True)
+        ]
+        cells += mark(both, digits=1, second=False)
+    return cells
+
+
+def _cell(results: Results, place: Place, metric: str, table: str, side: str, **changes: str) -> Cell:
+    state = results.state(place)
+    if changes and not results.offers(place.method, changes):
+        state = UNDEFINED
+    if state != DONE:
+        return Cell(state=state)
+    reference = results.reference(table, side, place, metric)
+    found = results.score(place, metric, **changes)
+    return _of(found, DONE if found else UNDEFINED, reference)
+
+
+def _of(score: Score | None, state: str, reference: float | None = None) -> Cell:
+    if score is None:
+        return Cell(state=state)
+    return Cell(score.value, state, score.n, reference=reference)
+
+
+def _interval(results: Results, place: Place, metric: str) -> Cell:
+    """The default score with its interval."""
+    cell = _cell(results, place, metric, "1", "left")
+    found = results.comparisons.get(place[:3])
+    at = found.at(place.method, metric) if found else None
+    if found is None or at is None or cell.value is None:
+        return cell
+    return replace(cell, low=float(found.low[at]), high=float(found.high[at]))
+
+
+def _over_baseline(results: Results, place: Place, metric: str) -> Cell:
+    """The difference from the baseline's score, on the samples both have where they were compared."""
+    ours = _cell(results, place, metric, "", "")
+    base = _cell(results, place._replace(method=BASELINE), metric, "", "")
+    if place.method == BASELINE or ours.value is None or base.value is None:
+        return Cell(state=UNDEFINED if place.method == BASELINE else _why_not(ours, base))
+    found = results.comparisons.get(place[:3])
+    at, other = (found.at(place.method, metric), found.at(BASELINE, metric)) if found else (None, None)
+    if found is None or at is None or other is None:
+        return Cell(ours.value - base.value)
+    pair = (at[0], *other)  # method, baseline, metric
+    return Cell(
+        float(found.mean[at] - found.mean[other]),
+        n=found.n,
+        low=float(found.difference_low[pair]),
+        high=float(found.difference_high[pair]),
+        p=float(found.p[pair]),
+    )
+
+
+def _why_not(*cells: Cell) -> str:
+    """Why a difference cannot be told."""
+    return next((cell.state for cell in cells if cell.state != DONE), UNDEFINED)
+
+
+def _places(results: Results) -> Iterator[tuple[str, str]]:
+    return ((task, model) for task in results.tasks for model in results.models if (model, task) in results.dtypes)
+
+
+def _methods(results: Results) -> list[str]:
+    return [method for group in _groups(results) for method in group]
+
+
+def _groups(results: Results) -> list[Group]:
+    """Columns of methods in the order of Close Look, then as configured; ALTI-Logit and ALTI share one."""
+    known = [tuple(method for method in group if method in results.methods) for group in COLUMNS]
+    others = [(method,) for method in results.methods if not any(method in group for group in COLUMNS)]
+    return [group for group in (*known, *others) if group]
+
+
+def _name(group: Group) -> str:
+    return "/".join(label(method) for method in group)
+
+
+def _defined(results: Results, group: Group, model: str, task: str, dtype: str) -> Place:
+    """The first of the group's methods that the model has."""
+    places = [Place(model, task, dtype, method) for method in group]
+    return next((place for place in places if results.state(place) != UNDEFINED), places[0])

@@ -1,0 +1,42 @@
+"use strict";
+/* Sorting and filtering of tables, and the switch that shows the paper's numbers. */
+(() => {
+  const value = (row, at) => {
+    const cell = row.cells[at];
+    if (cell.dataset.value !== undefined) return +cell.dataset.value;
+    return cell.classList.contains("text") ? cell.textContent : null;
+  };
+  function sort(table, at, button) {
+    const up = button.closest("th").getAttribute("aria-sort") === "descending";
+    table.querySelectorAll("th[aria-sort]").forEach((head) => head.removeAttribute("aria-sort"));
+    button.closest("th").setAttribute("aria-sort", up ? "ascending" : "descending");
+    const rows = [...table.tBodies[0].rows];
+    const order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
+    rows.sort((x, y) => {
+      const a = value(x, at), b = value(y, at);
+      if (a === null || b === null) return (a === null) - (b === null); // what has no number stays below
+      return up ? order(a, b) : order(b, a);
+    });
+    table.tBodies[0].append(...rows);
+  }
+  document.querySelectorAll("table.sortable").forEach((table) => {
+    table.querySelectorAll("tr.labels button").forEach((button, at) => button.addEventListener("click", () => sort(table, at, button)));
+  });
+  document.querySelectorAll(".filtered").forEach((section) => {
+    const apply = () => {
+      const sets = [...section.querySelectorAll("[data-filter]")].map((set) => [set.dataset.filter, new Set([...set.querySelectorAll("input:checked")].map((box) => box.value))]);
+      section.querySelectorAll("table.filterable tbody tr").forEach((row) => { row.hidden = sets.some(([name, wanted]) => row.dataset[name] !== undefined && !wanted.has(row.dataset[name])); });
+    };
+    section.addEventListener("change", apply);
+    section.querySelectorAll(".chips legend").forEach((legend) => legend.addEventListener("click", () => {
+      const boxes = [...legend.parentElement.querySelectorAll("input")], all = boxes.every((box) => box.checked);
+      boxes.forEach((box) => { box.checked = !all; });
+      apply();
+    }));
+    section.querySelectorAll(".chips label").forEach((chip) => chip.addEventListener("dblclick", () => {
+      chip.parentElement.querySelectorAll("input").forEach((box) => { box.checked = chip.contains(box); });
+      apply();
+    }));
+  });
+  document.querySelectorAll(".show-paper").forEach((box) => box.addEventListener("change", () => document.body.classList.toggle("with-paper", box.checked)));
+})();

@@ -1,0 +1,56 @@
+"""What explanations cost: medians and quartiles of measured passes, by model, task, device and length."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Pass(NamedTuple):
+    """What was timed. `length` is the upper end of its bucket: a power of two, in tokens of the padded batch."""
+
+    task: str
+    model: str
+    dtype: str
+    device: str
+    method: str  # the pass; one serves several methods
+    stage: str  # forward | backward | aggregate | method
+    length: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one sample, over the batches of a pass: seconds as (first quartile, median, third quartile)."""
+
+    batches: int
+    sample_s: tuple[float, float, float]
+    tokens_per_s: float  # median over batches, padding included
+    peak_bytes: int | None  # largest of a batch; None on devices that do not tell
+
+
+def costs(rows: Iterable[Mapping[str, Any]]) -> dict[Pass, Cost]:
+    """`rows` are those of the runtime schema with their `model`, `task` and `dtype`."""
+    groups: dict[Pass, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        place = (row["task"], row["model"], row["dtype"], row["device"], row["method"], row["stage"])
+        groups[Pass(*place, bucket(row["length"]))].append(row)
+    return {key: _cost(groups[key]) for key in sorted(groups)}
+
+
+def bucket(length: int) -> int:
+    """The smallest power of two that is not below `length`."""
+    return 1 << max(0, length - 1).bit_length()
+
+
+def _cost(rows: list[Mapping[str, Any]]) -> Cost:
+    seconds = np.array([row["wall_s"] for row in rows])
+    samples = np.array([row["batch"] for row in rows])
+    tokens = samples * np.array([row["length"] for row in rows])
+    low, median, high = np.quantile(seconds / samples, [0.25, 0.5, 0.75])
+    peaks = [row["peak_bytes"] for row in rows if row["peak_bytes"] is not None]
+    rate = float(np.median(tokens / seconds))
+    return Cost(len(rows), (float(low), float(median), float(high)), rate, max(peaks, default=None))

@@ -1,0 +1,115 @@
+"""The samples a reader of the report can look at: which ones, and every method's relevance of their tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.report.heatmap import Line, data, pieces
+from evaluation.report.results import COLUMNS, Results, label
+from evaluation.report.table import DONE
+from evaluation.schema import GENERIC, RELEVANCE, VIEW
+from jobs.config import RunConfig
+from jobs.models import ModelUnavailable, load_tokenizer
+from jobs.plan import ModelPlan, Plan
+from jobs.results import default_samples, place_of, relevance_cells
+from jobs.store import Cell, Store
+from lrp_core.types import UserError
+
+Rows = dict[str, dict[str, Any]]  # by sample_id
+
+
+def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> list[dict[str, Any]]:
+    """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`."""
+    cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
+    done = [place for place, status in results.states.items() if status == DONE]
+    entries = []
+    for task in results.tasks:
+        shown = [p for p in done if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
+        chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples)
+        generic = _rows(store, store.generic(task), GENERIC, chosen) if chosen else {}
+        for model in plan.models:
+            own = {place.method: cells[place] for place in shown if place.model == model.name}
+            if own and chosen:
+                entries += _entries(store, model, task, own, chosen, generic)
+    return sorted(entries, key=lambda entry: entry["task"])
+
+
+def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
+    """`count` sample ids: a third over which methods disagree most, a third predicted wrongly, the rest by hash.
+
+    `scored` are tables of sample_id, correct and pg, one a model and method.
+    """
+    points: dict[str, list[float]] = {}
+    wrong: dict[str, int] = {}
+    for table in scored:
+        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", "pg")), strict=True):
+            points.setdefault(name, []).append(hit)
+            wrong[name] = wrong.get(name, 0) + (not right)
+    split = sorted(points, key=lambda name: (-float(np.var(points[name])), name))
+    failed = sorted((name for name in points if wrong[name]), key=lambda name: (-wrong[name], name))
+    share = -(-count // 3)
+    return list(dict.fromkeys([*split[:share], *failed[:share], *sorted(points)]))[:count]
+
+
+def _entries(
+    store: Store, model: ModelPlan, task: str, cells: Mapping[str, Cell], chosen: list[str], generic: Rows
+) -> list[dict[str, Any]]:
+    try:
+        tokenizer = load_tokenizer(model.resolved.config)
+    except (UserError, ModelUnavailable):
+        return []
+    views = _rows(store, store.views(model.inputs[task].tokenizer, task), VIEW, chosen)
+    order = [name for group in COLUMNS for name in group]
+    methods = sorted(cells, key=lambda name: order.index(name) if name in order else len(order))
+    relevance = {method: _relevance(store, cells[method], chosen) for method in methods}
+    entries = []
+    for name in chosen:
+        rows = [(method, row) for method in methods for row in relevance[method].get(name, [])]
+        if name not in views or name not in generic or not rows:
+            continue
+        view, sample, (_, first) = views[name], generic[name], rows[0]
+        margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
+        entries.append(
+            data(
+                pieces(tokenizer, view["input_ids"]),
+                [Line(label(method), row["relevance"], row["explanation"]) for method, row in rows],
+                view["evidence_mask"],
+                view["special_mask"],
+                **{key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")},
+                task=task,
+                model=model.name,
+                position=view["position"],
+                correct=margin is not None and margin > 0,
+                margin=margin,
+                attractors=json.loads(sample["meta"]).get("attractors"),
+            )
+        )
+    return entries
+
+
+def _rows(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
+    found: Rows = {}
+    for path in store.files(folder):
+        table = store.read(path, schema)
+        table = table.filter(pc.is_in(table["sample_id"], pa.array(chosen)))
+        found |= {row["sample_id"]: row for row in table.to_pylist()}
+    return found
+
+
+def _relevance(store: Store, cell: Cell, chosen: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Rows with full embeddings (or without that choice) of the chosen samples; one shard at a time is in memory."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for shard in (store.manifest(cell.name) or {}).get("shards", ()):
+        table = store.read(f"{store.cell(cell)}/{shard}", RELEVANCE)
+        wanted = pc.and_(
+            pc.is_in(table["sample_id"], pa.array(chosen)), pc.not_equal(table["embedding"], pa.scalar("partial"))
+        )
+        for row in table.filter(wanted).to_pylist():
+            found.setdefault(row["sample_id"], []).append(row)
+    return found

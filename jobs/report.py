@@ -1,0 +1,149 @@
+"""Report: tables, figures and the static site from whatever the store holds, without Ray and without models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from evaluation.report.cost_tables import areas, cost_table, explicit_against_modified
+from evaluation.report.figures import curves_of, pruning_figures, runtime_figure
+from evaluation.report.page import Part, Provenance, Site
+from evaluation.report.results import Results
+from evaluation.report.table import DONE
+from evaluation.report.tables import score_tables
+from evaluation.schema import PRUNING, RUNTIME, SchemaMismatch
+from evaluation.scoring.runtime import costs
+from jobs.config import RunConfig
+from jobs.explorer import explorer
+from jobs.manifests import versions
+from jobs.plan import Plan, make_plan
+from jobs.results import results_of
+from jobs.stage import StageSummary
+from jobs.store import Store, StoreError
+
+VERSION = 1  # raise it when a report of the same store looks different
+
+
+def report(config: RunConfig, store: Store) -> StageSummary:
+    """Write ROOT/report unless it is up to date. Raises StoreError for a store of another schema version."""
+    plan = make_plan(config, store)
+    try:
+        return write_report(config, plan, store)
+    except SchemaMismatch as error:
+        raise StoreError(str(error)) from None
+
+
+def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
+    where = f"open {store.url(store.report)}/index.html"
+    key = _key(config, store)
+    if (store.manifest("report") or {}).get("key") == key:
+        return StageSummary("report", 0, 1, (), (where,))
+    results = results_of(config, plan, store)
+    site = Site(
+        provenance=provenance(config, plan, store),
+        results=results,
+        tables=score_tables(results),
+        parts=(pruning_part(store, results), runtime_part(store, results)),
+        samples=explorer(config, plan, store, results),
+        summary=_summary(plan, results),
+        notes=tuple(_notes(plan, store, results)),
+    )
+    for name, text in site.files(config.report.close_look).items():
+        store.write_bytes(f"{store.report}/{name}", text.encode())
+    store.write_manifest("report", {"key": key, "version": VERSION})
+    return StageSummary("report", 1, 0, (), (where,))
+
+
+def provenance(config: RunConfig, plan: Plan, store: Store) -> Provenance:
+    """The configuration, and what the manifests say was used: several versions of a package stand side by side."""
+    used: dict[str, list[str]] = {name: [] for name in versions()}
+    for planned in plan.cells():
+        for name, number in (store.manifest(planned.cell.name) or {}).get("versions", {}).items():
+            if number not in used.setdefault(name, []):
+                used[name].append(number)
+    inputs = {(i.task, i.tokenizer): i.digest for model in plan.models for i in model.inputs.values()}
+    return Provenance(
+        run=config.name,
+        config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+        versions={name: ", ".join(numbers) or versions()[name] for name, numbers in used.items()},
+        data=[(f"{task} · {tokenizer}", digest) for (task, tokenizer), digest in sorted(inputs.items())],
+        models=[(model.name, model.resolved.identity) for model in plan.models],
+    )
+
+
+def pruning_part(store: Store, results: Results) -> Part:
+    """Curves whose manifest says that all of them are there, at each model's first precision."""
+    rows: list[dict[str, Any]] = []
+    for (model, task), dtypes in results.dtypes.items():
+        prefix = f"pruning.{model}.{task}.{dtypes[0]}."
+        keys = [record["key"][:12] for _, record in store.manifests(prefix)]
+        files = [
+            path for path in store.files(store.pruning(model, task, dtypes[0])) if any(key in path for key in keys)
+        ]
+        if files:
+            rows += [row | {"model": model, "task": task} for row in store.read(files, PRUNING).to_pylist()]
+    curves = curves_of(rows)
+    tables = [areas(curves)] if curves else []
+    how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
+    return Part("Head pruning", how, pruning_figures(curves), tables)
+
+
+def runtime_part(store: Store, results: Results) -> Part:
+    rows: list[dict[str, Any]] = []
+    for (model, task), dtypes in results.dtypes.items():
+        for dtype in dtypes:
+            files = store.files(store.runtime(model, task, dtype))
+            place = {"model": model, "task": task, "dtype": dtype}
+            rows += [row | place for row in store.read(files, RUNTIME).to_pylist()] if files else []
+    found = costs(rows)
+    figure = runtime_figure(found)
+    benches = [json.loads(store.read_bytes(path)) for path in store.files("bench/lrp", ".json")]
+    tables = [explicit_against_modified(benches)] + ([cost_table(found)] if found else [])
+    how = "Nothing was timed: run `closelook attribute`."
+    return Part("Runtime", how, [figure] if figure else [], tables)
+
+
+def _key(config: RunConfig, store: Store) -> str:
+    """Of everything the report reads: it is written again when that changes."""
+    digest = hashlib.sha256(f"{VERSION} {versions()['closelook']} {config.model_dump_json()}".encode())
+    for name, record in store.manifests():
+        if name != "report":
+            digest.update(json.dumps([name, record], sort_keys=True).encode())
+    for folder in ("runtime", "pruning", "bench"):
+        for suffix in (".parquet", ".json"):
+            digest.update("\n".join(store.files(folder, suffix, recursive=True)).encode())
+    return digest.hexdigest()
+
+
+def _summary(plan: Plan, results: Results) -> str:
+    def count(number: int, name: str) -> str:
+        return f"{number} {name}" + "s" * (number != 1)
+
+    samples = dict.fromkeys(results.tasks, 0)
+    for model in plan.models:
+        for task, inputs in model.inputs.items():
+            samples[task] = max(samples[task], inputs.table.num_rows)
+    tasks = ", ".join(f"{task} ({rows:,} samples)" for task, rows in samples.items())
+    return (
+        f"{count(len(results.methods), 'method')} explain {count(len(results.models), 'model')} on {tasks}. "
+        "An explanation gives every token a relevance for the model's choice of one word over another; "
+        "it is scored by how well it finds the words that decide that choice."
+    )
+
+
+def _notes(plan: Plan, store: Store, results: Results) -> Iterator[str]:
+    lost = [state for state in results.states.values() if state != DONE]
+    if lost:
+        yield (
+            f"{len(lost)} of {len(results.states)} cells are not complete: they are marked missing or partial, "
+            "and no mean is made of what there is of them."
+        )
+    yield from plan.failures.values()
+    for place, state in results.states.items():
+        record = store.manifest("scores." + ".".join(place)) or {} if state == DONE else {}
+        for name, times in record.get("defects", {}).items():
+            yield f"{' · '.join(place)}: {times} times {name}, counted as wrong."

@@ -1,0 +1,134 @@
+"""The store's scores as the report reads them: which planned cells have them, and comparisons over their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product as combinations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.report.results import Place, Results, Score, Variant, close_look
+from evaluation.report.table import DONE, MISSING, PARTIAL
+from evaluation.schema import SCORES, SCORES_SAMPLES
+from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.samples import VARIANT
+from evaluation.scoring.statistics import Comparison, compare
+from jobs.config import RunConfig
+from jobs.evaluate import scores_name
+from jobs.plan import Plan, PlannedCell, state
+from jobs.store import Cell, Store
+
+#: Where the models of Close Look are published, besides the hub's old names without an owner.
+_OWNERS = ("openai-community", "google-bert", "meta-llama")
+
+
+def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
+    """Scores and states of every planned relevance cell, and comparisons of methods in their default setting.
+
+    Raises SchemaMismatch for scores of another schema version.
+    """
+    cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
+    states = {place: state_of(store, cell) for place, cell in cells.items()}
+    results = Results(
+        models=tuple(model.name for model in config.models),
+        tasks=tuple(config.tasks),
+        methods=_methods(config),
+        dtypes=_dtypes(config),
+        states=_unplanned(config, plan) | states,
+        scores={key: score for place in states if states[place] == DONE for key, score in _scores(store, cells[place])},
+        published=_published(config),
+    )
+    done = [place for place in states if states[place] == DONE]
+    groups: dict[tuple[str, str, str], list[Place]] = {}
+    for place in done:
+        if place.dtype == results.dtypes[place.model, place.task][0]:
+            groups.setdefault((place.model, place.task, place.dtype), []).append(place)
+    compared = {key: _compare(config, store, results, places) for key, places in groups.items()}
+    return replace(results, comparisons={key: found for key, found in compared.items() if found is not None})
+
+
+def relevance_cells(plan: Plan) -> Iterator[PlannedCell]:
+    return (planned for planned in plan.cells() if planned.cell.product == "relevance")
+
+
+def place_of(cell: Cell) -> Place:
+    return Place(cell.model, cell.task, cell.dtype, cell.method)
+
+
+def state_of(store: Store, cell: Cell) -> str:
+    """Done only when complete and scored: what is complete but not evaluated is missing here."""
+    status = state(store, cell)
+    if status != "done":
+        return PARTIAL if status == "partial" else MISSING
+    record = store.manifest(f"scores.{scores_name(cell)}")
+    return DONE if record is not None and record["relevance"] == cell.name else MISSING
+
+
+def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
+    """sample_id, correct and every metric of the place's default variant, by sample_id."""
+    cell = Cell("relevance", *place, key="")
+    path = f"{store.scores_samples}/{scores_name(cell)}.parquet"
+    table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *METRICS])
+    wanted = [pc.equal(table[name], part) for name, part in zip(VARIANT, results.defaults[place], strict=True)]
+    keep = wanted[0]
+    for mask in wanted[1:]:
+        keep = pc.and_(keep, mask)
+    return table.filter(keep).drop_columns(VARIANT)
+
+
+def _scores(store: Store, cell: Cell) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
+    for row in store.read(f"{store.scores}/{scores_name(cell)}.parquet", SCORES).to_pylist():
+        variant = Variant(*(row[name] for name in VARIANT))
+        yield (place_of(cell), variant, row["metric"]), Score(row["value"], row["n"])
+
+
+def _compare(config: RunConfig, store: Store, results: Results, places: list[Place]) -> Comparison | None:
+    """Methods on the correctly predicted samples that all of them have."""
+    tables = []
+    for place in places:
+        table = default_samples(store, results, place)
+        tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
+    common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
+    ids = pa.array(sorted(common), pa.string())
+    values = []
+    for table in tables:
+        rows = table.take(pc.index_in(ids, value_set=pa.concat_arrays(table["sample_id"].chunks)))
+        values.append(np.stack([rows[name].to_numpy() for name in METRICS], axis=1))  # [N, K]
+    methods = tuple(place.method for place in places)
+    return compare(np.stack(values, axis=1), methods, tuple(METRICS), config.report.resamples, config.seed)
+
+
+def _methods(config: RunConfig) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*config.methods, *(name for model in config.models for name in model.methods or ())]))
+
+
+def _dtypes(config: RunConfig) -> dict[tuple[str, str], tuple[str, ...]]:
+    pairs = [(m, task) for m in config.models for task in config.tasks if m.tasks is None or task in m.tasks]
+    return {(model.name, task): model.dtypes_for(task) for model, task in pairs}
+
+
+def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
+    """Missing cells of models that are out of reach, and of tasks that are not prepared."""
+    lost = {(name, task) for name in plan.failures for task in config.tasks} | set(plan.unprepared)
+    undefined = set(plan.undefined)
+    places = [
+        Place(model, task, dtype, method)
+        for (model, task), dtypes in _dtypes(config).items()
+        for dtype, method in combinations(dtypes, _methods(config))
+        if (model, task) in lost and (model, method) not in undefined
+    ]
+    return dict.fromkeys(places, MISSING)
+
+
+def _published(config: RunConfig) -> dict[tuple[str, str], str]:
+    """Models of Close Look under their published ids, on published data."""
+    names = {key[3] for key in close_look()}
+    found: dict[tuple[str, str], str] = {}
+    for model in config.models:
+        owner, _, name = model.id.rpartition("/")
+        if name in names and (owner in _OWNERS or not owner):
+            found |= {(model.name, task): name for task, source in config.tasks.items() if source.source != "demo"}
+    return found
