@@ -18,7 +18,7 @@ from jobs.config import RunConfig
 from jobs.inputs import read_unit
 from jobs.manifests import complete_cell, completed_units
 from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
-from jobs.pools import Share, Slots, cluster_slots, connect, share_of, uses_gpu
+from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.progress import Progress
 from jobs.stage import StageSummary
 from jobs.store import Store
@@ -206,14 +206,12 @@ def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, wo
             label_selector=dict(share.labels) or None,
         )
     )
-    dataset.set_name(f"attribute-{work.name}")
-    dataset.context.enable_progress_bars = False
-    dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
+    prepare_dataset(dataset, f"attribute-{work.name}", config)
     yield from dataset.iter_rows()
 
 
 def _asks(model: ModelWork, share: Share) -> str:
-    wanted = f"{model.plan.resolved.config.workers[0]} x {share.gpus:g} GPU" if share.gpus else "a CPU"
+    wanted = f"{model.plan.resolved.config.workers[0]} x {share.size:g} {'GPU' if share.gpus else 'CPU'}"
     labels = ", ".join(f"{key}={value}" for key, value in share.labels)
     return f"{wanted} on nodes labelled {labels}" if labels else wanted
 

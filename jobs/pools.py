@@ -11,9 +11,12 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.config import ModelConfig, RunConfig
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
 
 # Ray reads these when it is imported or started.
 _SETTINGS = {
@@ -22,7 +25,8 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 # A Ray that takes this machine for one that cannot be part of a cluster binds every port to loopback.
-_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Its C++ side reports as errors what Ray Data does on purpose (restartable actors with arguments in the object store).
+_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
 
 def connect(config: RunConfig) -> None:
@@ -37,11 +41,18 @@ def connect(config: RunConfig) -> None:
 
     if ray.is_initialized():
         return
-    for chatty in ("ray._private.authentication", "ray.data._internal.progress"):  # one announces its token, one a bar
-        logging.getLogger(chatty).setLevel(logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # announces its token on every start
     local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
+
+
+def prepare_dataset(dataset: Dataset, name: str, config: RunConfig) -> None:
+    """Name a pipeline for the dashboard, and let only its warnings through: the run shows its own progress."""
+    dataset.set_name(name)
+    dataset.context.enable_progress_bars = False
+    dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # warns that it is off
 
 
 @dataclass(frozen=True)

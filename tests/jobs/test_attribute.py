@@ -1,0 +1,224 @@
+"""Attribution on a real local Ray: whatever happens, the relevance is that of an undisturbed run."""
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from evaluation.schema import REJECT, RUNTIME
+from jobs import attribute as stage
+from jobs.attribute import attribute
+from jobs.plan import make_plan, state
+from jobs.store import Store
+from jobs.worker import Worker
+from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
+
+pytestmark = pytest.mark.ray
+ROWS = rows_of(20)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model, local_ray):
+    """(config, store, relevance) of a run in which nothing went wrong."""
+    config = config_of(tmp_path_factory.mktemp("undisturbed"), model, heads={"sva": 5})
+    store = prepared(config, ROWS)
+    summary = attribute(config, store)
+    assert summary.complete
+    assert summary.computed == 5
+    return config, store, relevance_of(config, store)
+
+
+@pytest.fixture
+def again(tmp_path, model):
+    """A fresh root for the same run."""
+    config = config_of(tmp_path / "root", model, heads={"sva": 5})
+    return config, prepared(config, ROWS)
+
+
+def test_a_run_explains_every_row_once_under_every_variant(undisturbed):
+    config, store, relevance = undisturbed
+    table = relevance["relevance gpt2/sva/float32/attnlrp"]
+    ids = sorted(row["sample_id"] for row in ROWS)
+    assert sorted(table["sample_id"].to_pylist()) == sorted(ids * 4)
+    lengths = {row["sample_id"]: row["length"] for row in ROWS}
+    assert all(len(row["relevance"]) == lengths[row["sample_id"]] for row in table.to_pylist())
+    heads = relevance["heads gpt2/sva/float32/attnlrp"]
+    assert heads.num_rows == 5 * 2 * 3, "samples, explanations, poolings"
+    runtime = store.read(store.runtime("gpt2", "sva", "float32"), RUNTIME)
+    assert set(runtime["method"].to_pylist()) == {"gradients", "random"}
+    record = store.manifest(next(make_plan(config, store).cells()).cell.name)
+    assert record["explained"] == record["rows"] == 20
+    assert record["rejects"] == {}
+
+
+def test_a_finished_run_does_nothing(undisturbed, monkeypatch):
+    config, store, _ = undisturbed
+    monkeypatch.setattr(stage, "connect", lambda config: pytest.fail("started Ray"))
+    summary = attribute(config, store)
+    assert (summary.computed, summary.skipped) == (0, 5)
+
+
+def test_an_added_method_is_all_that_is_computed(undisturbed, model):
+    config, store, relevance = undisturbed
+    before = set(store.files("relevance", recursive=True))
+    more = config.model_copy(update={"methods": (*config.methods, "lrp")})
+    assert attribute(more, store).computed == 2, "relevance and heads of lrp"
+    added = set(store.files("relevance", recursive=True)) - before
+    assert added
+    assert all("method=lrp" in path for path in added)
+    assert relevance_of(config, store) == relevance
+
+
+def test_a_worker_killed_in_the_middle_of_a_batch_costs_nothing(undisturbed, again, monkeypatch, tmp_path):
+    mark = str(tmp_path / "killed")
+
+    class Killed(Worker):
+        def __call__(self, table):
+            from jobs.compute import Explainer
+
+            whole = Explainer.batch
+
+            def batch(explainer, rows):
+                if len(os.listdir(os.path.dirname(mark))) and not os.path.exists(mark):
+                    open(mark, "w").close()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return whole(explainer, rows)
+
+            Explainer.batch = batch
+            return super().__call__(table)
+
+    monkeypatch.setattr(stage, "Worker", Killed)
+    assert attribute(*again).complete
+    assert os.path.exists(mark)
+    assert relevance_of(*again) == undisturbed[2]
+
+
+def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(undisturbed, again):
+    config, store = again
+    poisoned = [dict(row) for row in ROWS]
+    poisoned[3]["input_ids"] = [VOCABULARY + 1, *ROWS[3]["input_ids"][1:]]
+    prepared(config, poisoned)
+    assert attribute(config, store).complete
+    for name, table in relevance_of(config, store).items():
+        expected = [row for row in undisturbed[2][name].to_pylist() if row["sample_id"] != "s003"]
+        assert table.to_pylist() == expected
+    cell = next(make_plan(config, store).cells()).cell
+    assert store.manifest(cell.name)["rejects"] == {"model_error": 1}
+    (reject,) = store.read(store.cell_rejects(cell), REJECT).to_pylist()
+    assert reject["sample_id"] == "s003"
+    assert "index out of range" in reject["detail"]
+
+
+def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturbed, again, monkeypatch):
+    class Deadly(Worker):
+        def __call__(self, table):
+            from jobs.compute import Explainer
+
+            whole = Explainer.batch
+
+            def batch(explainer, rows):
+                if any(row["sample_id"] == "s003" for row in rows):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return whole(explainer, rows)
+
+            Explainer.batch = batch
+            return super().__call__(table)
+
+    monkeypatch.setattr(stage, "Worker", Deadly)
+    config, store = again
+    prepared(config, ROWS[:6])
+    config = config.model_copy(update={"max_attempts": 1, "heads": None, "methods": ("gradient_x_input",)})
+    assert attribute(config, store).complete
+    cell = next(make_plan(config, store).cells()).cell
+    assert store.manifest(cell.name)["rejects"] == {"ended_worker": 1}
+    assert store.files("attempts", ".json") == []
+    (name,) = relevance = relevance_of(config, store)
+    expected = {(r["sample_id"], r["explanation"], r["embedding"]): r for r in undisturbed[2][name].to_pylist()}
+    for row in relevance[name].to_pylist():
+        wanted = expected[row["sample_id"], row["explanation"], row["embedding"]]
+        assert row["relevance"] == pytest.approx(wanted["relevance"], rel=1e-5, abs=1e-5)
+    assert relevance[name].num_rows == 5 * 4
+
+
+def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, monkeypatch):
+    class Small(Worker):
+        def __call__(self, table):
+            import torch
+
+            from jobs.compute import Explainer
+
+            whole = Explainer.batch
+
+            def batch(explainer, rows):
+                if len(rows) * max(len(row["input_ids"]) for row in rows) > 50:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                return whole(explainer, rows)
+
+            Explainer.batch = batch
+            return super().__call__(table)
+
+    monkeypatch.setattr(stage, "Worker", Small)
+    config, store = again
+    assert attribute(config, store).complete
+    assert store.manifest(next(make_plan(config, store).cells()).cell.name)["fallbacks"]["batches_halved"] > 0
+    for name, table in relevance_of(config, store).items():
+        expected = undisturbed[2][name].to_pylist()
+        assert [row["sample_id"] for row in table.to_pylist()] == [row["sample_id"] for row in expected]
+        for row, wanted in zip(table.to_pylist(), expected, strict=True):
+            assert row["relevance"] == pytest.approx(wanted["relevance"], rel=1e-5, abs=1e-5)
+
+
+def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(undisturbed, tmp_path, model):
+    broken = save_model(tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-50])
+    config = config_of(tmp_path / "root", broken, model, heads={"sva": 5})
+    store = prepared(config, ROWS)
+    summary = attribute(config, store)
+    (failure,) = summary.failures
+    assert failure.startswith("model broken cannot be loaded: ")
+    states = {str(p.cell): state(store, p.cell) for p in make_plan(config, store).cells()}
+    assert {name for name, found in states.items() if found == "done"} == set(undisturbed[2])
+    healthy = config.model_copy(update={"models": config.models[1:]})
+    assert relevance_of(healthy, store) == undisturbed[2]
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_it(undisturbed, again, monkeypatch):
+    class Full(Worker):
+        def __call__(self, table):
+            import jobs.store
+
+            write = jobs.store._write_local
+
+            def full(target, data):
+                if "attnlrp" in target:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                write(target, data)
+
+            jobs.store._write_local = full
+            return super().__call__(table)
+
+    config, store = again
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "Worker", Full)
+        summary = attribute(config, store)
+    assert len(summary.failures) == 1
+    assert f"no space left under {store.root}" in summary.failures[0]
+    assert not any("attnlrp" in path for path in store.files("relevance", recursive=True))
+    assert attribute(config, store).complete
+    assert relevance_of(config, store) == undisturbed[2]
+
+
+def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(tmp_path, model, local_ray):
+    config = config_of(tmp_path / "root", models=[{"name": "gpt2", "id": str(model), "workers": [3, 3]}])
+    store = prepared(config, ROWS)
+    summary = attribute(config, store)
+    assert summary.failures == ("model gpt2 asks for more than the cluster has: 3 x 1 CPU",)
+    assert isinstance(store, Store)
