@@ -1,9 +1,64 @@
-"""stub"""
+"""Which way contributions are computed: the fused kernel where it runs and agrees, the chunked path elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from alti import transformed
+from alti.transformed import AttentionParts, Chunk
+
+log = logging.getLogger(__name__)
+
+_TOLERANCE = 1e-4  # of the largest contribution; both paths are in float32
 
 
-def usable(parts):
-    return False
+def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
+    """`alti.transformed.contributions` by the fastest path that the device has."""
+    device = parts.weights.device
+    if device.type == "cuda" and parts.weights.dtype == torch.float32 and fused_on(device):
+        from alti import fused
+
+        return fused.contributions(parts, chunk)
+    return transformed.contributions(parts, chunk)
 
 
-def contributions(parts, chunk):
-    raise NotImplementedError
+@cache
+def fused_on(device: torch.device) -> bool:
+    """Whether the kernel compiles on this GPU and agrees with the chunked path there; says so once if not."""
+    if find_spec("triton") is None:
+        log.warning("triton is not installed: ALTI takes the chunked path on %s", device)
+        return False
+    from alti import fused
+
+    parts = _sample(device)
+    expected = transformed.contributions(parts, Chunk(64, 4096))
+    try:
+        found = fused.contributions(parts, Chunk(64, 4096))
+    except Exception as error:  # whatever a compiler or driver raises, there is another way to the same numbers
+        log.warning("the fused ALTI kernel does not run on %s (%r): taking the chunked path", device, error)
+        return False
+    agrees = bool((found - expected).abs().max() <= _TOLERANCE * expected.max())
+    if not agrees:
+        log.warning("the fused ALTI kernel is wrong on %s: taking the chunked path", device)
+    return agrees
+
+
+def _sample(device: torch.device | str) -> AttentionParts:
+    """A small block whose sizes fill no tile exactly."""
+    heads, length, width, d_model = 5, 37, 8, 72
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw).to(device)
+
+    allowed = torch.ones(1, length, length, dtype=torch.bool, device=device).tril_()
+    hidden = ~allowed.transpose(1, 2)[:, None]
+    weights = normal(2, heads, length, length).masked_fill(hidden, -torch.inf).softmax(-2)
+    value, output, residual = normal(2, heads, length, width), normal(heads, width, d_model), normal(2, length, d_model)
+    attended = torch.einsum("bhji,bhjk,hkd->bid", weights, value, output)
+    return AttentionParts(weights, value, output, residual, residual + attended, allowed)

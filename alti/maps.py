@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from alti import kernel
+from alti.kernel import contributions
 from alti.layers import Layer
-from alti.transformed import AttentionParts, Chunk, contributions, contributions_to
+from alti.transformed import AttentionParts, Chunk, contributions_to
 
 
 class Rollout:
@@ -38,14 +38,14 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
         layer.weights(), layer.values(), output, residual, _sum(layer, residual, output, bias), layer.allowed
     )
     del output, residual  # the parts own them
-    gain = kernel.contributions(parts, chunk) if kernel.usable(parts) else contributions(parts, chunk)
+    gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
 
 def post_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     """Map [B, Ti, Tj] of a block whose norm follows the residual sum."""
     parts = _through_norm(layer)
-    gain = kernel.contributions(parts, chunk) if kernel.usable(parts) else contributions(parts, chunk)
+    gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
 

@@ -79,12 +79,12 @@ def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
     found = parts.resultant.new_zeros(n, length, length)
     buffer = parts.resultant.new_empty(min(chunk.vectors, n * length * length), width)
     samples, step, rows = _extents(n, length, chunk.vectors)
-    for b in _slices(0, n, samples):
-        for group in _slices(0, length, max(step, chunk.sources // samples)):
-            products = _value_output(parts.value[b, :, group], parts.output)  # [b, j, H, D]
-            for j in _slices(group.start, group.stop, step):
+    for b in slices(0, n, samples):
+        for group in slices(0, length, max(step, chunk.sources // samples)):
+            products = value_output(parts.value[b, :, group], parts.output)  # [b, j, H, D]
+            for j in slices(group.start, group.stop, step):
                 product = products[:, j.start - group.start : j.stop - group.start]
-                for i in _slices(j.start if causal else 0, length, rows):
+                for i in slices(j.start if causal else 0, length, rows):
                     vectors = _vectors(parts, product, buffer, b, j, i)
                     torch.maximum(vectors, parts.resultant[b, None, i], out=vectors)
                     torch.sum(vectors, -1, out=found[b, j, i])
@@ -111,7 +111,7 @@ def _vectors(parts: AttentionParts, product: Tensor, buffer: Tensor, b: slice, j
     return vectors
 
 
-def _value_output(value: Tensor, output: Tensor) -> Tensor:
+def value_output(value: Tensor, output: Tensor) -> Tensor:
     """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D]."""
     b, heads, j, _ = value.shape
     products = value.new_empty(b * j, heads, output.shape[-1])
@@ -128,6 +128,6 @@ def _sums(parts: AttentionParts) -> Tensor:
     return sums
 
 
-def _slices(start: int, stop: int, step: int) -> Iterator[slice]:
+def slices(start: int, stop: int, step: int) -> Iterator[slice]:
     for at in range(start, stop, step):
         yield slice(at, min(at + step, stop))

@@ -1,0 +1,40 @@
+"""The fused kernel against the chunked path: on the GPU where there is one, else in Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from alti import kernel
+
+_CHECK = """
+from alti import fused, transformed
+from alti.kernel import _sample
+from alti.transformed import Chunk
+
+parts = _sample("cpu")
+expected = transformed.contributions(parts, Chunk(64, 4096))
+for sources in (1, 7, 50, 1000):
+    found = fused.contributions(parts, Chunk(sources, 1))
+    assert (found - expected).abs().max() < 1e-5 * expected.max(), sources
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs here")
+def test_fused_kernel_equals_the_chunked_path_in_the_interpreter():
+    subprocess.run([sys.executable, "-c", _CHECK], env=os.environ | {"TRITON_INTERPRET": "1"}, check=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_fused_kernel_runs_and_agrees_on_this_gpu():
+    assert kernel.fused_on(torch.device("cuda", 0))
+
+
+def test_without_triton_the_chunked_path_is_taken_and_said(monkeypatch, caplog):
+    monkeypatch.setattr(kernel, "find_spec", lambda _: None)
+    assert not kernel.fused_on.__wrapped__(torch.device("cuda", 0))
+    assert "chunked path" in caplog.text
