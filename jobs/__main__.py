@@ -139,6 +139,20 @@ def audit(
 
 
 @app.command()
+def export(
+    to: Annotated[Path, typer.Argument(help="A folder for the benchmark and its card.")],
+    config: Config = "demo",
+    root: Root = None,
+    set: Set = None,
+) -> None:
+    """Write the prepared benchmark as a data set with a card."""
+    from jobs.audit import export as write
+
+    for path in write(*_load(config, root, set), to):
+        console.print(str(path), markup=False)
+
+
+@app.command()
 def explain(
     sentence: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
     model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],

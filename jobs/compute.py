@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from alti import AltiRelevance
 from jobs.methods import METHODS
 from lrp_core import Batch, ModelView, Relevance, Request
+from lrp_core.memory import is_out_of_memory
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
 
@@ -25,6 +27,8 @@ class Timing:
     peak_bytes: int | None  # of the device; None on CPU
     length: int
     batch: int
+    planned_bytes: int | None = None  # what ALTI's planner reserved
+    chunk: int | None = None  # vectors it held at a time
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,8 @@ class Explainer:
             options = {key: value for key, value in self.options.items() if key in known}
             found = explain(self.view, batch, requests, heads=self.heads, **options)
             relevance.update({request: _to_cpu(result) for request, result in found.items()})
-            wall_s = time.perf_counter() - start
-            timings.append(Timing(name, wall_s, _peak_bytes(self.view.device), batch.input_ids.shape[1], len(batch)))
+            wall_s, peak = time.perf_counter() - start, _peak_bytes(self.view.device)
+            timings.append(Timing(name, wall_s, peak, batch.input_ids.shape[1], len(batch), *_planned(found)))
         return Explained(tuple(rows), relevance, tuple(timings))
 
     def _passes(self, contrastive: bool) -> Iterator[tuple[str, Callable[..., Any], list[Request]]]:
@@ -114,13 +118,6 @@ def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) 
             reason = "out_of_memory" if is_out_of_memory(error) else "model_error"
             outcome.rejects.append(Reject(row["sample_id"], reason, describe(error)))
     return found
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Of the device or of the host; torch's CPU allocator raises a plain RuntimeError."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
 
 
 def describe(error: BaseException) -> str:
@@ -191,6 +188,13 @@ def _to_cpu(found: Relevance) -> Relevance:
         None if found.heads is None else found.heads.cpu(),
         found.conserves,
     )
+
+
+def _planned(found: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
+    """The largest plan of an ALTI pass: its bytes, and the vectors it held at a time."""
+    plans = [plan for result in found.values() if isinstance(result, AltiRelevance) for plan in result.plans]
+    largest = max(plans, key=lambda plan: plan.bytes, default=None)
+    return () if largest is None else (largest.bytes, largest.chunk.vectors)
 
 
 def _reset_peak(device: torch.device) -> None:

@@ -63,8 +63,11 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
 
     Raises ModelUnavailable when its files are missing or broken.
     """
+    from transformers.utils.logging import disable_progress_bar
+
     from lrp_core import load_model, random_model
 
+    disable_progress_bar()
     model = resolved.config
     geometry = geometry_of(resolved.location)
     if resolved.location.startswith("random/") and geometry is not None:

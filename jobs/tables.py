@@ -60,8 +60,8 @@ def runtime_table(unit: str, explained: Sequence[Explained], device: str) -> pa.
             "batch": timing.batch,
             "wall_s": timing.wall_s,
             "peak_bytes": timing.peak_bytes,
-            "planned_bytes": None,
-            "chunk": None,
+            "planned_bytes": timing.planned_bytes,
+            "chunk": timing.chunk,
             "device": device,
         }
         for i, batch in enumerate(explained)

@@ -98,7 +98,7 @@ class Worker:
             report |= {"error": f"{task.title}: {type(error).__name__}: {' '.join(str(error).split())}"}
         return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
 
-    def _run(self, task: UnitTask, rows: list[Row]) -> Outcome:
+    def _run(self, task: UnitTask, rows: Sequence[Row]) -> Outcome:
         from jobs.compute import Explainer
 
         view = self._open(task.dtype)
@@ -141,7 +141,7 @@ class Worker:
             )
 
 
-def samples(unit: dict[str, list[Any]]) -> list[Row]:
+def samples(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
     columns = (unit[name] for name in INPUT_COLUMNS)
     return [dict(zip(INPUT_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
 

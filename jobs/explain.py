@@ -1,0 +1,66 @@
+"""One sentence, one prediction, explained in the terminal and on a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
+from evaluation.benchmark.views import tokenise
+from evaluation.report.heatmap import Line, data, pieces, terminal
+from evaluation.report.page import Provenance, explain_page
+from jobs.config import ModelConfig
+from jobs.manifests import versions
+from jobs.methods import method
+from jobs.models import load_tokenizer, open_view, resolve
+from lrp_core.types import Batch, UserError
+
+PLACE = "___"
+
+
+def explain(
+    sentence: str, model_id: str, target: str, foil: str | None, name: str, console: Console, html: Path | None
+) -> None:
+    """Print the tokens of `sentence` coloured by what speaks for `target` (rather than `foil`).
+
+    `___` marks the place of the target; without it, the target follows the sentence. Raises UserError for unknown
+    models and methods, and for words that are not one token of the model's.
+    """
+    info = method(name)
+    resolved = resolve(ModelConfig(name="model", id=model_id))
+    tokenizer = load_tokenizer(resolved.config)
+    row = _sample(sentence, target, foil)
+    views, rejects = tokenise([row], tokenizer, masked=resolved.masked, max_length=resolved.max_length)
+    if rejects:
+        raise UserError(
+            f"this sentence cannot be explained: {rejects[0]['reason']} {rejects[0]['detail'] or ''}".strip()
+        )
+    (view_row,) = views
+    view = open_view(resolved, "float32", "cpu")
+    found = info(view, Batch.collate([view_row], pad_id=0))
+    values = found.tokens[0].tolist()
+    tokens = pieces(tokenizer, view_row["input_ids"])
+    what = f"{target} rather than {foil}" if foil is not None else target
+    logits = f"logit {found.logit_target[0]:.2f}"
+    if found.logit_foil is not None:
+        logits += f" against {found.logit_foil[0]:.2f}"
+    console.print(f"{name} on {model_id}: why {what} ({logits})", markup=False)
+    console.print(terminal(tokens, values, special=view_row["special_mask"]))
+    if html is not None:
+        facts = {"text": row["text"], "slot": row["slot"], "target": target, "foil": foil, "model": model_id}
+        entry = data(tokens, [Line(name, values)], special=view_row["special_mask"], **facts)
+        provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
+        html.write_text(explain_page(entry, f"{name}: {what}", provenance), encoding="utf-8")
+        console.print(f"written to {html}", markup=False)
+
+
+def _sample(sentence: str, target: str, foil: str | None) -> Row:
+    before, _, after = sentence.partition(PLACE)
+    text = before + after if PLACE in sentence else before.rstrip() + " "
+    slot = len(before) if PLACE in sentence else len(text)
+    try:
+        row = sample("terminal", text, slot, target, foil)
+        return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
+    except Malformed as error:
+        raise UserError(f"this sentence cannot be explained: {error}") from None
