@@ -29,7 +29,7 @@ it knows nothing of English beyond that language.
 | command | `python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}` |
 | data | {recipe.pool:,} draws a task (ra, sva, qa), seed {recipe.seed}, the training side of the split |
 | steps | {recipe.steps:,} of {recipe.batch} samples a task |
-| optimiser | AdamW, one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
+| optimiser | AdamW (betas 0.9, 0.98), one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
 | took | {wall_s:.0f} s on a CPU |
 
 ## Accuracy

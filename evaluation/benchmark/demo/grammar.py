@@ -177,7 +177,7 @@ def _question(rng: random.Random) -> Draw:
             f"{person} {past} {when}. It was in {place}.",
         ]
     )
-    fillers = [_filler(rng) if rng.random() < 0.5 else "" for _ in range(2)]
+    fillers = [_filler(rng) if rng.random() < 0.25 else "" for _ in range(2)]
     context = " ".join(part for part in (fillers[0], fact, fillers[1]) if part)
     kind = rng.choice(list(kinds))
     questions = {"person": f"Who {past}?", "place": f"Where did {person} {base}?", "time": f"When did {person} {base}?"}
