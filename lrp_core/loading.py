@@ -63,12 +63,15 @@ def load_model(
 def random_model(
     config: PretrainedConfig, seed: int = 0, dtype: str = "float32", attn: str = "sdpa", device: str = "cpu"
 ) -> ModelView:
-    """A model of `config` with weights drawn from `seed`; the global random state is left as it was."""
+    """A model of `config` with weights drawn from `seed`, in float32 and on `device`; then rounded to `dtype`.
+
+    The global random state is left as it was.
+    """
     auto = AutoModelForMaskedLM if family_of(config).masked else AutoModelForCausalLM
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
         model = auto.from_config(config, attn_implementation=attn)
-    return ModelView.of(model.to(device, _dtype(dtype)))
+    return ModelView.of(model.to(_dtype(dtype)))
 
 
 def _dtype(name: str) -> torch.dtype:
