@@ -68,32 +68,35 @@ def data(
     lines: Sequence[Line],
     evidence: Sequence[bool] | None = None,
     special: Sequence[bool] | None = None,
+    scope: Sequence[bool] | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
     """What `heatmap.js` draws: the tokens once, and for each line its values (4 digits) and scale.
 
-    `facts` stand above: text, slot, target, foil, task, model, correct, margin, attractors, sample_id.
+    Whether a line points at evidence is told over ordinary tokens in the `scope` (all by default), as the pointing game
+    does. `facts` stand above: text, slot, target, foil, task, model, correct, margin, attractors, sample_id.
     """
     evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
+    counted = [inside and not dim for inside, dim in zip(scope or [True] * len(tokens), special, strict=True)]
     rows = [
         {
             "label": line.label,
             "explanation": line.explanation,
             "scale": scale(line.values, special),
             "values": [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in line.values],
-            **({"hit": int(evidence[_top(line.values, special)])} if any(evidence) else {}),
+            **({"hit": int(evidence[_top(line.values, counted)])} if any(evidence) else {}),
         }
         for line in lines
     ]
     unknown = dict.fromkeys(("task", "model", "foil", "attractors", "margin", "position", "sample_id"), None)
-    known = {"text": "", "slot": 0, "target": "", "correct": True, "disagreement": disagreement(lines, special)}
+    known = {"text": "", "slot": 0, "target": "", "correct": True, "disagreement": disagreement(lines, counted)}
     marks = {"evidence": [int(mark) for mark in evidence], "special": [int(mark) for mark in special]}
     return {"tokens": list(tokens), "rows": rows, **marks, **unknown, **known, **facts}
 
 
-def disagreement(lines: Sequence[Line], special: Sequence[bool]) -> float:
-    """Share of pairs of methods whose largest relevance is on different ordinary tokens; one line a method counts."""
-    tops = list({line.label: _top(line.values, special) for line in reversed(lines)}.values())
+def disagreement(lines: Sequence[Line], counted: Sequence[bool]) -> float:
+    """Share of pairs of methods whose largest relevance is on different tokens; the first line of a method counts."""
+    tops = list({line.label: _top(line.values, counted) for line in reversed(lines)}.values())
     pairs = list(combinations(tops, 2))
     return sum(a != b for a, b in pairs) / len(pairs) if pairs else 0.0
 
@@ -109,7 +112,6 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return texts
 
 
-def _top(values: Sequence[float], special: Sequence[bool]) -> int:
-    """Where the largest relevance of ordinary tokens is."""
-    ordinary = [at for at, dim in enumerate(special) if not dim] or range(len(values))
-    return max(ordinary, key=lambda at: values[at])
+def _top(values: Sequence[float], counted: Sequence[bool]) -> int:
+    """Where the largest relevance of the counted tokens is."""
+    return max([at for at, counts in enumerate(counted) if counts] or range(len(values)), key=lambda at: values[at])

@@ -23,6 +23,7 @@ from evaluation.report.render import comma_separated, latex, markdown, number, s
 from evaluation.report.results import Results, label
 from evaluation.report.table import Column, Table
 from evaluation.report.tables import BASELINE
+from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import stars
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -34,6 +35,7 @@ PAGES = {
 }
 SCRIPTS = ("heatmap.js", "site.js", "samples.js")
 _DOTS = 9  # colours of models in style.css
+_DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Site:
             "tasks": list(self.results.tasks),
             "models": list(self.results.models),
             "methods": methods,
+            "metrics": [metric.label for metric in METRICS.values()],
+            "extra": [METRICS[name].label for name in ("pg2", "mrr_strict")],  # ours: shown on demand
             "panels": [_panel(self.results, long, task, methods) for task in self.results.tasks],
         }
 
@@ -156,12 +160,13 @@ def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> 
             if method == label(BASELINE):
                 base.append(cell.value)
             title = f"{model}, {method}: {number(cell.value, 1)} %"
-            dots.append(
-                {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title}
-                | {"model": results.models.index(model) % _DOTS}
-            )
+            at = results.models.index(model)
+            look = {"model": at % _DOTS, "top": _DOT_TOP + _DOT_STEP * at}
+            dots.append(look | {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title})
         rows.append({"label": method, "dots": dots})
-    return {"task": task, "rows": rows, "baseline": round(sum(base) / len(base), 2) if base else None}
+    height = 2 * _DOT_TOP + _DOT_STEP * (len(results.models) - 1) + 11
+    baseline = round(sum(base) / len(base), 2) if base else None
+    return {"task": task, "rows": rows, "baseline": baseline, "height": height}
 
 
 def _render(name: str, **values: Any) -> str:
@@ -189,10 +194,14 @@ def _environment() -> Environment:
         "signed": lambda value, column: number(value, column.digits, signed=True),
         "stars": stars,
         "why": why,
-        "spans": lambda columns, name: spans(columns, lambda column: _same(column, name)),
+        "edges": _edges,
+        "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
     }
     return environment
 
 
-def _same(column: Column, name: str) -> Any:
-    return getattr(column, name)
+def _edges(columns: Sequence[Column]) -> set[int]:
+    """Where a group of columns begins."""
+    return {
+        at for at, column in enumerate(columns) if column.group and (not at or columns[at - 1].group != column.group)
+    }

@@ -84,12 +84,12 @@ class Results:
             return None
         return self.scores.get((place, self.defaults[place]._replace(**changes), metric))
 
-    def offers(self, method: str, changes: Mapping[str, str]) -> bool:
-        """Whether any cell of this method has its default variant with `changes`."""
+    def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
+        """Whether any cell of this method and task has its default variant with `changes`."""
         return any(
             (place, variant._replace(**changes), "pg") in self.scores
             for place, variant in self.defaults.items()
-            if place.method == method
+            if (place.task, place.method) == (task, method)
         )
 
     def reference(self, table: str, side: str, place: Place, metric: str) -> float | None:

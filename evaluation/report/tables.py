@@ -89,8 +89,8 @@ def beside_random(results: Results) -> Table:
     return Table(
         "table1_random",
         "Table 1, beside random",
-        "The setting of table 1 with a method a row; brackets hold the 95 % bootstrap interval. Δ is the difference "
-        "from random relevance on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs).",
+        "The setting of table 1 with a method a row and 95 % bootstrap intervals. Δ is the difference from "
+        "random relevance on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs).",
         ("model", "method"),
         tuple(Column(metric.label, side, "", signed) for metric in METRICS.values() for side, signed in sides),
         tuple(rows),
@@ -160,13 +160,14 @@ def _sides(results: Results, pair: Pair, group: Group, model: str, task: str, me
             _cell(results, _defined(results, group, model, task, dtype), metric, pair.number, side, **changes)
             for dtype, side, changes in zip(chosen, ("left", "right"), (pair.left, pair.right), strict=True)
         ]
-        cells += mark(both, digits=1, second=False)
+        one_sided = any(cell.state == UNDEFINED for cell in both)
+        cells += [Cell(state=UNDEFINED)] * 2 if one_sided else mark(both, digits=1, second=False)
     return cells
 
 
 def _cell(results: Results, place: Place, metric: str, table: str, side: str, **changes: str) -> Cell:
     state = results.state(place)
-    if changes and not results.offers(place.method, changes):
+    if changes and not results.offers(place.task, place.method, changes):
         state = UNDEFINED
     if state != DONE:
         return Cell(state=state)

@@ -25,9 +25,12 @@
   document.querySelectorAll(".filtered").forEach((section) => {
     const apply = () => {
       const sets = [...section.querySelectorAll("[data-filter]")].map((set) => [set.dataset.filter, new Set([...set.querySelectorAll("input:checked")].map((box) => box.value))]);
+      const groups = sets.find(([name]) => name === "metric");
+      if (groups) section.querySelectorAll("table.filterable [data-group]").forEach((cell) => { cell.hidden = !groups[1].has(cell.dataset.group); });
       section.querySelectorAll("table.filterable tbody tr").forEach((row) => { row.hidden = sets.some(([name, wanted]) => row.dataset[name] !== undefined && !wanted.has(row.dataset[name])); });
     };
     section.addEventListener("change", apply);
+    apply();
     section.querySelectorAll(".chips legend").forEach((legend) => legend.addEventListener("click", () => {
       const boxes = [...legend.parentElement.querySelectorAll("input")], all = boxes.every((box) => box.checked);
       boxes.forEach((box) => { box.checked = !all; });

@@ -1,0 +1,220 @@
+"""Tables show what the store holds: defaults, pairs, what is missing, and the paper's numbers where they belong."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from evaluation.report.render import cell_text, comma_separated, latex, markdown, number, tex
+from evaluation.report.results import Place, Results, Score, Variant, close_look
+from evaluation.report.table import Cell, Column, Row, Table, mark
+from evaluation.report.tables import score_tables
+from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.statistics import compare
+
+VALUES = {"attnlrp": 60.0, "lrp": 50.0, "gradient_l2": 40.0, "random": 20.0, "alti": 30.0}
+LINEAR, PLAIN = [("contrastive", "full"), ("target", "full"), ("contrastive", "partial")], [("none", "none")]
+
+
+def some_results(models=("gpt2",), dtypes=("float32",), missing=(), methods=("attnlrp", "lrp", "random"), **more):
+    """Scores that tell every variant apart by its decimals."""
+    states, scores = {}, {}
+    for model in models:
+        for task in ("sva", "qa"):
+            for dtype in dtypes:
+                for method in methods:
+                    place = Place(model, task, dtype, method)
+                    states[place] = "missing" if place in missing else "done"
+                    if place not in missing:
+                        scores |= dict(scores_of(place, VALUES[method]))
+    place = {(model, task): dtypes for model in models for task in ("sva", "qa")}
+    return Results(tuple(models), ("sva", "qa"), tuple(methods), place, states, scores, **more)
+
+
+def scores_of(place, value):
+    for explanation, embedding in LINEAR if place.method in ("attnlrp", "lrp") else PLAIN:
+        for tokens in ("non_special", "all"):
+            for scope in ("context", "full") if place.task == "qa" else ("full",):
+                shift = 0.1 * (explanation == "target") + 0.2 * (embedding == "partial") + 0.3 * (tokens == "all")
+                shift += 0.4 * (place.task == "qa" and scope == "full") + 0.5 * (place.dtype == "float64")
+                for metric in METRICS:
+                    yield (place, Variant(explanation, embedding, tokens, scope), metric), Score(value - shift, 10)
+    yield (place, Variant("none", "none", "all", "full"), "accuracy"), Score(97.0, 12)
+
+
+def table(results, name):
+    return next(found for found in score_tables(results) if found.name == name)
+
+
+def values(found, row=0):
+    return [cell.value for cell in found.rows[row].cells]
+
+
+def test_overview_has_a_row_for_each_task_and_model_and_marks_the_best_two():
+    found = table(some_results(models=("gpt2", "llama")), "table1")
+    assert [(row.section, row.labels) for row in found.rows] == [
+        ("sva", ("gpt2",)), ("sva", ("llama",)), ("qa", ("gpt2",)), ("qa", ("llama",))
+    ]  # fmt: skip
+    assert [(c.group, c.label) for c in found.columns][:5] == [
+        ("AttnLRP", "PG"), ("AttnLRP", "MRR"), ("AttnLRP", "RMA"), ("AttnLRP", "PTA"), ("LRP", "PG")
+    ]  # fmt: skip
+    assert [cell.mark for cell in found.rows[0].cells[::4]] == ["best", "second", ""]
+
+
+def test_default_is_contrastive_full_without_special_tokens_and_in_context():
+    found = table(some_results(), "table1")
+    assert values(found)[0] == 60.0
+    assert values(found, row=1)[0] == 60.0, "qa counts the context only"
+
+
+def test_alti_stands_in_the_column_of_alti_logit():
+    results = some_results(models=("bert",), methods=("alti", "random"))
+    results = Results(**(vars(results) | {"methods": ("alti_logit", "alti", "random")}))
+    found = table(results, "table1")
+    assert found.columns[0].group == "ALTI-Logit/ALTI"
+    assert values(found)[0] == 30.0
+
+
+def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
+    place = Place("gpt2", "sva", "float32", "lrp")
+    results = some_results(missing=(place,))
+    states = dict(results.states) | {place: "partial"}
+    states.pop(Place("gpt2", "qa", "float32", "lrp"))
+    found = table(Results(**(vars(results) | {"states": states})), "table1")
+    assert [cell_text(row.cells[4], found.columns[4]) for row in found.rows] == ["partial", "–"]
+    assert "| partial |" in markdown(found)
+
+
+def test_every_method_stands_beside_random_with_its_difference():
+    found = table(some_results(), "table1_random")
+    row = next(row for row in found.rows if row.labels == ("gpt2", "AttnLRP"))
+    assert (row.cells[0].value, row.cells[1].value) == (60.0, 40.0)
+    assert len(row.cells) == 2 * len(METRICS)
+    last = next(row for row in found.rows if row.labels == ("gpt2", "Random"))
+    assert cell_text(last.cells[1], found.columns[1]) == "–"
+
+
+def test_difference_comes_with_its_interval_and_p_value():
+    rng = np.random.default_rng(0)
+    drawn = np.stack([rng.random((80, 6)) < share for share in (0.9, 0.2)], axis=1).astype(float)
+    compared = compare(drawn, ("attnlrp", "random"), tuple(METRICS), 300, 0)
+    results = some_results(methods=("attnlrp", "random"), comparisons={("gpt2", "sva", "float32"): compared})
+    cell = table(results, "table1_random").rows[0].cells[1]
+    assert cell.low < cell.value < cell.high
+    assert cell.p < 0.01
+    assert cell_text(cell, Column("PG", "Δ", signed=True)).endswith("**")
+
+
+@pytest.mark.parametrize(
+    ("name", "sides", "pair"),
+    [
+        ("table2", ("contrastive", "target"), (60.0, 59.9)),
+        ("table3", ("without", "with special"), (60.0, 59.7)),
+        ("table4", ("context", "full"), (60.0, 59.6)),
+        ("table6", ("full", "partial"), (60.0, 59.8)),
+    ],
+)
+def test_pairs_hold_two_settings_side_by_side(name, sides, pair):
+    found = table(some_results(), name)
+    row = found.rows[0]
+    assert tuple(column.side for column in found.columns[:2]) == sides
+    assert tuple(cell.value for cell in row.cells[:2]) == pytest.approx(pair)
+    assert [cell.mark for cell in row.cells[:2]] == ["best", ""]
+
+
+def test_pairs_leave_out_methods_and_tasks_without_the_choice():
+    assert {c.group for c in table(some_results(), "table2").columns} == {"AttnLRP", "LRP"}
+    assert {row.section for row in table(some_results(), "table4").rows} == {"qa"}
+    assert {c.group for c in table(some_results(), "table4").columns} == {"AttnLRP", "LRP", "Random"}
+
+
+def test_precision_needs_both():
+    assert table(some_results(), "table5").rows == ()
+    assert "Nothing to show" in markdown(table(some_results(), "table5"))
+    found = table(some_results(dtypes=("float64", "bfloat16")), "table5")
+    assert values(found)[:2] == [60.0, 59.5]
+
+
+def test_accuracies_by_task():
+    found = table(some_results(), "table9")
+    assert values(found) == [97.0, 97.0]
+
+
+def test_close_look_stands_beside_a_published_model_only():
+    ours = some_results(models=("mine",), published={("mine", "sva"): "gpt2"})
+    found = table(ours, "table1")
+    assert found.rows[0].cells[0].reference == 39, "table 1: gpt2, sva, AttnLRP, PG"
+    assert found.rows[0].cells[0].difference == 21
+    assert found.rows[1].cells[0].reference is None, "qa was not published data here"
+    assert "60.0 (39, +21.0)" in markdown(found, close_look=True)
+    assert "39" not in markdown(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        (("1", "left", "ra", "gpt2-xl", "alti_logit", "mrr"), 93),
+        (("1", "left", "qa", "bert-large-uncased", "lrp", "pta"), 57),
+        (("1", "left", "sva", "bert-base-uncased", "alti", "pg"), 31),
+        (("2", "right", "sva", "gpt2", "alti_logit", "pg"), 2),
+        (("3", "right", "qa", "Llama-3.1-8B", "lrp", "pg"), 11),
+        (("4", "right", "qa", "gpt2-medium", "gradient_l2", "rma"), 26),
+        (("5", "right", "qa", "Llama-3.2-1B", "attnlrp", "mrr"), 77),
+        (("6", "right", "ra", "gpt2", "lrp", "pg"), 49),
+        (("8", "V100", "sva", "gpt2", "attnlrp_explicit", "ms"), 22.3),
+        (("9", "left", "ra", "Llama-3.2-1B", "none", "accuracy"), 100),
+    ],
+)
+def test_close_look_is_transcribed(key, number):
+    assert close_look()[key] == number
+
+
+def test_close_look_repeats_table_1_in_its_other_tables():
+    numbers = close_look()
+    for (table, side, *place), value in numbers.items():
+        if table in ("2", "3", "4", "6") and side == "left":
+            assert numbers["1", "left", *place] == value
+    counts = {table: sum(key[0] == table for key in numbers) for table in "1234569"}
+    assert counts == {"1": 528, "2": 594, "3": 438, "4": 252, "5": 258, "6": 216, "9": 27}
+
+
+def test_equal_digits_are_ties():
+    cells = mark([Cell(50.04), Cell(49.96), Cell(40.0), Cell(None, "missing")], digits=1)
+    assert [cell.mark for cell in cells] == ["best", "best", "second", ""]
+    assert [cell.mark for cell in mark([Cell(1.0), Cell(1.0)], digits=1)] == ["", ""]
+
+
+HOSTILE = Table(
+    "t", "Table 7. A & B", "50 % of <b>", ("model",), (Column("G_1", "P|G"), Column("G_1", "x", "y")),
+    (Row("sva", ("a_b|c",), (Cell(1.25, mark="best"), Cell(-0.04))),),
+)  # fmt: skip
+
+
+def test_markdown_and_latex_escape_their_own_characters():
+    assert r"| a_b\|c | **1.2** | 0.0 |" in markdown(HOSTILE)
+    assert "50 % of &lt;b>" in markdown(HOSTILE)
+    text = latex(HOSTILE)
+    assert r"a\_b$\vert$c & \textbf{1.2} & 0.0 \\" in text
+    assert r"\caption{A \& B. 50 \% of $<$b$>$}" in text
+    assert tex("−1 ~ \\{") == r"$-$1 \textasciitilde{} \textbackslash{}\{"
+
+
+def test_latex_rows_have_as_many_cells_as_the_table_has_columns():
+    for found in score_tables(some_results(models=("gpt2", "llama"))):
+        text = latex(found)
+        width = len(found.heads) + len(found.columns)
+        assert rf"\begin{{tabular}}{{{'l' * len(found.heads)}{'r' * len(found.columns)}}}" in text
+        rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+        assert {line.count(" & ") + 1 for line in rows} == {width} if found.rows else True
+
+
+def test_csv_holds_a_line_a_cell():
+    rows = list(csv.DictReader(io.StringIO(comma_separated(HOSTILE))))
+    assert rows[0]["model"] == "a_b|c"
+    assert [row["value"] for row in rows] == ["1.25", "-0.04"]
+
+
+def test_numbers():
+    assert [number(v, 1) for v in (1.25, -1.25, -0.04)] == ["1.2", "−1.2", "0.0"]
+    assert [number(v, 1, signed=True) for v in (2.0, -2.0, 0.0)] == ["+2.0", "−2.0", "0.0"]
