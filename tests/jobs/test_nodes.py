@@ -1,0 +1,94 @@
+"""Several nodes: pools spread over them, a node that goes, models that run at once or wait."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs import attribute as stage
+from jobs.attribute import attribute
+from jobs.pools import Share, Slots
+from jobs.worker import Worker
+from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
+
+ROWS = rows_of(24)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head and a second node with one CPU each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    nodes.second = nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    ray.init(address=nodes.address, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+class Slow(Worker):
+    def __call__(self, table):
+        time.sleep(0.7)
+        return super().__call__(table)
+
+
+@pytest.mark.ray
+def test_a_run_outlives_a_node_that_is_removed(cluster, tmp_path, model, monkeypatch):
+    import ray.cloudpickle
+
+    ray.cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["Slow"]))
+    monkeypatch.setattr(stage, "Worker", Slow)
+    setting = [{"name": "gpt2", "id": str(model), "workers": [1, 2]}]
+    config = config_of(tmp_path / "root", models=setting)
+    store = prepared(config, ROWS)
+
+    def remove():
+        while len(store.files("relevance", recursive=True)) < 3:
+            time.sleep(0.05)
+        cluster.remove_node(cluster.second, allow_graceful=False)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    assert attribute(config, store).complete
+    thread.join()
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 1
+    undisturbed = config_of(tmp_path / "undisturbed", models=setting)
+    other = prepared(undisturbed, ROWS)
+    monkeypatch.setattr(stage, "Worker", Worker)
+    assert attribute(undisturbed, other).complete
+    assert relevance_of(config, store) == relevance_of(undisturbed, other)
+
+
+def test_workers_are_packed_by_node():
+    slots = Slots([({}, 2.0), ({}, 1.0)])
+    assert slots.room(Share(2, 0)) == 1
+    assert slots.room(Share(0.5, 0)) == 6
+    pair = slots.take(Share(2, 0), 1, 8)
+    assert pair == [0]
+    assert slots.take(Share(2, 0), 1, 1) is None, "one GPU here and one there are not two"
+    halves = slots.take(Share(0.5, 0), 1, 8)
+    assert halves == [1, 1]
+    slots.give_back(Share(2, 0), pair)
+    assert slots.take(Share(1, 0), 1, 8) == [0, 0]
+
+
+def test_labels_choose_the_nodes():
+    slots = Slots([({"gpu-memory": "24gb"}, 4.0), ({"gpu-memory": "80gb"}, 2.0)])
+    large = Share(1, 0, (("gpu-memory", "80gb"),))
+    assert slots.room(large) == 2
+    assert slots.take(large, 1, 8) == [1, 1]
+    assert slots.take(large, 1, 8) is None
+
+
+def test_thirds_of_a_gpu_fit_three_times():
+    slots = Slots([({}, 1.0)])
+    assert slots.take(Share(1 / 3, 0), 1, 8) == [0, 0, 0]
