@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from accelerate.utils import align_module_device
+from accelerate.utils import align_module_device, has_offloaded_params
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
@@ -153,8 +153,10 @@ class ModelView:
     @property
     def device(self) -> torch.device:
         """Where the token embeddings are computed, hence where inputs go."""
-        with weights_of(self.token_embedding) as module:
-            return module.weight.device
+        embedding = self.token_embedding
+        if has_offloaded_params(embedding):
+            return torch.device(embedding._hf_hook.execution_device)
+        return embedding.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
