@@ -69,34 +69,28 @@ def cost_table(costs: Mapping[Pass, Cost]) -> Table:
 
 
 def explicit_against_modified(benches: Sequence[Mapping[str, Any]]) -> Table:
-    """Table 8 from results of `closelook bench lrp`: median milliseconds of backward and aggregation, one sample.
-
-    Every bench row of the protocol names its `model`, `method` and `median_s`; `speedup` stands in the ratios.
-    """
+    """Table 8 from results of `closelook bench lrp`, whose rows of part "table_8" hold medians in milliseconds."""
     methods = ("gradient_x_input", "attnlrp_explicit", "attnlrp")
     rows = []
     for bench in benches:
-        measured: dict[str, dict[str, Mapping[str, Any]]] = {}
+        measured: dict[str, dict[str, float]] = {}
         for row in bench["rows"]:
-            if row.get("protocol") == "table8":
-                measured.setdefault(row["model"], {})[row["method"]] = row
-        for model, by_method in measured.items():
-            cells = [
-                Cell(1000 * by_method[m]["median_s"]) if m in by_method else Cell(state=UNDEFINED) for m in methods
-            ]
-            speedup = by_method.get("attnlrp", {}).get("speedup")
-            cells.append(Cell(state=UNDEFINED) if speedup is None else Cell(speedup))
+            if row["part"] == "table_8":
+                measured.setdefault(row["geometry"], {})[row["method"]] = row["median"]
+        for model, medians in measured.items():
+            speedup = bench["ratios"].get(f"{model}: explicit / attnlrp backward", {}).get("value")
+            found = [*(medians.get(method) for method in methods), speedup]
+            cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in found]
             rows.append(Row("ours", (model, bench["device"]), tuple(cells)))
-    rows += _published_runtimes()
+    source = "Ours come from `closelook bench lrp`" + ("." if rows else ", which was not run for this store.")
     return Table(
         "table8",
         "Table 8. Runtime of AttnLRP, explicit and by modified gradients",
-        "Median milliseconds of the backward pass and aggregation of one sample, single precision, first samples of "
-        "sva; the speedup is the median of per-sample ratios. Ours come from `closelook bench lrp`"
-        + ("." if len(rows) > len(_published_runtimes()) else ", which was not run for this store."),
+        "Median milliseconds of the backward pass and aggregation of one sample of sva, single precision; "
+        f"the speedup is the median of per-sample ratios. {source}",
         ("model", "device"),
-        (*(Column("", label(method), digits=1) for method in methods), Column("", "speedup", digits=2, unit="×")),
-        tuple(rows),
+        (*(Column("", label(method)) for method in methods), Column("", "speedup", digits=2, unit="×")),
+        (*rows, *_published_runtimes()),
     )
 
 

@@ -1,0 +1,96 @@
+"""Tokens are coloured around zero, on one scale a line, whoever draws them."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from evaluation.report import heatmap
+from evaluation.report.heatmap import Line, colour, data, disagreement, pieces, scale, terminal
+
+
+def ansi(text):
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, color_system="truecolor", width=200).print(text, end="")
+    return out.getvalue()
+
+
+def test_colours_diverge_from_white():
+    assert colour(0) == "#ffffff"
+    assert colour(1) == "#{:02x}{:02x}{:02x}".format(*heatmap.POSITIVE) == colour(7)
+    assert colour(-1) == "#{:02x}{:02x}{:02x}".format(*heatmap.NEGATIVE)
+    assert colour(0.5) not in (colour(0), colour(1))
+
+
+@pytest.mark.parametrize("share", [-1, -0.5, 0, 0.5, 1])
+def test_black_text_is_legible_on_every_colour(share):
+    channels = [int(colour(share)[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert (luminance + 0.05) / 0.05 > 7, "WCAG AAA"
+
+
+def test_special_tokens_do_not_set_the_scale():
+    assert scale([9.0, -2.0, 1.0], [True, False, False]) == 2.0
+    assert scale([9.0, 0.0], [True, False]) == 9.0
+    assert scale([0.0, 0.0], [False, False]) == 1.0
+
+
+def test_terminal_underlines_evidence_and_dims_special_tokens():
+    text = ansi(terminal(["[CLS]", " The", " key", "s"], [5.0, 0.0, 1.0, -1.0], [0, 0, 1, 1], [1, 0, 0, 0]))
+    assert "\x1b[2m[CLS]" in text
+    assert " The " in text, "relevance of zero is not painted, and spaces are not either"
+    assert "\x1b[4;30;48;2;{};{};{}mkey".format(*heatmap.POSITIVE) in text
+    assert "\x1b[4;30;48;2;{};{};{}ms".format(*heatmap.NEGATIVE) in text
+
+
+def test_terminal_text_is_never_markup():
+    assert "[red]x" in terminal(["[red]x"], [1.0]).plain
+    assert terminal(["a\nb"], [1.0]).plain == "a⏎b"
+
+
+def test_data_holds_tokens_once_and_a_row_a_line():
+    lines = [Line("AttnLRP", [9.0, 0.12345678, -1.0], "contrastive"), Line("Random", [0.0, 1.0, 2.0])]
+    found = data(["[CLS]", " a", " b"], lines, [False, True, False], [True, False, False], text="a b", foil="is")
+    assert found["tokens"] == ["[CLS]", " a", " b"]
+    assert found["rows"][0] == {
+        "label": "AttnLRP", "explanation": "contrastive", "scale": 1.0, "values": [9.0, 0.1235, -1.0], "hit": 1
+    }  # fmt: skip
+    assert found["rows"][1]["hit"] == 0
+    assert (found["evidence"], found["special"], found["foil"], found["task"]) == ([0, 1, 0], [1, 0, 0], "is", None)
+
+
+def test_data_points_inside_the_scope():
+    found = data(["a", "b"], [Line("m", [2.0, 1.0])], [False, True], scope=[False, True])
+    assert found["rows"][0]["hit"] == 1
+
+
+def test_disagreement_is_the_share_of_pairs_that_point_elsewhere():
+    lines = [Line("a", [1, 0]), Line("b", [1, 0]), Line("c", [0, 1]), Line("a", [0, 1], "target")]
+    assert disagreement(lines, [True, True]) == pytest.approx(2 / 3)
+    assert disagreement(lines[:1], [True, True]) == 0
+
+
+class WordPieces:
+    """Joins like BERT's: pieces that go on a word start with ##."""
+
+    words = ("[CLS]", "key", "##s", "are")
+
+    def decode(self, ids):
+        return " ".join(self.words[at] for at in ids).replace(" ##", "")
+
+
+class Bytes:
+    """Joins like GPT-2's, whose tokens may be parts of a character."""
+
+    parts = (b"The", b" caf", b"\xc3", b"\xa9")
+
+    def decode(self, ids):
+        return b"".join(self.parts[at] for at in ids).decode(errors="replace")
+
+
+def test_pieces_show_where_words_start_whatever_the_tokenizer():
+    assert pieces(WordPieces(), [0, 1, 2, 3]) == ["[CLS]", " key", "s", " are"]
+    assert pieces(Bytes(), [0, 1]) == ["The", " caf"]
+    assert pieces(Bytes(), [1, 2, 3]) == [" caf", "�", "�"]
+    assert pieces(Bytes(), []) == []

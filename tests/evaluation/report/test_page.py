@@ -1,0 +1,122 @@
+"""Pages need nothing but themselves, and no string of a sample, a model or a config becomes markup or script."""
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+
+from evaluation.report import heatmap
+from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page, island
+from evaluation.report.tables import score_tables
+from tests.evaluation.report.test_tables import some_results
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \u2028 \"'"
+
+
+def provenance(config="name: test\n"):
+    return Provenance("test", config, {"closelook": "0.1"}, [("sva", "abc")], [("gpt2", "sha256:1")])
+
+
+def entry(text="The keys are", **facts):
+    line = heatmap.Line("AttnLRP", [1.0, -1.0], "contrastive")
+    return heatmap.data(
+        [text, " b"], [line], [True, False], text=text, sample_id="s1", task="sva", model="gpt2", **facts
+    )
+
+
+def site(results=None, **more):
+    results = results or some_results()
+    return Site(provenance(), results, score_tables(results), samples=[entry()], **more)
+
+
+def scripts(page):
+    return re.findall(r"<script(?P<kind>[^>]*)>(.*?)</script>", page, flags=re.S)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_refer_to_nothing_outside_the_site(name):
+    page = site().files()[name]
+    targets = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
+    assert all(re.match(r"data:|#|tables/|(index|tables|curves|samples)\.html$", target) for target in targets)
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_only_the_pages_own_script_may_run(name):
+    page = site().files()[name]
+    programs = [text for kind, text in scripts(page) if "json" not in kind]
+    assert len(programs) == 1
+    digest = base64.b64encode(hashlib.sha256(programs[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"\son[a-z]+=", page.replace(programs[0], ""))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_provenance_is_on_every_page(name):
+    page = site().files()[name]
+    for fact in (provenance().config_hash, "name: test", "sha256:1", "abc", "closelook 0.1"):
+        assert fact in page
+
+
+def test_hostile_strings_stay_text_everywhere():
+    results = some_results(models=(HOSTILE,))
+    made = Site(
+        Provenance(HOSTILE, HOSTILE, {"closelook": HOSTILE}, [(HOSTILE, HOSTILE)], [(HOSTILE, HOSTILE)]),
+        results,
+        score_tables(results),
+        [Part(HOSTILE, HOSTILE)],
+        [entry(HOSTILE, target=HOSTILE, foil=HOSTILE)],
+        HOSTILE,
+        [HOSTILE],
+    )
+    for name, page in made.files().items():
+        if name.endswith(".html"):
+            assert "<script>alert" not in page
+            assert "<img src=x" not in page
+            assert len(scripts(page)) == (2 if name == "samples.html" else 1)
+
+
+def test_island_gives_back_the_data_and_cannot_end_its_element():
+    text = island([{"text": HOSTILE, "comment": "<!-- <script>"}])
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == [{"text": HOSTILE, "comment": "<!-- <script>"}]
+
+
+def test_numbers_that_json_has_not_are_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        island(float("nan"))
+
+
+def test_what_was_not_run_says_how_to_run_it():
+    page = site(parts=[Part("Head pruning", "Run `closelook prune`.")]).files()["curves.html"]
+    assert "Not run." in page
+    assert "closelook prune" in page
+
+
+def test_missing_cells_are_marked_on_the_page():
+    results = some_results()
+    states = {place: "partial" if place.method == "lrp" else state for place, state in results.states.items()}
+    page = site(type(results)(**(vars(results) | {"states": states}))).files()["index.html"]
+    assert '<span class="state">partial</span>' in page
+
+
+def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
+    assert "disabled" in site().files()["index.html"]
+    page = site(some_results(published={("gpt2", "sva"): "gpt2"})).files()["index.html"]
+    assert "disabled" not in page
+    assert re.search(r'<small class="paper"[^>]*>39 \(\+21\.0\)</small>', page)
+
+
+def test_explained_sentence_is_a_page_of_its_own():
+    page = explain_page(entry(HOSTILE), HOSTILE, provenance())
+    assert "<script>alert" not in page
+    assert len(scripts(page)) == 2
+
+
+def test_every_table_comes_in_every_format():
+    files = site().files()
+    for number in ("1", "1_random", "2", "3", "4", "5", "6", "9"):
+        assert {f"tables/table{number}.{kind}" for kind in ("md", "tex", "csv")} <= set(files)

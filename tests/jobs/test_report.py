@@ -1,0 +1,158 @@
+"""The report shows what the store holds and says what it does not."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from evaluation.schema import PRUNING, RUNTIME, SCORES
+from jobs import evaluate, explorer, report
+from jobs.plan import Plan
+from jobs.store import StoreError
+from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
+
+
+class Words:
+    """A tokenizer of numbers."""
+
+    def decode(self, ids):
+        return " ".join(f"w{token}" for token in ids)
+
+
+@pytest.fixture(autouse=True)
+def no_tokenizers(monkeypatch):
+    monkeypatch.setattr(explorer, "load_tokenizer", lambda model: Words())
+
+
+QUICK = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 3})})
+
+
+def written(tmp_path, config=QUICK, **what):
+    store, plan = write_store(tmp_path, **{"samples": 8} | what)
+    evaluate.score_plan(config, plan, store)
+    return store, plan, report.write_report(config, plan, store)
+
+
+def text(store, name="index.html"):
+    return store.read_bytes(f"report/{name}").decode()
+
+
+def samples_of(store):
+    page = text(store, "samples.html")
+    return json.loads(page.split('id="sample-data">')[1].split("</script>")[0])
+
+
+def test_a_complete_store_becomes_a_site(tmp_path):
+    store, _, summary = written(tmp_path)
+    assert summary.complete
+    assert summary.lines == (f"open {tmp_path}/report/index.html",)
+    assert "| gpt2 | AttnLRP |" in text(store, "tables/table1_random.md")
+    assert "cells are not complete" not in text(store)
+    assert "Not run." in text(store, "curves.html")
+    assert text(store, "tables/table8.md").count("Close Look") >= 1
+
+
+def test_a_second_report_does_nothing_until_something_changes(tmp_path):
+    store, plan, _ = written(tmp_path, tasks=("sva",))
+    assert report.write_report(QUICK, plan, store).skipped == 1
+    cell = a_cell(method="random")
+    write_cell(store, cell, relevance_rows(write_benchmark(store, "sva", 8), "random", seed=3), state="partial")
+    evaluate.score_plan(QUICK, plan, store)
+    assert report.write_report(QUICK, plan, store).computed == 1
+
+
+def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    write_cell(store, a_cell(method="random"), [], state="partial")
+    evaluate.score_plan(QUICK, plan, store)
+    store.delete(f"manifest/{a_cell(method='attnlrp').name}.json")
+    store.delete(f"{store.cell(a_cell(method='attnlrp'))}/{a_cell().key[:12]}-00000.parquet")
+    store.delete(f"{store.cell(a_cell(method='attnlrp'))}/{a_cell().key[:12]}-00016.parquet")
+    report.write_report(QUICK, plan, store)
+    page = text(store, "tables/table1_random.md")
+    assert "| gpt2 | Random | partial |" in page
+    assert "| gpt2 | AttnLRP | missing |" in page
+    assert "2 of 4 cells are not complete" in text(store)
+
+
+def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    evaluate.score_plan(QUICK, plan, store)
+    lost = Plan(plan.models, failures={"llama": "model llama: no weights in there"}, undefined=(("llama", "random"),))
+    report.write_report(QUICK, lost, store)
+    assert "model llama: no weights in there" in text(store)
+    page = text(store, "tables/table1_random.md")
+    assert "| llama | AttnLRP | missing |" in page
+    assert "| llama | Random |" not in page, "it is not defined"
+
+
+def test_samples_come_with_every_model_method_and_explanation(tmp_path):
+    store, _, _ = written(tmp_path, tasks=("sva",), models=("gpt2", "llama"))
+    entries = samples_of(store)
+    assert len(entries) == 3 * 2
+    assert {(row["label"], row["explanation"]) for row in entries[0]["rows"]} == {
+        ("AttnLRP", "contrastive"), ("AttnLRP", "target"), ("Gradient l2", "contrastive"), ("Gradient l2", "target"),
+        ("AttnRollout", "none"), ("Random", "none"),
+    }  # fmt: skip
+    assert any(not entry["correct"] for entry in entries)
+    assert {entry["attractors"] for entry in entries} <= {0, 1, 2}
+    assert all(0 <= entry["disagreement"] <= 1 for entry in entries)
+
+
+def test_a_script_in_a_sample_stays_text(tmp_path):
+    attack = "</script><script>document.title='broken'</script>"
+    store, _, _ = written(tmp_path, tasks=("sva",), text=attack)
+    assert samples_of(store)[0]["text"] == attack
+    assert "<script>document" not in text(store, "samples.html")
+
+
+def test_defects_are_told(tmp_path):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    rows = list(relevance_rows(write_benchmark(store, "sva", 8), "random"))
+    rows[0]["relevance"] = [float("nan")] * len(rows[0]["relevance"])
+    write_cell(store, a_cell(method="random"), rows)
+    evaluate.score_plan(QUICK, plan, store)
+    report.write_report(QUICK, plan, store)
+    assert "gpt2 · sva · float32 · random: 2 times relevance that is not finite, counted as wrong." in text(store)
+
+
+def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    evaluate.score_plan(QUICK, plan, store)
+    point = {"method": "attnlrp", "pooling": "relu_token", "order": "least_first", "seed": None, "n": 8, "area": 0.8}
+    points = [point | {"step": at, "pruned_heads": [0] * at, "accuracy": 1 - at / 4} for at in (0, 1)]
+    for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):  # the second has no manifest
+        path = f"{store.pruning('gpt2', 'sva', 'float32')}/attnlrp-{key}-000.parquet"
+        store.write_shard(path, pa.Table.from_pylist(points, PRUNING), PRUNING)
+        points = [row | {"accuracy": 0.0} for row in points]
+    store.write_manifest("pruning.gpt2.sva.float32.attnlrp", {"key": "aaaaaaaaaaaa" + "0" * 52})
+    timing = {"batch_id": "b", "method": "gradients", "stage": "method", "length": 9, "batch": 2, "wall_s": 0.1,
+              "peak_bytes": None, "planned_bytes": None, "chunk": None, "device": "cpu"}  # fmt: skip
+    path = f"{store.runtime('gpt2', 'sva', 'float32')}/0.parquet"
+    store.write_shard(path, pa.Table.from_pylist([timing], RUNTIME), RUNTIME)
+    report.write_report(QUICK, plan, store)
+    assert "Not run." not in text(store, "curves.html")
+    assert "| gpt2 | AttnLRP | 87.5 |" in text(store, "tables/pruning_area.md")
+    assert "| gpt2 | gradients | method | cpu | ≤ 16 | 50.00 |" in text(store, "tables/runtime.md")
+    assert store.exists("report/figures/pruning_sva_least_first_main.svg")
+
+
+def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkeypatch):
+    store, plan, _ = written(tmp_path, tasks=("sva",))
+    path = store.files(store.scores)[0]
+    old = SCORES.with_metadata({b"closelook.schema": b"scores", b"closelook.version": b"0"})
+    store.write_shard(path, store.read(path, SCORES), old)
+    store.delete("manifest/report.json")
+    monkeypatch.setattr(report, "make_plan", lambda config, store: plan)
+    with pytest.raises(StoreError, match="holds schema scores v0, this version of closelook reads scores v1"):
+        report.report(QUICK, store)
+
+
+def test_chosen_samples_hold_disagreement_and_wrong_predictions():
+    def scored(hits, right):
+        names = [f"s{at}" for at in range(6)]
+        return pa.table({"sample_id": names, "correct": [at not in right for at in range(6)], "pg": hits})
+
+    tables = [scored([1, 1, 1, 1, 0, 0], {4}), scored([1, 1, 0, 1, 0, 0], {4})]
+    assert explorer.choose(tables, 3) == ["s2", "s4", "s0"]
+    assert explorer.choose(tables, 0) == []
