@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def audit_table(store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str,
                 "rows_in": record["read"] - record["beyond_limit"],
                 "beyond_limit": record["beyond_limit"],
                 **figures.of_views(shards),
-                "rejects": record["rejects"] | view["rejects"],
+                "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
                 "paper_share": figures.PAPER.get((task, view["masked"])),
                 **samples,
             }

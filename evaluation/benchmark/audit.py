@@ -88,12 +88,23 @@ def _counts(table: pa.Table, mask: str) -> np.ndarray:
     return values[ends] - values[ends - lengths]
 
 
+_HEADINGS = (
+    "task",
+    "tokenizer",
+    "rows in",
+    "accepted",
+    "rejected",
+    "length min/mean/max",
+    "evidence %",
+    "paper %",
+    "number agrees %",
+    "attractors: samples",
+)
+
+
 def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table."""
-    rows = [
-        ("task", "tokenizer", "rows in", "accepted", "rejected", "length min/mean/max", "evidence %", "paper %")
-        + ("number agrees %", "attractors: samples")
-    ]
+    rows: list[tuple[str, ...]] = [_HEADINGS]
     for task, tokenizers in audit.items():
         for tokenizer, found in tokenizers.items():
             length = f"{found['length_min']} / {_number(found['length_mean'])} / {found['length_max']}"

@@ -83,7 +83,10 @@ def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
     if mask is None:
         if any(end > row["slot"] for _, end in evidence):
             raise Malformed("evidence after the slot")
-        return _Reading(row, row["text"][: row["slot"]].rstrip(), evidence, scope)
+        text = row["text"][: row["slot"]].rstrip()
+        if not text:
+            raise Malformed("no text before the slot")
+        return _Reading(row, text, evidence, scope)
     filled = Filled.of(row["text"], row["slot"], mask)
     return _Reading(
         row, filled.text, tuple(map(filled.place, evidence)), None if scope is None else tuple(map(filled.place, scope))

@@ -68,16 +68,16 @@ def _own_subject(clause: Token, verb: Token) -> Token | None:
     before = [child for child in subjects if child.i < verb.i]
     if subjects:
         return before[-1] if before else subjects[0]
-    if any(child.dep_ in _CLAUSE for child in clause.children):
-        raise Malformed("the subject is a clause")
-    if any(child.dep_ == "expl" and child.lower_ == "there" for child in clause.children):
+    expletives = [child for child in clause.children if child.dep_ == "expl"]
+    if expletives and expletives[0].lower_ != "there":
+        return expletives[0]
+    if expletives:
         attributes = [child for child in clause.children if child.dep_ == "attr"]  # ClearNLP: what there is
         if not attributes:
             raise Malformed("no subject in the parse", "nothing that there is")
         return attributes[0]
-    expletives = [child for child in clause.children if child.dep_ == "expl"]
-    if expletives:
-        return expletives[0]
+    if any(child.dep_ in _CLAUSE for child in clause.children):
+        raise Malformed("the subject is a clause")
     if clause.dep_ in _RELATIVE and clause.head.lower_ in _PRONOUN:
         return clause.head  # a free relative: "what remains"
     return None

@@ -103,8 +103,7 @@ def _rows(origin: Origin) -> Iterator[Row]:
 def _records(source: Source, origin: Origin) -> Iterator[Record]:
     if origin.path is not None:
         return chain.from_iterable(source.records(file) for file in fetch(origin.path, source.suffixes))
-    splits = (_split(source, origin, split) for split in source.hub_splits)
-    return source.hub_records(chain.from_iterable(splits))
+    return chain.from_iterable(source.hub_records(_split(source, origin, split)) for split in source.hub_splits)
 
 
 def _split(source: Source, origin: Origin, split: str) -> datasets.Dataset:

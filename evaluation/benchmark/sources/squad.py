@@ -161,4 +161,5 @@ SQUAD = Source(
     file_url="https://rajpurkar.github.io/SQuAD-explorer/dataset/train-v2.0.json",
     hub="rajpurkar/squad_v2",
     hub_splits=("train", "validation"),
+    hub_records=hub_articles,
 )

@@ -1,0 +1,87 @@
+"""Where the published data lie, if they do, and small tokenizers of every kind, trained on the spot."""
+
+import os
+import string
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+WORDS = (
+    "The keys to the cabinet are on the table . Some teachers admired themselves , herself , himself . "
+    "Context: Rollo was the leader of the Normans in the 10th century. Question: Who led the Normans? Answer: Rollo "
+    "include includes has have the old bridge crosses cross résumé naïve"
+)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with published data and development models; CLOSELOOK_SHARED, else beside the repository."""
+    folder = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[4] / "shared"))
+    if not (folder / "data").is_dir():
+        pytest.skip(f"no published data at {folder}; set CLOSELOOK_SHARED")
+    return folder
+
+
+def _trained(kind: str) -> PreTrainedTokenizerFast:
+    corpus = [WORDS] * 3
+    if kind == "wordpiece":  # BERT, uncased
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        letters = [f"{letter} x{letter}" for letter in string.ascii_lowercase]  # first and further in a word
+        trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=specials)
+        tokenizer.train_from_iterator([*corpus, *letters], trainer)
+        ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", mask_token="[MASK]")
+    if kind == "metaspace":  # Llama 2: words carry a leading ▁, also the first
+        tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+        bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+        trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<unk>", "<s>", *bytes_])
+        tokenizer.train_from_iterator(corpus, trainer)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+        )
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = ["<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    ends = [(name, tokenizer.token_to_id(name)) for name in specials]
+    if kind == "bpe_bos":  # Llama 3
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=ends)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+    if kind == "roberta":  # a mask token that swallows the space before it
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+        fast.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True, special=True)})
+        return fast
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")  # GPT-2: no template
+
+
+KINDS = ("wordpiece", "roberta", "bpe", "bpe_bos", "metaspace")
+MASKED = ("wordpiece", "roberta")
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
+    return {kind: _trained(kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="session")
+def published(shared) -> dict[str, PreTrainedTokenizerBase]:
+    """The vocabularies of BERT and GPT-2."""
+    return {
+        "bert": AutoTokenizer.from_pretrained(shared / "models" / "bert-wordpiece"),
+        "gpt2": AutoTokenizer.from_pretrained(shared / "models" / "gpt2-bpe", tokenizer_type="gpt2"),
+    }

@@ -1,0 +1,232 @@
+import re
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from evaluation.benchmark.samples import sample
+from evaluation.benchmark.views import tokenise
+from lrp_core.types import UserError
+from tests.evaluation.benchmark.conftest import KINDS, MASKED
+
+KEYS = sample("t", "The keys to the cabinet  on the table .", 24, "are", "the", evidence=[(4, 8)])
+REFLEXIVE = sample("t", "Some teachers admired", 21, "themselves", "herself", evidence=[(5, 13)])
+CONTEXT = "Rollo was the leader of the Normans in the 10th century. Some teachers admired Rollo ."
+QUESTION = sample(
+    "t",
+    f"Context: {CONTEXT}\nQuestion: Who led the Normans?\nAnswer:",
+    len(CONTEXT) + 48,
+    "Rollo was",
+    "the leader",
+    evidence=[(9, 14)],
+    scope=[(9, 9 + len(CONTEXT))],
+)
+
+
+def views_of(tokenizers, kind, *rows, **options):
+    options = {"masked": kind in MASKED, "max_length": 10_000} | options
+    return tokenise(rows, tokenizers[kind], **options)
+
+
+def one(tokenizers, kind, row, **options):
+    views, rejects = views_of(tokenizers, kind, row, **options)
+    assert not rejects
+    return views[0]
+
+
+def reason(tokenizers, kind, row, **options):
+    views, rejects = views_of(tokenizers, kind, row, **options)
+    assert not views
+    assert rejects[0]["sample_id"] == row["sample_id"]
+    return rejects[0]["reason"]
+
+
+def evidence_of(view, tokenizer):
+    ids = [token for token, chosen in zip(view["input_ids"], view["evidence_mask"], strict=True) if chosen]
+    return tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evidence_tokens_are_the_word_and_nothing_else(tokenizers, kind):
+    assert evidence_of(one(tokenizers, kind, KEYS), tokenizers[kind]).strip() == "keys"
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_models_read_the_mask_in_the_slot_and_what_follows(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    view = one(tokenizers, kind, KEYS)
+    assert view["input_ids"].index(tokenizer.mask_token_id) == view["position"]
+    after = tokenizer.decode(view["input_ids"][view["position"] + 1 :], skip_special_tokens=True)
+    assert after.strip().startswith("on the table")
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(MASKED)))
+def test_causal_models_read_up_to_the_slot_without_a_trailing_space(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    view = one(tokenizers, kind, KEYS)
+    assert view["position"] == view["length"] - 1 == len(view["input_ids"]) - 1
+    assert tokenizer.decode(view["input_ids"], skip_special_tokens=True).strip() == "The keys to the cabinet"
+    assert tokenizer.convert_ids_to_tokens(view["target_id"])[0] in "Ġ▁"
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(MASKED)))
+@pytest.mark.parametrize("row", [KEYS, REFLEXIVE])
+def test_the_target_is_the_one_token_that_would_continue_the_text(tokenizers, kind, row):
+    tokenizer = tokenizers[kind]
+    view = one(tokenizers, kind, row)
+    continued = tokenizer(row["text"][: row["slot"]].rstrip() + " " + row["target"])["input_ids"]
+    assert continued == [*view["input_ids"], view["target_id"]]
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_the_target_is_the_one_token_that_would_replace_the_mask(tokenizers, kind):
+    row = sample("t", "The keys to the cabinet are  the table .", 28, "on", "to", evidence=[(4, 8)])
+    view = one(tokenizers, kind, row)
+    replaced = tokenizers[kind]("The keys to the cabinet are on the table .")["input_ids"]
+    assert replaced[view["position"]] == view["target_id"]
+
+
+@pytest.mark.parametrize(("kind", "special"), [("wordpiece", 2), ("roberta", 2), ("bpe", 0), ("bpe_bos", 1)])
+def test_special_is_what_the_template_adds_and_the_mask_is_ordinary(tokenizers, kind, special):
+    view = one(tokenizers, kind, KEYS)
+    assert sum(view["special_mask"]) == special
+    assert not view["special_mask"][view["position"]]
+
+
+def test_a_template_that_ends_with_a_special_token_does_not_move_the_prediction(tokenizers):
+    view = one(tokenizers, "roberta", REFLEXIVE, masked=False)
+    assert view["special_mask"] == [True] + [False] * (view["length"] - 1)
+    assert tokenizers["roberta"].decode(view["input_ids"][-1:]).strip() in "admired"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_repeated_words_are_told_apart(tokenizers, kind):
+    row = sample("t", "the old bridge the old bridge  the table", 30, "are", "have", evidence=[(19, 22)])
+    view = one(tokenizers, kind, row)
+    chosen = [i for i, found in enumerate(view["evidence_mask"]) if found]
+    others = [i for i, token in enumerate(view["input_ids"]) if token == view["input_ids"][chosen[0]]]
+    assert others[1] == chosen[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_count_by_their_first_token(tokenizers, kind):
+    view = one(tokenizers, kind, QUESTION)
+    assert "rollo".startswith(tokenizers[kind].decode([view["target_id"]]).strip().lower())
+    scope = [token for token, inside in zip(view["input_ids"], view["scope_mask"], strict=True) if inside]
+    assert tokenizers[kind].decode(scope).lower().split()[0] == "rollo"
+    assert all(inside for inside, found in zip(view["scope_mask"], view["evidence_mask"], strict=True) if found)
+
+
+def test_words_of_several_tokens_are_rejected_outside_qa(tokenizers):
+    row = sample("t", "The keys", 8, "xylophones", "are", evidence=[(4, 8)])
+    assert reason(tokenizers, "bpe", row) == "target or foil is not one token"
+
+
+def test_answers_that_begin_with_the_same_token_are_rejected(tokenizers):
+    row = QUESTION | {"foil": "Rollo the leader"}
+    assert reason(tokenizers, "bpe", row) == "target and foil have the same token"
+
+
+def test_words_unknown_to_the_tokenizer_are_rejected(tokenizers):
+    row = sample("t", "The keys", 8, "ключ", "are", evidence=[(4, 8)])
+    assert reason(tokenizers, "wordpiece", row) == "target or foil is unknown to the tokenizer"
+
+
+def test_evidence_after_the_slot_is_rejected_for_causal_models_only(tokenizers):
+    row = sample("t", "There  the keys", 6, "are", "have", evidence=[(11, 15)])
+    assert reason(tokenizers, "bpe", row) == "evidence after the slot"
+    assert evidence_of(one(tokenizers, "wordpiece", row), tokenizers["wordpiece"]) == "keys"
+
+
+def test_a_sample_without_evidence_or_text_is_rejected(tokenizers):
+    assert reason(tokenizers, "bpe", KEYS | {"evidence": []}) == "the evidence has no token"
+    row = sample("t", " are the keys", 0, "the", "are", evidence=[(9, 13)])
+    assert reason(tokenizers, "bpe", row | {"evidence": []}) == "no text before the slot"
+
+
+def test_special_tokens_in_the_text_are_rejected(tokenizers):
+    row = sample("t", "The keys [MASK] to", 18, "are", "the", evidence=[(4, 8)])
+    assert reason(tokenizers, "wordpiece", row) == "a special token of the tokenizer in the text"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_long_is_rejected_or_cut_around_the_evidence(tokenizers, kind):
+    length = one(tokenizers, kind, QUESTION)["length"]
+    assert reason(tokenizers, kind, QUESTION, max_length=length - 4) == "too long"
+    last = CONTEXT.rindex("Rollo") + 9
+    for evidence in ([(9, 14)], [(last, last + 5)]):
+        row = QUESTION | {"evidence": evidence}
+        view = one(tokenizers, kind, row, max_length=length - 4, truncate=True)
+        assert view["length"] <= length - 4
+        assert evidence_of(view, tokenizers[kind]).strip().lower() == "rollo"
+        assert "who led" in tokenizers[kind].decode(view["input_ids"]).lower()
+    assert reason(tokenizers, kind, QUESTION, max_length=10, truncate=True) == "too long"
+
+
+def test_text_without_a_scope_is_never_cut(tokenizers):
+    assert reason(tokenizers, "bpe", KEYS, max_length=3, truncate=True) == "too long"
+
+
+def test_tokenizers_that_do_not_fit_are_refused(tokenizers):
+    with pytest.raises(UserError, match="no mask token"):
+        tokenise([], tokenizers["bpe"], masked=True, max_length=10)
+
+
+WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
+LATIN = st.text("abcdefghijklmnopqrstuvwxyzABCÀÉÜñçø.,'", min_size=1, max_size=8)
+unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+def check_evidence_of_words(tokenizer, masked, words, data):
+    """Any run of words as evidence, decoded from its tokens, is the run again. True if there was a view to check."""
+    first = data.draw(st.integers(0, len(words) - 1), "first")
+    last = data.draw(st.integers(first, len(words) - 1), "last")
+    starts = [sum(len(word) + 1 for word in words[:i]) for i in range(len(words))]
+    text = " ".join(words)
+    span = (starts[first], starts[last] + len(words[last]))
+    row = sample("t", f"{text} ", len(text) + 1, "are", "the", evidence=[span])
+    views, rejects = tokenise([row], tokenizer, masked=masked, max_length=10_000)
+    assert len(views) + len(rejects) == 1
+    for view in views:
+        assert view["length"] == len(view["input_ids"]) == len(view["evidence_mask"]) == len(view["special_mask"])
+        ids = [token for token, found in zip(view["input_ids"], view["evidence_mask"], strict=True) if found]
+        if tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids:
+            assert bare(tokenizer.decode(ids), tokenizer) == bare(text[slice(*span)], tokenizer)
+
+
+def bare(text, tokenizer):
+    """Up to the tokenizer's normalisation, and spaces."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return re.sub(r"\s", "", normalizer.normalize_str(text) if normalizer else text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None, suppress_health_check=unhealthy)
+@given(data=st.data())
+def test_decoding_the_evidence_of_any_text_gives_the_evidence_back(tokenizers, kind, data):
+    words = data.draw(st.lists(LATIN if kind == "wordpiece" else WORD, min_size=2, max_size=7), "words")
+    check_evidence_of_words(tokenizers[kind], kind in MASKED, words, data)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@settings(max_examples=100, deadline=None, suppress_health_check=unhealthy)
+@given(words=st.lists(WORD, min_size=2, max_size=7), data=st.data())
+def test_decoding_the_evidence_gives_it_back_with_published_vocabularies(published, kind, words, data):
+    check_evidence_of_words(published[kind], kind == "bert", words, data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None, suppress_health_check=unhealthy)
+@given(before=st.text(max_size=20), inside=st.text(min_size=1, max_size=6), after=st.text(max_size=20))
+def test_any_text_gives_a_view_with_its_evidence_or_a_reject(tokenizers, kind, before, inside, after):
+    text = before + inside + after
+    assume(text.strip())
+    tokenizer = tokenizers[kind]
+    row = sample("t", text, len(text), "are", "the", evidence=[(len(before), len(before) + len(inside))])
+    views, rejects = views_of(tokenizers, kind, row)
+    assert len(views) + len(rejects) == 1
+    for view in views:
+        ids = [token for token, found in zip(view["input_ids"], view["evidence_mask"], strict=True) if found]
+        if tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids:
+            assert bare(inside, tokenizer) in bare(tokenizer.decode(ids), tokenizer)
+        assert not any(s and e for s, e in zip(view["special_mask"], view["evidence_mask"], strict=True))
