@@ -156,7 +156,7 @@ def _ranked(config: RunConfig, settings: PruneConfig, store: Store, curves: Curv
     if curves.method == RANDOM:
         return random_curves(len(table["relevance"][0]), settings.random_runs, config.seed)
     table = table.filter(pc.equal(table["explanation"], "contrastive"))
-    relevance = {}
+    relevance: dict[tuple[str, str], np.ndarray] = {}
     for pooling in settings.poolings:
         lists = table.filter(pc.equal(table["pooling"], pooling))["relevance"].combine_chunks()
         relevance[curves.method, pooling] = lists.flatten().to_numpy().reshape(len(lists), -1)

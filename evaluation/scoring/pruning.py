@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ class Sweep:
 
     @torch.inference_mode()
     def margins(self, sample: Batch, token_budget: int) -> Tensor:
-        """Target logit minus foil logit under every mask [M], for a batch of one sample without padding."""
+        """Target logit minus foil logit under every mask [M], for a batch of one sample that has a foil."""
         sample = sample.to(self.view.device)
         return torch.cat([self._margins(sample, layers) for layers in self.passes(sample, token_budget)])
 
@@ -76,7 +76,8 @@ class Sweep:
         rows = len(layers[-1].parents)
         with heads_removed(self.view, layers):
             hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
-        logits = self.view.logits(hidden, Batch(**{name: _rows(value, rows) for name, value in vars(sample).items()}))
+        repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(sample).items()}
+        logits = self.view.logits(hidden, replace(sample, **repeated))
         return logits[:, 0] - logits[:, 1]
 
     def passes(self, sample: Batch, token_budget: int) -> list[list[Layer]]:
@@ -121,7 +122,3 @@ def _zero_heads(_: nn.Module, args: tuple[Tensor, ...], *, layer: Layer) -> tupl
     (context,) = args  # [R, T, H * K]
     kept = layer.kept.to(context.device)[:, None, :, None]  # [R, 1, H, 1]
     return ((context.unflatten(-1, (kept.shape[2], -1)) * kept).flatten(-2),)
-
-
-def _rows(value: Tensor | None, rows: int) -> Tensor | None:
-    return None if value is None else value.expand(rows, *value.shape[1:])

@@ -14,35 +14,30 @@ from typing import Any
 
 import torch
 
-from evaluation.scoring.curves import random_curves
+from evaluation.scoring.curves import Curve, random_curves
 from evaluation.scoring.pruning import Layer, Sweep, heads_removed
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.lrp import LENGTHS, sva_like
-from jobs.geometries import GEOMETRIES, Geometry
+from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
 
 TARGET = 3.0  # times faster than one forward a sample and point
 CURVES = 6 * 3 * 2 + 10  # six methods, three poolings, two orders; ten random orders
 SAMPLES = 1000  # of sva
-_VOCABULARY = 8192  # its size changes nothing that is measured here, only memory
 _QUICK_LAYERS = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, single-sample batches, the curves to draw, and the tokens of a pass."""
+    """A model, single-sample batches, random curves of its heads, and the tokens of a pass."""
 
     view: ModelView
     samples: list[Batch]
-    curves: int
+    curves: list[Curve]
     token_budget: int
 
     def sweep(self, curves: slice = slice(None), shared: bool = True) -> Sweep:
-        return Sweep(self.view, self._all[curves], shared=shared)
-
-    @property
-    def _all(self) -> list[Any]:
-        return random_curves(self.view.n_layers * self.view.n_heads, self.curves, seed=0)
+        return Sweep(self.view, self.curves[curves], shared=shared)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -52,9 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     for name in chosen.geometry or ["gpt2", "Llama-3.2-1B"]:
         geometry = GEOMETRIES[name]
         layers = min(geometry.layers, chosen.layers or (_QUICK_LAYERS if chosen.quick else geometry.layers))
-        view = _model(replace(geometry, layers=layers), chosen.dtype, chosen.device)
+        config = replace(geometry, layers=layers).config()
+        view = random_model(config, dtype=chosen.dtype, device=chosen.device)
         samples = [batch.to(chosen.device) for batch in sva_like(view, chosen.samples)]
-        case = Case(view, samples, chosen.curves, chosen.token_budget)
+        curves = random_curves(layers * geometry.heads, chosen.curves, seed=0)
+        case = Case(view, samples, curves, chosen.token_budget)
         speed(bench, name, case, chosen)
         agreement(bench, name, case)
         del view, case
@@ -91,7 +88,7 @@ def speed(bench: Bench, name: str, case: Case, chosen: argparse.Namespace) -> No
         "lower layers shared": lambda: _sweeps([case.sweep()], case),
     }
     seconds = interleave(runs, chosen.repeats, device=chosen.device)
-    facts = {"layers": case.view.n_layers, "curves": case.curves, "samples": len(case.samples)}
+    facts = {"layers": case.view.n_layers, "curves": len(case.curves), "samples": len(case.samples)}
     for way, values in seconds.items():
         bench.row(part="speed", geometry=name, way=way, **facts, **summary(values), unit="s per sample and point")
     one, batched, steps, merged, shared = seconds.values()
@@ -112,7 +109,8 @@ def _project(bench: Bench, name: str, case: Case, shared_s: float, one_s: float)
     The work of a sweep is its layers times rows; random orders stand for ranked ones.
     """
     geometry = GEOMETRIES[name]
-    view: Any = SimpleNamespace(**_shape(geometry), device=torch.device("cpu"), dtype=torch.float32)
+    shape = {"n_layers": geometry.layers, "n_heads": geometry.heads}
+    view: Any = SimpleNamespace(**shape, device=torch.device("cpu"), dtype=torch.float32)  # all that planning reads
     whole = Sweep(view, random_curves(geometry.layers * geometry.heads, CURVES, seed=0))
     measured = case.sweep()
     length = sum(len(batch.input_ids[0]) for batch in case.samples) / len(case.samples)
@@ -125,10 +123,6 @@ def _project(bench: Bench, name: str, case: Case, shared_s: float, one_s: float)
         sweep_h=shared_h, one_at_a_time_h=one_h,
     )  # fmt: skip
     print(f"{name}: {CURVES} curves x {SAMPLES} sva samples: {shared_h:.2f} h, {one_h:.1f} h one at a time")
-
-
-def _shape(geometry: Geometry) -> dict[str, int]:
-    return {"n_layers": geometry.layers, "n_heads": geometry.heads}
 
 
 def _layer_rows(sweep: Sweep, case: Case) -> int:
@@ -206,12 +200,6 @@ def _row(sample: Batch) -> dict[str, Any]:
     fields = {"position": sample.position, "target_id": sample.target_ids, "foil_id": sample.foil_ids}
     numbers = {name: int(value[0]) for name, value in fields.items() if value is not None}
     return {"input_ids": sample.input_ids[0].tolist(), **numbers}
-
-
-def _model(geometry: Geometry, dtype: str, device: str) -> ModelView:
-    config = replace(geometry, vocabulary=min(geometry.vocabulary, _VOCABULARY)).config()
-    config.bos_token_id = config.eos_token_id = 0
-    return random_model(config, dtype=dtype, device=device)
 
 
 if __name__ == "__main__":

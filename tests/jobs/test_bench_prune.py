@@ -1,0 +1,24 @@
+import json
+import subprocess
+import sys
+
+from jobs.bench import prune
+
+
+def test_the_bench_reports_its_promise_its_gains_and_the_hours(tmp_path, capsys):
+    file = tmp_path / "prune.json"
+    result = prune.main(["--quick", "--geometry", "gpt2", "--layers", "1", "--json", str(file)])
+    assert json.loads(file.read_text()) == json.loads(json.dumps(result))
+    promise = result["ratios"]["gpt2: sweep / one at a time throughput"]
+    assert (promise["target"], promise["better"]) == (3.0, "higher")
+    assert {row["of"] for row in result["rows"] if row["part"] == "gain"} >= {"merging curves", "sharing lower layers"}
+    (projected,) = [row for row in result["rows"] if row["part"] == "projection"]
+    assert projected["points"] == 46 * 145
+    assert 0 < projected["sweep_h"] < projected["one_at_a_time_h"]
+    assert "gpt2: sweep / one at a time throughput" in capsys.readouterr().out
+
+
+def test_the_bench_runs_where_only_torch_and_transformers_are():
+    unwanted = ("ray", "pydantic", "typer", "spacy")
+    code = f"import sys, jobs.bench.prune; sys.exit(' '.join(set(sys.modules) & set({unwanted})) or 0)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
