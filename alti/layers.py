@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.parts import BlockView, NormView
 from lrp_core.rules.normalization import inverse_rms
 from lrp_core.types import UnsupportedModel
-from lrp_core.view import BlockView, ModelView, NormView
+from lrp_core.view import ModelView
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

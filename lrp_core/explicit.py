@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.gradients import objective
+from lrp_core.parts import NormView
 from lrp_core.propagation import (
     add_rule,
     identity_rule,
@@ -30,7 +31,7 @@ from lrp_core.propagation import (
 )
 from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms
 from lrp_core.types import Batch, Relevance, Request
-from lrp_core.view import ModelView, NormView
+from lrp_core.view import ModelView
 
 EPSILON = 1e-9
 

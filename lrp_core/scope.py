@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.parts import NormView
 from lrp_core.rules import (
     ActivationRule,
     AttentionRule,
@@ -29,7 +30,7 @@ from lrp_core.rules import (
     activation,
     inverse_rms,
 )
-from lrp_core.view import ModelView, NormView
+from lrp_core.view import ModelView
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
 

@@ -1,0 +1,89 @@
+"""Parts of a model as its family describes them: norms and transformer blocks, with their weights laid out by head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import align_module_device
+from torch import Tensor, nn
+
+from lrp_core.families import Family
+
+
+@contextmanager
+def weights_of(module: nn.Module) -> Iterator[Any]:
+    """The module with its parameters present, even if they are offloaded; tensors read inside stay valid afterwards."""
+    with align_module_device(module):
+        yield module
+
+
+@dataclass(frozen=True)
+class NormView:
+    """A LayerNorm or RMSNorm module and how to read it."""
+
+    module: nn.Module
+    kind: str  # "layer" | "rms"
+    eps: float
+    offset: float = 0.0  # added to the stored weight
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [D], offset included, and bias [D] (None for RMSNorm)."""
+        with weights_of(self.module) as module:
+            weight = module.weight.detach()
+            bias = module.bias.detach() if self.kind == "layer" and module.bias is not None else None
+            return (weight + self.offset if self.offset else weight), bias
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One transformer block."""
+
+    module: nn.Module
+    attention: nn.Module  # the module that calls the attention kernel
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module  # the same fused module as query and key in some families
+    output: nn.Module
+    attention_norm: NormView  # of the attention's input (pre) or of residual + attention (post)
+    mlp_norm: NormView
+    head_norms: tuple[NormView, ...]  # of queries and keys, over the head width
+    activation: nn.Module
+    gate: nn.Module | None
+    up: nn.Module
+    down: nn.Module
+    family: Family
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+
+    def value_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Value projection: weight [G, K, D] and bias [G, K] (None where there is none)."""
+        with weights_of(self.value) as module:
+            weight = module.weight.detach()
+            weight = weight.T if self.family.transposed else weight  # [out, D]
+            bias = None if module.bias is None else module.bias.detach()
+        rows = self._value_rows(weight.shape[0])
+        return (
+            weight[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
+            None if bias is None else bias[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
+        )
+
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Output projection by head: weight [H, K, D] and bias [D] (None where there is none)."""
+        with weights_of(self.output) as module:
+            weight = module.weight.detach()
+            weight = weight if self.family.transposed else weight.T  # [H * K, D]
+            bias = None if module.bias is None else module.bias.detach()
+        return weight.unflatten(0, (self.n_heads, self.head_dim)), bias
+
+    def _value_rows(self, width: int) -> Tensor | slice:
+        """Which outputs of the value module are values, in the order of heads."""
+        if self.family.qkv == "thirds":
+            return slice(2 * width // 3, width)
+        if self.family.qkv == "per_head":
+            return torch.arange(width).view(self.n_heads, 3, self.head_dim)[:, 2].flatten()
+        return slice(None)
