@@ -15,11 +15,11 @@ from functools import partial
 import torch
 
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
-from jobs.bench.live_bytes import LiveBytes
 from jobs.geometries import GEOMETRIES, Geometry
 from lrp_core import METHODS, Batch, ModelView, Request, random_model
 from lrp_core.explicit import EPSILON, relevance_flow
 from lrp_core.gradients import READINGS, attribution, explain_many, objective
+from lrp_core.memory import peak_memory
 from lrp_core.scope import rules_on
 
 #: Deciles of the lengths of the first 1000 sva samples: prefixes under GPT-2's tokenizer, whole sentences.
@@ -137,15 +137,9 @@ def peak_memory(bench: Bench, name: str, view: ModelView, device: str, length: i
     batch = _batch([_row(view, length, random.Random(0))]).to(device)
     peaks = {}
     for method in ("gradient_x_input", "lrp", "attnlrp"):
-        if device.startswith("cuda"):
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
+        with peak_memory(device) as peak:
             _once(view, batch, method, device)
-            peaks[method] = torch.cuda.max_memory_allocated() - before
-        else:
-            with LiveBytes() as count:
-                _once(view, batch, method, device)
-            peaks[method] = count.peak
+        peaks[method] = peak.peak_bytes
         bench.row(part="memory", geometry=name, method=method, length=length, peak_bytes=peaks[method])
     bench.ratio(f"{name}: attnlrp peak bytes / plain", peaks["attnlrp"] / peaks["gradient_x_input"], 1.1, "lower")
 

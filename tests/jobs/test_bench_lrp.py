@@ -5,11 +5,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from jobs.bench import lrp
 from jobs.bench.harness import Bench, met, paired_ratio, summary, table
-from jobs.bench.live_bytes import LiveBytes
 
 
 def test_quick_run_reports_every_ratio(tmp_path):
@@ -27,17 +25,6 @@ def test_quick_run_reports_every_ratio(tmp_path):
 def test_benchmark_needs_neither_ray_nor_the_command_line_tools():
     code = "import sys, jobs.bench.lrp; print(sorted({'ray', 'pydantic', 'typer', 'spacy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_live_bytes_count_what_is_held_at_once():
-    with LiveBytes() as count:
-        a = torch.ones(1000)
-        b = a.view(10, 100) + 1  # a view holds nothing of its own
-        del a
-        c = b * 2
-        del b, c
-    assert count.peak == 2 * 4000
-    assert count.live == 0
 
 
 def test_table_says_met_or_missed():
