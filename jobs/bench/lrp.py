@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         large = geometry.parameters > _LARGE
         batches = [batch.to(chosen.device) for batch in sva_like(view, samples // 4 if large else samples)]
         table_8(bench, name, view, batches, chosen.device)
-        peak_memory(bench, name, view, chosen.device, length=32 if chosen.quick else 512)
+        memory(bench, name, view, chosen.device, length=32 if chosen.quick else 512)
         if not large:
             sharing(bench, name, view, batches[: max(2, samples // 8)], chosen.device)
             batching(bench, name, view, 16 if chosen.quick else 64, chosen.device)
@@ -132,7 +132,7 @@ def batching(bench: Bench, name: str, view: ModelView, size: int, device: str) -
     bench.ratio(f"{name}: bucketed / batch 1 throughput", ratio.pop("median"), target, "higher", **ratio)
 
 
-def peak_memory(bench: Bench, name: str, view: ModelView, device: str, length: int) -> None:
+def memory(bench: Bench, name: str, view: ModelView, device: str, length: int) -> None:
     """Most bytes held beyond weights and inputs while one sample of `length` tokens is explained."""
     batch = _batch([_row(view, length, random.Random(0))]).to(device)
     peaks = {}
