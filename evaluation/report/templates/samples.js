@@ -51,7 +51,7 @@
     const sentence = element("p", "sentence");
     sentence.append(entry.text.slice(0, entry.slot), element("mark", entry.correct ? "ok" : "bad", entry.target), entry.text.slice(entry.slot));
     const facts = element("dl", "sample-facts");
-    const pair = (name, value) => { const both = element("div"); both.append(element("dt", "", name), element("dd", "", value)); facts.append(both); };
+    const pair = (name, value) => { const both = element("div"); both.append(element("dt", "", name), " ", element("dd", "", value)); facts.append(both); };
     const fact = (name, value) => value != null && pair(name, String(value));
     fact("task", entry.task); fact("model", entry.model);
     fact("target", entry.target); fact("foil", entry.foil);

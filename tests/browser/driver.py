@@ -1,0 +1,82 @@
+"""Just enough WebDriver over plain HTTP to drive Chromium through chromedriver."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import urllib.request
+from contextlib import contextmanager
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+_ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+_ARGUMENTS += ["--disable-background-networking", "--no-first-run", "--force-device-scale-factor=1"]
+#: Keys of WebDriver's own alphabet.
+KEYS = {"ArrowRight": "\ue014", "ArrowLeft": "\ue012"}
+
+
+class Browser:
+    """One tab. Scripts are bodies of functions and return JSON."""
+
+    def __init__(self, url, session):
+        self._url = f"{url}/session/{session}"
+
+    def open(self, url):
+        call("POST", f"{self._url}/url", {"url": url})
+
+    def script(self, body, *arguments):
+        return call("POST", f"{self._url}/execute/sync", {"script": body, "args": list(arguments)})
+
+    def press(self, key):
+        steps = [{"type": kind, "value": KEYS.get(key, key)} for kind in ("keyDown", "keyUp")]
+        call("POST", f"{self._url}/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": steps}]})
+
+    def hover(self, selector):
+        """The mouse over the middle of the first element of `selector`."""
+        x, y = self.script(
+            "const box = document.querySelector(arguments[0]); box.scrollIntoView({block: 'center', behavior: 'instant'});"
+            "const at = box.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2]",
+            selector,
+        )
+        steps = [{"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}]
+        call("POST", f"{self._url}/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
+
+    def resize(self, width, height):
+        """The size of the page itself, smaller than a window can be."""
+        parameters = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
+        body = {"cmd": "Emulation.setDeviceMetricsOverride", "params": parameters}
+        call("POST", f"{self._url}/goog/cdp/execute", body)
+
+    def screenshot(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(call("GET", f"{self._url}/screenshot")))
+
+    def complaints(self):
+        """Errors of the page: scripts that failed, requests that were refused."""
+        found = call("POST", f"{self._url}/se/log", {"type": "browser"})
+        return [line["message"] for line in found if line["level"] == "SEVERE"]
+
+
+@contextmanager
+def browser():
+    """A headless Chromium that ends with the block."""
+    with subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
+            url = f"http://127.0.0.1:{port}"
+            options = {"binary": CHROMIUM, "args": _ARGUMENTS}
+            wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            session = call("POST", f"{url}/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+            try:
+                yield Browser(url, session)
+            finally:
+                call("DELETE", f"{url}/session/{session}")
+        finally:
+            driver.terminate()
+
+
+def call(method, url, body=None):
+    data = None if method == "GET" else json.dumps(body or {}).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+        return json.load(answer)["value"]

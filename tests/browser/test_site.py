@@ -1,0 +1,207 @@
+"""The site in a real browser, from file://: it opens, sorts, filters, shows heatmaps, and text stays text.
+
+Screenshots of every page at desk and phone width are kept in tests/artifacts.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from jobs import evaluate, explorer, report
+from tests.browser.driver import CHROMIUM, DRIVER, browser
+from tests.synthetic import CONFIG, write_store
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
+]
+ARTIFACTS = Path(__file__).parents[1] / "artifacts"
+ATTACK = "The <script>document.title = 'broken'</script> keys <b>are</b>"
+WIDTHS = {"desk": (1440, 1000), "phone": (390, 844)}
+
+
+class Words:
+    """A tokenizer whose every word is an attack."""
+
+    def decode(self, ids):
+        return " ".join(f"<i>{token}</i>" for token in ids)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of a report on made-up relevance."""
+    root = tmp_path_factory.mktemp("site")
+    quick = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 4})})
+    store, plan = write_store(root, models=("gpt2", "llama"), samples=16, text=ATTACK)
+    evaluate.score_plan(quick, plan, store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explorer, "load_tokenizer", lambda model: Words())
+        report.write_report(quick, plan, store)
+    return root / "report"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as tab:
+        yield tab
+
+
+@pytest.fixture
+def page(chromium, site):
+    """Opens a page at desk width; afterwards the page must have had nothing to complain about."""
+
+    def open_page(name="index.html"):
+        chromium.resize(*WIDTHS["desk"])
+        chromium.open((site / name).as_uri())
+        return chromium
+
+    yield open_page
+    assert chromium.complaints() == []
+
+
+def column(tab, table, label):
+    """The visible numbers of a column, top to bottom."""
+    return tab.script(
+        "const table = document.getElementById(arguments[0]);"
+        "const heads = [...table.querySelectorAll('tr.labels th')];"
+        "const at = heads.findIndex((head) => head.innerText.replace(/\\s+/g, ' ').startsWith(arguments[1]));"
+        "return [...table.tBodies[0].rows].filter((row) => !row.hidden)"
+        ".map((row) => row.cells[at]).map((cell) => cell.dataset.value ? +cell.dataset.value : cell.innerText)",
+        table,
+        label,
+    )
+
+
+def click(tab, selector):
+    tab.script("document.querySelector(arguments[0]).click()", selector)
+
+
+@pytest.mark.parametrize("name", ["index.html", "tables.html", "curves.html", "samples.html"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pages_open_and_fit_their_width(page, name, width):
+    tab = page(name)
+    tab.resize(*WIDTHS[width])
+    assert tab.script("return document.querySelector('h1').innerText.length") > 0
+    assert tab.script("return document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
+    assert tab.script("return getComputedStyle(document.querySelector('.provenance')).display") != "none"
+    tab.screenshot(ARTIFACTS / f"{name.removesuffix('.html')}_{width}.png")
+
+
+def test_a_table_sorts_by_the_column_that_is_clicked(page):
+    tab = page("tables.html")
+    before = column(tab, "table1", "PG")
+    click(tab, "#table1 tr.labels th:nth-child(3) button")
+    assert column(tab, "table1", "PG") == sorted(before, reverse=True)
+    click(tab, "#table1 tr.labels th:nth-child(3) button")
+    assert column(tab, "table1", "PG") == sorted(before)
+    assert tab.script("return document.querySelector('#table1 th[aria-sort]').getAttribute('aria-sort')") == "ascending"
+
+
+def test_sorting_by_a_difference_leaves_what_has_no_number_below(page):
+    tab = page()
+    click(tab, "#table1_random tr.labels th:nth-child(5) button")
+    values = column(tab, "table1_random", "Δ Random")
+    numbers = [value for value in values if not isinstance(value, str)]
+    assert values == [*sorted(numbers, reverse=True), *["–"] * 4]
+
+
+def test_methods_and_metrics_can_be_filtered(page):
+    tab = page()
+    assert set(column(tab, "table1_random", "method")) == {"AttnLRP", "Gradient l2", "AttnRollout", "Random"}
+    click(tab, "[data-filter=method] input[value=AttnLRP]")
+    assert set(column(tab, "table1_random", "method")) == {"Gradient l2", "AttnRollout", "Random"}
+    click(tab, "[data-filter=task] input[value=qa]")
+    assert set(column(tab, "table1_random", "task")) == {"sva"}
+    shown = "return [...document.querySelectorAll('#table1_random tr.groups th[data-group]')]"
+    shown += ".filter((head) => head.checkVisibility()).map((head) => head.innerText)"
+    assert tab.script(shown) == ["PG", "MRR", "RMA", "PTA"]
+    click(tab, "[data-filter=metric] input[value=PG2]")
+    assert tab.script(shown) == ["PG", "PG2", "MRR", "RMA", "PTA"]
+
+
+def test_a_heatmap_shows_relevance_evidence_and_special_tokens(page):
+    tab = page("samples.html")
+    assert tab.script("return document.querySelectorAll('#sample .line').length") == 4
+    colours = tab.script(
+        "return [...document.querySelectorAll('#sample .line:first-child .tok')]"
+        ".map((token) => [token.className, getComputedStyle(token)])"
+        ".map(([name, style]) => [name, style.backgroundColor, style.textDecorationLine])"
+    )
+    painted = {colour for name, colour, _ in colours if "pos" in name or "neg" in name}
+    assert len(painted) > 1
+    assert all("underline" in line for name, _, line in colours if "evidence" in name)
+    assert any("evidence" in name for name, _, _ in colours)
+    assert [name for name, colour, _ in colours if "special" in name and colour != "rgba(0, 0, 0, 0)"] == []
+
+
+def test_hovering_a_token_tells_its_value_in_every_line(page):
+    tab = page("samples.html")
+    tab.hover("#sample .tok[data-at='2']")
+    values = tab.script("return [...document.querySelectorAll('#sample .value')].map((value) => value.innerText)")
+    assert all(values)
+    assert tab.script("return document.querySelectorAll('#sample .tok.chosen').length") == 4
+
+
+def test_the_keyboard_walks_samples_models_and_tokens(page):
+    tab = page("samples.html")
+    facts = "return document.querySelector('#sample .sample-facts').innerText"
+    first = tab.script(facts)
+    tab.press("j")
+    second = tab.script(facts)
+    assert second != first
+    tab.press("k")
+    assert tab.script(facts) == first
+    tab.press("m")
+    assert "model llama" in tab.script(facts).replace("\n", " ")
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    assert tab.script("return document.querySelector('#sample .tok.chosen').dataset.at") == "1"
+    tab.press("e")
+    assert tab.script("return document.querySelector('[name=explanation]').value") == "target"
+
+
+def test_samples_filter_by_task_model_prediction_attractors_and_disagreement(page):
+    tab = page("samples.html")
+    data = tab.script("return JSON.parse(document.getElementById('sample-data').textContent)")
+
+    def shown(name, value):
+        return tab.script(
+            "const field = document.getElementById('sample-filters').elements[arguments[0]];"
+            "field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input', {bubbles: true}));"
+            "return document.querySelectorAll('#sample-list li').length",
+            name,
+            value,
+        )
+
+    assert shown("task", "qa") == sum(entry["task"] == "qa" for entry in data)
+    assert shown("task", "") == len(data)
+    assert shown("model", "llama") == sum(entry["model"] == "llama" for entry in data)
+    shown("model", "")
+    assert shown("correct", "0") == sum(not entry["correct"] for entry in data)
+    shown("correct", "")
+    assert shown("attractors", "1") == sum(entry["attractors"] == 1 for entry in data)
+    shown("attractors", "")
+    assert shown("disagreement", "50") == sum(entry["disagreement"] >= 0.5 for entry in data)
+
+
+def test_markup_in_samples_and_tokens_stays_text(page):
+    tab = page("samples.html")
+    assert "<script>document.title" in tab.script("return document.querySelector('#sample .sentence').innerText")
+    assert "<i>" in tab.script("return document.querySelector('#sample .tok').innerText")
+    assert tab.script("return document.title").endswith("closelook")
+    assert tab.script("return document.querySelectorAll('#sample script, #sample b, #sample i').length") == 0
+
+
+def test_the_page_may_not_reach_the_network_or_run_foreign_script(page, chromium):
+    tab = page()
+    tab.script(
+        "const made = document.createElement('script'); made.textContent = 'window.broken = 1';"
+        "document.body.append(made)"
+    )
+    assert tab.script("return window.broken") is None
+    asked = "return fetch('http://127.0.0.1:9/').then(() => 'reached', () => 'refused')"
+    assert tab.script(asked) == "refused"
+    refused = chromium.complaints()
+    assert refused
+    assert all("Content Security Policy" in line or "127.0.0.1:9" in line for line in refused)
