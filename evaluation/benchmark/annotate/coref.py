@@ -43,6 +43,7 @@ class Coreference:
         from fastcoref.coref_models.modeling_fcoref import FCorefModel
 
         root.handlers[:], root.level = handlers, level  # fastcoref turns on logging for everybody
+        logging.getLogger("fastcoref").setLevel(logging.ERROR)  # and warns that it is given words, not text
         FCorefModel.all_tied_weights_keys = {}  # transformers 5 asks every model for it
         datasets.disable_progress_bars()
         self._model = FCoref(model_id, device=device, nlp=None, enable_progress_bar=False)
@@ -53,7 +54,9 @@ class Coreference:
         if not docs:
             return found
         for result in self._model.predict([[token.text for token in doc] for doc in docs], is_split_into_words=True):
-            found[result.text_idx] = result.get_clusters(as_strings=False)
+            for cluster in result.get_clusters(as_strings=False):
+                # None is a mention that touches the template's special tokens
+                found[result.text_idx].append([mention for mention in cluster if mention is not None])
         return found
 
 

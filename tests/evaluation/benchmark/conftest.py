@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaTokenizerFast,
+)
 
 WORDS = (
     "The keys to the cabinet are on the table . Some teachers admired themselves , herself , himself . "
@@ -85,3 +91,33 @@ def published(shared) -> dict[str, PreTrainedTokenizerBase]:
         "bert": AutoTokenizer.from_pretrained(shared / "models" / "bert-wordpiece"),
         "gpt2": AutoTokenizer.from_pretrained(shared / "models" / "gpt2-bpe", tokenizer_type="gpt2"),
     }
+
+
+@pytest.fixture(scope="session")
+def tiny_coref(tmp_path_factory):
+    """A random fastcoref model with its tokenizer, in a directory."""
+    folder = tmp_path_factory.mktemp("coref")
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(["Susan revealed herself ."], trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    RobertaTokenizerFast(tokenizer_object=tokenizer, add_prefix_space=True).save_pretrained(folder)
+    head = {"max_segment_len": 32, "max_span_length": 5, "top_lambda": 0.5, "ffnn_size": 16, "dropout_prob": 0.0}
+    config = RobertaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        coref_head=head,
+    )
+    from fastcoref.coref_models.modeling_fcoref import FCorefModel
+
+    FCorefModel.all_tied_weights_keys = {}
+    FCorefModel(config).save_pretrained(folder)
+    return str(folder)
