@@ -24,27 +24,26 @@ from lrp_core.scope import rules_on
 
 #: Deciles of the lengths of the first 1000 sva samples: prefixes under GPT-2's tokenizer, whole sentences.
 LENGTHS = {"causal": (4, 5, 6, 7, 8, 9, 10, 12, 16, 26), "masked": (14, 18, 21, 24, 27, 31, 34, 39, 44, 54)}
-_LARGE = (
-    1_000_000_000  # parameters; larger models run a quarter of the samples, and not the parts that compare batchings
-)
+#: On a CPU, models of more parameters get fewer samples by default and skip the parts that compare batchings.
+_LARGE = 1_000_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Runs every part on every geometry; see `--help`. Returns the JSON."""
     options = parser(__doc__ or "")
-    options.add_argument("--samples", type=int, default=None, help="samples of batch size 1 (default 40; quick 3)")
+    options.add_argument("--samples", type=int, help="samples of batch size 1 (default 40; large models 10; quick 3)")
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="repeat for several")
     options.add_argument("--dtype", default="float32")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     chosen = options.parse_args(arguments)
     names = chosen.geometry or ["bert-base", "gpt2", "Llama-3.2-1B"]
-    samples = chosen.samples or (3 if chosen.quick else 40)
     bench = Bench("lrp", device_name(chosen.device))
     for name in names:
         geometry = _shrunk(GEOMETRIES[name]) if chosen.quick else GEOMETRIES[name]
         view = _model(geometry, chosen.dtype, chosen.device)
-        large = geometry.parameters > _LARGE
-        batches = [batch.to(chosen.device) for batch in sva_like(view, samples // 4 if large else samples)]
+        large = geometry.parameters > _LARGE and not chosen.device.startswith("cuda")
+        samples = chosen.samples or (3 if chosen.quick else 10 if large else 40)
+        batches = [batch.to(chosen.device) for batch in sva_like(view, samples)]
         table_8(bench, name, view, batches, chosen.device)
         memory(bench, name, view, chosen.device, length=32 if chosen.quick else 512)
         if not large:
