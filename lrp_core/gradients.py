@@ -36,8 +36,8 @@ class Reading:
     conserves: bool
 
 
-#: Close Look 3.3: norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT, plain
-#: gradient x full embedding is zero up to the norm's epsilon: the embedding norm undoes any scaling of its input.
+#: Close Look 3.3: norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT
+#: plain gradient x full embedding is zero up to the norm's epsilon: the embedding norm undoes any scaling of its input.
 READINGS: dict[str, Reading] = {
     "gradient_l1": Reading(PLAIN, _absolute, False),
     "gradient_l2": Reading(PLAIN, _square, False),
