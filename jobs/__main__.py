@@ -140,7 +140,7 @@ def audit(
 
 @app.command()
 def export(
-    to: Annotated[Path, typer.Argument(help="A folder for the benchmark and its card.")],
+    to: Annotated[Path, typer.Option("--to", help="A new folder for the benchmark and its card.")],
     config: Config = "demo",
     root: Root = None,
     set: Set = None,

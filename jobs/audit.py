@@ -66,7 +66,7 @@ def audit_table(store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str,
                 "beyond_limit": record["beyond_limit"],
                 **figures.of_views(shards),
                 "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
-                "paper_share": figures.PAPER.get((task, view["masked"])),
+                "paper_share": figures.PAPER.get((record["origin"]["source"], view["masked"])),
                 **samples,
             }
     return found

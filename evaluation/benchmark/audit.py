@@ -16,15 +16,15 @@ from evaluation.benchmark.samples import Filled, Row
 GENERIC_COLUMNS = ["meta"]
 VIEW_COLUMNS = ["length", "evidence_mask", "special_mask", "scope_mask"]
 
-#: What Close Look's table 1 implies for (task, masked models), in percent: a method whose relevance is positive
+#: What Close Look's table 1 implies for (source, masked models), in percent: a method whose relevance is positive
 #: everywhere has the share of evidence for its per-token accuracy.
 PAPER = {
-    ("ra", True): "23",
-    ("ra", False): "35-36",
-    ("sva", True): "5",
-    ("sva", False): "15",
-    ("qa", True): "1",
-    ("qa", False): "1",
+    ("blimp", True): "23",
+    ("blimp", False): "35-36",
+    ("lgd", True): "5",
+    ("lgd", False): "15",
+    ("squad", True): "1",
+    ("squad", False): "1",
 }
 
 
