@@ -47,11 +47,10 @@ class Inputs:
 
 
 def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
-    """None when the task is not prepared for this tokenizer."""
-    try:
-        table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
-    except FileNotFoundError:
+    """None when the task is not, or not wholly, prepared for this tokenizer."""
+    if store.manifest(f"views.{tokenizer}.{task}") is None:
         return None
+    table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
     return Inputs(tokenizer, task, table)
 
 

@@ -53,6 +53,7 @@ def write_benchmark(store, task="sva", samples=20, seed=0, text=None):
         )  # fmt: skip
     store.write_shard(f"{store.generic(task)}/0.parquet", pa.Table.from_pylist(generic, GENERIC), GENERIC)
     store.write_shard(f"{store.views(TOKENIZER, task)}/0.parquet", pa.Table.from_pylist(views, VIEW), VIEW)
+    store.write_manifest(f"views.{TOKENIZER}.{task}", {"state": "complete"})
     return views
 
 

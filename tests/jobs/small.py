@@ -84,6 +84,7 @@ def prepared(config: RunConfig, rows: list[dict]) -> Store:
         for task in config.tasks:
             table = pa.Table.from_pylist(rows, schema=VIEW)
             store.write_shard(f"{store.views(key, task)}/part-0.parquet", table, VIEW)
+            store.write_manifest(f"views.{key}.{task}", {"state": "complete"})
     return store
 
 

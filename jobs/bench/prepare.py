@@ -1,0 +1,161 @@
+"""Time and memory of building the benchmark: a replica of published data, as large as asked, through `prepare`.
+
+`python -m jobs.bench.prepare --data DIR [--rows 70000]`, with DIR laid out for the config `real`. Published rows are
+repeated with small changes that make them distinct: 1,000 of ra and, as in Close Look, 3 of sva to 4 of qa. A run at a
+seventh of the size beside the full one shows whether memory grows with the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tokenizers import processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from jobs.bench.harness import Bench, device_name, parser
+from jobs.configfile import CONF_DIR
+
+RA_ROWS = 1000
+POLL_S = 0.5
+MEMORY_TARGET = 1.15  # of the full run against a seventh of it
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Runs both sizes; see `--help`. Returns the JSON."""
+    options = parser("time and memory of building the benchmark")
+    options.add_argument("--data", required=True, type=Path, help="folder with ra/ sva/ qa/, tokenizers in ../models")
+    options.add_argument("--rows", type=int, default=70_000, help="rows of the full replica")
+    chosen = options.parse_args(arguments)
+    full = 7_000 if chosen.quick else chosen.rows
+    bench = Bench("prepare", device_name("cpu"))
+    for rows in (full // 7, full):
+        with tempfile.TemporaryDirectory(prefix="closelook-bench-") as scratch:
+            folder = Path(scratch)
+            replicate(chosen.data, folder / "data", rows)
+            config = _config(chosen.data.resolve(), folder)
+            bench.row(rows=rows, **measure(["--config", str(config), "--root", str(folder / "root")]))
+            print(bench.rows[-1])
+    small, large = bench.rows
+    bench.ratio("peak memory, 7 times the rows", large["peak_bytes"] / small["peak_bytes"], MEMORY_TARGET, "lower")
+    return bench.finish(chosen.json)
+
+
+def replicate(data: Path, to: Path, rows: int) -> None:
+    """Writes about `rows` rows in the published layouts, all different."""
+    for task in ("ra", "sva", "qa"):
+        (to / task).mkdir(parents=True)
+    [ra], [sva], [qa] = (sorted((data / task).iterdir()) for task in ("ra", "sva", "qa"))
+    (to / "ra" / ra.name).write_text("".join(islice(ra.open(), RA_ROWS)))
+    with (to / "sva" / sva.name).open("w") as out:
+        out.writelines(islice(_sentences(sva), rows * 3 // 7))
+    with (to / "qa" / qa.name).open("w") as out:
+        out.write('{"version": "v2.0", "data": [')
+        for number, article in enumerate(_articles(qa, rows * 4 // 7 - RA_ROWS)):
+            out.write(", " * bool(number) + json.dumps(article))
+        out.write("]}")
+
+
+def _sentences(file: Path) -> Iterator[str]:
+    lines = file.read_text().splitlines()
+    for copy in count():
+        for line in lines:
+            attractors, sentence, masked, good, bad = line.split("\t")
+            lead = f"in part {copy} , " if copy else ""
+            yield "\t".join([attractors, lead + sentence, lead + masked, good, bad]) + "\n"
+
+
+def _articles(file: Path, questions: int) -> Iterator[dict[str, Any]]:
+    """Articles until they hold so many answerable questions; what a copy adds comes after the context."""
+    articles = json.loads(file.read_text())["data"]
+    for copy in count():
+        for article in articles:
+            paragraphs = [
+                {"context": f"{paragraph['context']} ({copy})", "qas": paragraph["qas"]}
+                for paragraph in article["paragraphs"]
+            ]
+            yield {"title": f"{article['title']} {copy}", "paragraphs": paragraphs}
+            questions -= sum(not asked["is_impossible"] for paragraph in paragraphs for asked in paragraph["qas"])
+            if questions <= 0:
+                return
+
+
+def _config(data: Path, folder: Path) -> Path:
+    """The config `real` over the replica, with a third tokenizer: GPT-2's with a BOS before every text."""
+    assets = data.parent / "models"
+    gpt2 = AutoTokenizer.from_pretrained(assets / "gpt2-bpe", tokenizer_type="gpt2")
+    start = [("<|endoftext|>", gpt2.eos_token_id)]
+    gpt2.backend_tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=start),
+        ]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=gpt2.backend_tokenizer).save_pretrained(folder / "third")
+    config = yaml.safe_load((CONF_DIR / "real.yaml").read_text())
+    config |= {"data": str(folder / "data"), "assets": str(assets), "shard_rows": 1024}
+    config["models"].append({"name": "third", "id": "random/gpt2-medium", "tokenizer": str(folder / "third")})
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder / "config.yaml"
+
+
+def measure(arguments: Sequence[str]) -> dict[str, Any]:
+    """Seconds of `closelook prepare` with these arguments, and the most memory its processes held together.
+
+    Memory is what each process has of its own, in bytes; the object store's shared pages are counted once.
+    """
+    start, peak, shared = time.perf_counter(), 0, 0
+    process = subprocess.Popen([sys.executable, "-m", "jobs", "prepare", *arguments], stdout=subprocess.PIPE, text=True)
+    while process.poll() is None:
+        held = [_memory(pid) for pid in _descendants(process.pid)]
+        peak = max(peak, sum(own for own, _ in held))
+        shared = max([shared, *(pages for _, pages in held)])
+        time.sleep(POLL_S)
+    assert process.stdout is not None
+    report = process.stdout.read()
+    if process.returncode:
+        raise RuntimeError(f"prepare ended with {process.returncode}: {report}")
+    wall_s = time.perf_counter() - start
+    return {
+        "wall_s": round(wall_s, 1),
+        "peak_bytes": peak + shared,
+        "shared_bytes": shared,
+        "report": report.splitlines(),
+    }
+
+
+def _descendants(root: int) -> list[int]:
+    """`root` and all processes below it."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _memory(pid: int) -> tuple[int, int]:
+    """(own bytes, shared bytes) of a process; nothing if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0, 0
+    sizes = {name: int(kib) * 1024 for name, kib in re.findall(r"(RssAnon|RssShmem):\s+(\d+)", status)}
+    return sizes.get("RssAnon", 0), sizes.get("RssShmem", 0)
+
+
+if __name__ == "__main__":
+    main()
