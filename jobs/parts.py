@@ -39,6 +39,7 @@ class Evidence:
     kind: Literal["subject", "antecedent"]
     spacy: str
     coref: str | None
+    name: str  # what stands in `meta.annotator`
 
 
 @dataclass(frozen=True)

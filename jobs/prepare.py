@@ -21,7 +21,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import track
 
-from evaluation.benchmark import annotate, sources
+from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.views import tokenise
@@ -86,10 +86,8 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
             lines.append(f"no views for {model.name}: {error}")
             continue
         tokenizer = load_tokenizer(model)
-        tokenise(
-            (), tokenizer, masked=resolved.masked, max_length=resolved.max_length
-        )  # complains where it does not fit
-        tasks = frozenset(config.tasks if model.tasks is None else model.tasks)
+        tokenise((), tokenizer, masked=resolved.masked, max_length=resolved.max_length)  # raises where it does not fit
+        tasks = frozenset(task for task in config.tasks if model.tasks is None or task in model.tasks)
         found = Reader(tokenizer_key(tokenizer), model, resolved.masked, resolved.max_length, tasks)
         known = readers.setdefault(found.key, found)
         if known.masked != found.masked:
@@ -105,7 +103,7 @@ def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]
     evidence = _evidence(settings)
     record = store.manifest(f"benchmark.{task}")
     survey = _survey(_origin(config, task), record)
-    annotator = annotate.identity(evidence.spacy, evidence.coref) if evidence else None
+    annotator = evidence and evidence.name
     key = _key(VERSION, settings.source, survey.digest, survey.rejected, annotator, config.shard_rows)
     views = []
     for reader in readers.values():
@@ -146,8 +144,11 @@ def _evidence(settings: TaskConfig) -> Evidence | None:
     kind = "source" if settings.source == sources.DEMO else sources.SOURCES[settings.source].evidence
     if kind == "source":
         return None
+    from evaluation.benchmark import annotate  # takes seconds, and the demo does without
+
+    parser = annotate.pipeline(settings.spacy)
     coref = settings.coref if kind == "antecedent" else None
-    return Evidence(kind, annotate.pipeline(settings.spacy), coref)
+    return Evidence(kind, parser, coref, annotate.identity(parser, coref))
 
 
 def _clear(store: Store, work: TaskWork) -> None:
@@ -249,7 +250,7 @@ def _close(config: RunConfig, store: Store, work: TaskWork, tally: Tally) -> lis
             "configured": asdict(_origin(config, work.task)),
             "origin": asdict(survey.origin),
             "survey": {name: value for name, value in asdict(survey).items() if name != "origin"},
-            "annotator": work.evidence and annotate.identity(work.evidence.spacy, work.evidence.coref),
+            "annotator": work.evidence and work.evidence.name,
             "read": survey.read,
             "beyond_limit": survey.left,
             "rows": accepted,
