@@ -28,16 +28,18 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> l
     """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`."""
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
     done = [place for place, status in results.states.items() if status == DONE]
-    entries = []
+    entries: list[dict[str, Any]] = []
     for task in results.tasks:
         shown = [p for p in done if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
         chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples)
         generic = _rows(store, store.generic(task), GENERIC, chosen) if chosen else {}
+        found: list[dict[str, Any]] = []
         for model in plan.models:
             own = {place.method: cells[place] for place in shown if place.model == model.name}
             if own and chosen:
-                entries += _entries(store, model, task, own, chosen, generic)
-    return sorted(entries, key=lambda entry: entry["task"])
+                found += _entries(store, model, task, own, chosen, generic)
+        entries += sorted(found, key=lambda entry: chosen.index(entry["sample_id"]))
+    return entries
 
 
 def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
@@ -81,6 +83,7 @@ def _entries(
                 [Line(label(method), row["relevance"], row["explanation"]) for method, row in rows],
                 view["evidence_mask"],
                 view["special_mask"],
+                view["scope_mask"],
                 **{key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")},
                 task=task,
                 model=model.name,

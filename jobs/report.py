@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from evaluation.report.cost_tables import areas, cost_table, explicit_against_modified
-from evaluation.report.figures import curves_of, pruning_figures, runtime_figure
+from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
 from evaluation.report.page import Part, Provenance, Site
 from evaluation.report.results import Results
-from evaluation.report.table import DONE
+from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
 from evaluation.schema import PRUNING, RUNTIME, SchemaMismatch
 from evaluation.scoring.runtime import costs
@@ -46,7 +46,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     site = Site(
         provenance=provenance(config, plan, store),
         results=results,
-        tables=score_tables(results),
+        tables=all_tables(store, results),
         parts=(pruning_part(store, results), runtime_part(store, results)),
         samples=explorer(config, plan, store, results),
         summary=_summary(plan, results),
@@ -100,11 +100,15 @@ def runtime_part(store: Store, results: Results) -> Part:
             place = {"model": model, "task": task, "dtype": dtype}
             rows += [row | place for row in store.read(files, RUNTIME).to_pylist()] if files else []
     found = costs(rows)
-    figure = runtime_figure(found)
-    benches = [json.loads(store.read_bytes(path)) for path in store.files("bench/lrp", ".json")]
-    tables = [explicit_against_modified(benches)] + ([cost_table(found)] if found else [])
     how = "Nothing was timed: run `closelook attribute`."
-    return Part("Runtime", how, [figure] if figure else [], tables)
+    return Part("Runtime", how, runtime_figures(rows), [cost_table(found)] if found else [])
+
+
+def all_tables(store: Store, results: Results) -> list[Table]:
+    """In the paper's order; table 8 comes from the stored results of `closelook bench lrp`."""
+    benches = [json.loads(store.read_bytes(path)) for path in store.files("bench/lrp", ".json")]
+    *tables, last = score_tables(results)
+    return [*tables, explicit_against_modified(benches), last]
 
 
 def _key(config: RunConfig, store: Store) -> str:

@@ -29,7 +29,8 @@ def areas(curves: Sequence[Curve]) -> Table:
                 for pooling in poolings:
                     place = (task, model, method, *(("random", "none") if method == "random" else (order, pooling)))
                     cells.append(Cell(found[place]) if place in found else Cell(state=UNDEFINED))
-            rows.append(Row(task, (model, label(method)), tuple(cells)))
+            if any(cell.state != UNDEFINED for cell in cells):
+                rows.append(Row(task, (model, label(method)), tuple(cells)))
     return Table(
         "pruning_area",
         "Area under the pruning curves",

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Plot
 
 from evaluation.report.page import Figure
 from evaluation.report.results import LABELS, label
-from evaluation.scoring.runtime import Cost, Pass
+from evaluation.scoring.runtime import Cost, Pass, costs
 
 #: Okabe and Ito's colours, and for methods beyond eight their dashed repetition.
 _COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
@@ -132,14 +132,23 @@ def _draw(axis: Axes, curve: Curve) -> None:
         axis.fill_between(curve.removed, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
 
 
-def runtime_figure(costs: Mapping[Pass, Cost]) -> Figure | None:
+def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
+    """A figure a device from rows of the runtime schema with their model and dtype; tasks are taken together."""
+    found = costs(dict(row, task="") for row in rows)
+    return [
+        _runtime_figure(device, number, {key: cost for key, cost in found.items() if key.device == device})
+        for number, device in enumerate(dict.fromkeys(key.device for key in found))
+    ]
+
+
+def _runtime_figure(device: str, number: int, found: Mapping[Pass, Cost]) -> Figure:
     """Log-log: seconds a sample, and peak bytes where they are known, against length; a line a pass and model."""
+    several = len({key.dtype for key in found}) > 1
     lines: dict[tuple[str, str], dict[int, Cost]] = {}
-    for key, cost in costs.items():
-        stage = "" if key.stage == "method" else f" {key.stage}"
-        lines.setdefault((key.model, key.method + stage), {})[key.length] = cost  # tasks of one length: the last
-    if not lines:
-        return None
+    for key, cost in found.items():
+        model = f"{key.model} {key.dtype}" if several else key.model
+        name = key.method if key.stage == "method" else f"{key.method} {key.stage}"
+        lines.setdefault((model, name), {})[key.length] = cost
     memory = any(cost.peak_bytes for points in lines.values() for cost in points.values())
     passes = list(dict.fromkeys(name for _, name in lines))
     models = list(dict.fromkeys(model for model, _ in lines))
@@ -164,7 +173,7 @@ def runtime_figure(costs: Mapping[Pass, Cost]) -> Figure | None:
             axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
         plot.legend(loc="outside lower center", ncols=3, fontsize=8)
     caption = "Both axes are logarithmic. Lines are medians over batches, bands their quartiles."
-    return _figure(plot, "runtime", "Time and memory against length", caption)
+    return _figure(plot, f"runtime_{number}", f"Time and memory against length, {device}", caption)
 
 
 def _figure(plot: Plot, name: str, title: str, caption: str) -> Figure:

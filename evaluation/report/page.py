@@ -115,7 +115,7 @@ class Site:
         return _render(name, title=title, page=name, pages=list(PAGES.items()), provenance=self.provenance, **values)
 
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
-        methods = list(dict.fromkeys(row.labels[1] for row in long.rows))
+        methods = [label(method) for method in self.results.ordered_methods()]
         return {
             "wide": wide,
             "long": long,

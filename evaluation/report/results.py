@@ -97,6 +97,15 @@ class Results:
         model = self.published.get((place.model, place.task))
         return None if model is None else close_look().get((table, side, place.task, model, place.method, metric))
 
+    def groups(self) -> list[tuple[str, ...]]:
+        """Columns of methods in the order of Close Look, then as configured; ALTI-Logit and ALTI share one."""
+        known = [tuple(method for method in group if method in self.methods) for group in COLUMNS]
+        others = [(method,) for method in self.methods if not any(method in group for group in COLUMNS)]
+        return [group for group in (*known, *others) if group]
+
+    def ordered_methods(self) -> list[str]:
+        return [method for group in self.groups() for method in group]
+
     def accuracy(self, model: str, task: str, dtype: str) -> Score | None:
         """The share of samples the model predicts correctly: the same whatever method wrote it down."""
         for method in self.methods:

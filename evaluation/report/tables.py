@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evaluation.report.results import COLUMNS, Place, Results, Score, label
+from evaluation.report.results import Place, Results, Score, label
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
 from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.statistics import TEST
 
 BASELINE = "random"
 Group = tuple[str, ...]  # methods that share a column
@@ -53,13 +54,13 @@ PAIRS = (
 def score_tables(results: Results) -> list[Table]:
     """All tables that are made of scores, in the paper's order."""
     pairs = [pair_table(results, pair) for pair in PAIRS]
-    return [overview(results), beside_random(results), *pairs, accuracies(results)]
+    return [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
 
 
 def overview(results: Results) -> Table:
     """Table 1: every method in its default setting."""
     metrics = ("pg", "mrr", "rma", "pta")
-    groups = _groups(results)
+    groups = results.groups()
     rows = []
     for task, model in _places(results):
         places = [_defined(results, group, model, task, results.dtypes[model, task][0]) for group in groups]
@@ -80,10 +81,10 @@ def beside_random(results: Results) -> Table:
     """Table 1 with a method a row, every metric, its interval, and its difference from random relevance."""
     rows = []
     for task, model in _places(results):
-        for method in _methods(results):
+        for method in results.ordered_methods():
             place = Place(model, task, results.dtypes[model, task][0], method)
             if results.state(place) != UNDEFINED:
-                cells = [(_interval(results, place, m), _over_baseline(results, place, m)) for m in METRICS]
+                cells = [(_interval(results, place, m), _over(results, place, BASELINE, m)) for m in METRICS]
                 rows.append(Row(task, (model, label(method)), tuple(cell for pair in cells for cell in pair)))
     sides = (("%", False), (f"Δ {label(BASELINE)}", True))
     return Table(
@@ -97,10 +98,31 @@ def beside_random(results: Results) -> Table:
     )
 
 
+def against_each_other(results: Results, metric: str = "pg") -> Table:
+    """Every method minus every other, on the same samples."""
+    methods = results.ordered_methods()
+    rows = []
+    for task, model in _places(results):
+        place = Place(model, task, results.dtypes[model, task][0], "")
+        for method in methods:
+            if results.state(place._replace(method=method)) != UNDEFINED:
+                cells = [_over(results, place._replace(method=method), other, metric) for other in methods]
+                rows.append(Row(task, (model, label(method)), tuple(cells)))
+    return Table(
+        "table1_pairs",
+        "Table 1, methods against each other",
+        f"{METRICS[metric].label} of the row's method minus the column's, in points, on samples that both explain. "
+        f"* p < 0.05, ** p < 0.01: {TEST}.",
+        ("model", "method"),
+        tuple(Column("minus", label(method), signed=True) for method in methods),
+        tuple(rows),
+    )
+
+
 def pair_table(results: Results, pair: Pair) -> Table:
     """Tables 2 to 7. Rows and methods without either side are left out."""
     metrics = ("pg", "mrr", "rma")
-    groups = [group for group in _groups(results) if pair.methods is None or set(group) & set(pair.methods)]
+    groups = [group for group in results.groups() if pair.methods is None or set(group) & set(pair.methods)]
     found = {
         (task, model): {group: _sides(results, pair, group, model, task, metrics) for group in groups}
         for task, model in _places(results)
@@ -192,14 +214,14 @@ def _interval(results: Results, place: Place, metric: str) -> Cell:
     return replace(cell, low=float(found.low[at]), high=float(found.high[at]))
 
 
-def _over_baseline(results: Results, place: Place, metric: str) -> Cell:
+def _over(results: Results, place: Place, baseline: str, metric: str) -> Cell:
     """The difference from the baseline's score, on the samples both have where they were compared."""
     ours = _cell(results, place, metric, "", "")
-    base = _cell(results, place._replace(method=BASELINE), metric, "", "")
-    if place.method == BASELINE or ours.value is None or base.value is None:
-        return Cell(state=UNDEFINED if place.method == BASELINE else _why_not(ours, base))
+    base = _cell(results, place._replace(method=baseline), metric, "", "")
+    if place.method == baseline or ours.value is None or base.value is None:
+        return Cell(state=UNDEFINED if place.method == baseline else _why_not(ours, base))
     found = results.comparisons.get(place[:3])
-    at, other = (found.at(place.method, metric), found.at(BASELINE, metric)) if found else (None, None)
+    at, other = (found.at(place.method, metric), found.at(baseline, metric)) if found else (None, None)
     if found is None or at is None or other is None:
         return Cell(ours.value - base.value)
     pair = (at[0], *other)  # method, baseline, metric
@@ -219,17 +241,6 @@ def _why_not(*cells: Cell) -> str:
 
 def _places(results: Results) -> Iterator[tuple[str, str]]:
     return ((task, model) for task in results.tasks for model in results.models if (model, task) in results.dtypes)
-
-
-def _methods(results: Results) -> list[str]:
-    return [method for group in _groups(results) for method in group]
-
-
-def _groups(results: Results) -> list[Group]:
-    """Columns of methods in the order of Close Look, then as configured; ALTI-Logit and ALTI share one."""
-    known = [tuple(method for method in group if method in results.methods) for group in COLUMNS]
-    others = [(method,) for method in results.methods if not any(method in group for group in COLUMNS)]
-    return [group for group in (*known, *others) if group]
 
 
 def _name(group: Group) -> str:

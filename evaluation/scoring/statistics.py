@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LEVEL = 0.95
+FLIPS = 10  # random signs for each resample: Holm needs small p values
 TEST = (
     "two-sided paired sign-flip permutation test on the per-sample differences, "
     "p values adjusted by Holm's method over the pairs of methods of one model, task and metric"
@@ -51,7 +52,7 @@ def compare(
     differences = means[:, :, None] - means[:, None]  # [R, M, M, K]
     low, high = interval(means)
     difference_low, difference_high = interval(differences)
-    p = sign_flip_p(flat.reshape(samples, *shape), resamples, seed)
+    p = sign_flip_p(flat.reshape(samples, *shape), FLIPS * resamples, seed)
     return Comparison(
         methods, metrics, samples, flat.mean(axis=0).reshape(shape), low, high, difference_low, difference_high, holm(p)
     )
@@ -85,12 +86,12 @@ def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
     """
     rng = np.random.default_rng([seed, 1])
     samples, shape = len(values), values.shape[1:]
-    flat = values.reshape(samples, -1)
+    flat = values.reshape(samples, -1).astype(np.float32)
     total = flat.sum(axis=0).reshape(shape)
-    observed = np.abs(total[:, None] - total[None]) - 1e-9 * np.abs(flat).sum(axis=0).max()  # rounding is no evidence
+    observed = np.abs(total[:, None] - total[None]) - 1e-5 * np.abs(flat).sum(axis=0).max()  # rounding is no evidence
     extreme = np.ones_like(observed)
     for count in _counts(flips, samples):
-        signs = 2.0 * rng.integers(0, 2, (count, samples), dtype=np.int8) - 1
+        signs = 2 * rng.integers(0, 2, (count, samples), dtype=np.int8).astype(np.float32) - 1
         sums = (signs @ flat).reshape(count, *shape)  # the sum of differences is the difference of sums
         extreme += (np.abs(sums[:, :, None] - sums[:, None]) >= observed).sum(axis=0)
     return extreme / (flips + 1)

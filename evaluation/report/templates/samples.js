@@ -49,7 +49,8 @@
     });
     const head = element("header");
     const sentence = element("p", "sentence");
-    sentence.append(entry.text.slice(0, entry.slot), element("mark", entry.correct ? "ok" : "bad", entry.target), entry.text.slice(entry.slot));
+    const before = entry.text.slice(0, entry.slot), after = entry.text.slice(entry.slot);
+    sentence.append(before, /\S$/.test(before) ? " " : "", element("mark", entry.correct ? "ok" : "bad", entry.target), after);
     const facts = element("dl", "sample-facts");
     const pair = (name, value) => { const both = element("div"); both.append(element("dt", "", name), " ", element("dd", "", value)); facts.append(both); };
     const fact = (name, value) => value != null && pair(name, String(value));

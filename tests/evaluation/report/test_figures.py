@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evaluation.report.cost_tables import areas, cost_table, explicit_against_modified
-from evaluation.report.figures import curves_of, pruning_figures, runtime_figure
+from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
 from evaluation.scoring.runtime import costs
 
 
@@ -56,9 +56,13 @@ def test_pictures_are_well_formed_and_the_same_each_time():
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
     place = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
     rows = [place | {"stage": "method", "wall_s": n / 9, "length": n, "batch": 2, "peak_bytes": None} for n in (8, 30)]
-    assert runtime_figure({}) is None
-    assert "peak bytes" not in runtime_figure(costs(rows)).svg
-    assert "peak bytes" in runtime_figure(costs([row | {"peak_bytes": 1 << 20} for row in rows])).svg
+    assert runtime_figures([]) == []
+    [figure] = runtime_figures(rows)
+    assert "peak bytes" not in figure.svg
+    known = [row | {"peak_bytes": 1 << 20, "device": "H200"} for row in rows]
+    second, _ = runtime_figures([*rows, *known])
+    assert "peak bytes" in second.svg
+    assert (second.name, second.title) == ("runtime_0", "Time and memory against length, H200")
     assert cost_table(costs(rows)).rows[0].labels == ("gpt2", "gradients", "method", "cpu", "≤ 8")
 
 

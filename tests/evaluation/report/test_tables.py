@@ -106,6 +106,13 @@ def test_difference_comes_with_its_interval_and_p_value():
     assert cell_text(cell, Column("PG", "Δ", signed=True)).endswith("**")
 
 
+def test_methods_are_compared_with_each_other():
+    found = table(some_results(), "table1_pairs")
+    assert [column.label for column in found.columns] == ["AttnLRP", "LRP", "Random"]
+    assert values(found) == [None, 10.0, 40.0]
+    assert values(found, row=2) == [-40.0, -30.0, None]
+
+
 @pytest.mark.parametrize(
     ("name", "sides", "pair"),
     [

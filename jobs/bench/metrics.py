@@ -1,0 +1,92 @@
+"""`closelook bench metrics`: scoring many samples at once against a straightforward loop over samples.
+
+Made-up relevance with the lengths of the tasks, one variant of choices of tokens; one core. The loop is what a careful
+person writes with numpy for one sample at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from evaluation.scoring.metrics import METRICS, score
+from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
+
+#: Fewest and most tokens of a sample, and samples, by task.
+TASKS = {"ra": (4, 21, 1_000), "sva": (8, 55, 30_000), "qa": (60, 400, 10_000)}
+TARGET = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> dict:
+    """Measures every task; see `--help`. Returns the JSON."""
+    options = parser(__doc__ or "").parse_args(arguments)
+    bench = Bench("metrics", device_name("cpu"))
+    for task, (shortest, longest, samples) in TASKS.items():
+        drawn = made_up(shortest, longest, samples // 20 if options.quick else samples)
+        # The loop sees every tenth sample: its cost is the same for each, and it is slow.
+        part = every(10, *drawn)
+        tokens, part_tokens = int(drawn[3][-1]), int(part[3][-1])
+        runs = {"at once": partial(_run, score, drawn), "loop": partial(_run, loop, part)}
+        seconds = interleave(runs, repeats=3 if options.quick else 7)
+        rates = {
+            "at once": [tokens / s for s in seconds["at once"]],
+            "loop": [part_tokens / s for s in seconds["loop"]],
+        }
+        for name, rate in rates.items():
+            bench.row(task=task, scoring=name, samples=len(drawn[3]) - 1, tokens_per_s=summary(rate))
+        ratio = paired_ratio(rates["at once"], rates["loop"])
+        bench.ratio(f"{task}: tokens/s at once / loop", ratio.pop("median"), TARGET, "higher", **ratio)
+    return bench.finish(options.json)
+
+
+def _run(scoring: Callable[..., Any], samples: tuple[np.ndarray, ...]) -> None:
+    scoring(*samples)
+
+
+def made_up(shortest: int, longest: int, samples: int) -> tuple[np.ndarray, ...]:
+    """Relevance, evidence, chosen [S] and offsets [N + 1]: the first token special, one of the others evidence."""
+    rng = np.random.default_rng(0)
+    lengths = np.sort(rng.integers(shortest, longest + 1, samples))[::-1]  # as the attribute stage writes them
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    relevance = rng.standard_normal(offsets[-1]).astype(np.float32)
+    evidence, chosen = np.zeros(offsets[-1], bool), np.ones(offsets[-1], bool)
+    evidence[offsets[:-1] + rng.integers(1, lengths)] = True
+    chosen[offsets[:-1]] = False
+    return relevance, evidence, chosen, offsets
+
+
+def every(
+    step: int, relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Every `step`-th sample."""
+    lengths = np.diff(offsets)[::step]
+    token = np.concatenate([np.arange(start, start + n) for start, n in zip(offsets[:-1:step], lengths, strict=True)])
+    return relevance[token], evidence[token], chosen[token], np.concatenate(([0], np.cumsum(lengths)))
+
+
+def loop(
+    relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray
+) -> dict[str, list[float]]:
+    """The metrics of :func:`score`, sample by sample."""
+    values: dict[str, list[float]] = {name: [] for name in METRICS}
+    for start, end in pairwise(offsets):
+        mask = chosen[start:end]
+        r, e = relevance[start:end][mask], evidence[start:end][mask]
+        largest_first = np.argsort(-r, kind="stable")
+        ranks = len(r) - np.unique(r, return_inverse=True)[1]
+        positive = np.clip(r, 0, None)
+        values["pg"].append(float(e[largest_first[0]]))
+        values["pg2"].append(float(e[largest_first[:2]].any()))
+        values["mrr"].append(1 / ranks[e].min())
+        values["mrr_strict"].append(1 / (1 + (r > r[e].max()).sum()))
+        values["rma"].append(positive[e].sum() / positive.sum() if positive.sum() > 0 else 0.0)
+        values["pta"].append(((r > 0) == e).mean())
+    return values
+
+
+if __name__ == "__main__":
+    main()

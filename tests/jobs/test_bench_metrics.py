@@ -1,0 +1,28 @@
+"""The benchmark compares two ways to the same numbers."""
+
+import json
+
+import numpy as np
+
+from evaluation.scoring.metrics import score
+from jobs.bench import metrics
+
+
+def test_the_loop_gives_the_numbers_of_scoring_at_once():
+    drawn = metrics.made_up(4, 20, 50)
+    found = score(*drawn).values
+    for name, values in metrics.loop(*drawn).items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5)
+
+
+def test_every_other_sample_is_the_samples_themselves():
+    drawn = metrics.made_up(4, 20, 9)
+    np.testing.assert_array_equal(score(*metrics.every(2, *drawn)).values["rma"], score(*drawn).values["rma"][::2])
+
+
+def test_it_runs_and_reports_the_ratio_of_every_task(tmp_path, capsys):
+    metrics.main(["--quick", "--json", str(tmp_path / "metrics.json")])
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(found["ratios"]) == [f"{task}: tokens/s at once / loop" for task in ("ra", "sva", "qa")]
+    assert all(row["tokens_per_s"]["median"] > 0 for row in found["rows"])
+    assert "tokens/s at once / loop" in capsys.readouterr().out
