@@ -1,0 +1,164 @@
+"""The command line: bad input is one line and exit code 2, and nothing is half-written."""
+
+import sys
+
+import pytest
+from rich.console import Console
+
+from jobs import __main__ as cli
+from jobs.lock import run_lock
+from jobs.plan import make_plan
+from jobs.store import Store
+from tests.jobs.small import config_of, prepared, rows_of, save_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+
+
+@pytest.fixture
+def closelook(monkeypatch, capsys):
+    """Run the command in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["closelook", *arguments])
+        monkeypatch.setattr(cli, "console", Console(highlight=False, soft_wrap=True, width=200))
+        monkeypatch.setattr(cli, "errors", Console(stderr=True, highlight=False, soft_wrap=True, width=200))
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def config_file(tmp_path, model):
+    """A config of the small model, whose views are in the store."""
+    config = config_of(tmp_path / "root", model)
+    store = prepared(config, rows_of(6))
+    path = tmp_path / "small.yaml"
+    path.write_text(config.model_dump_json())
+    return str(path), config, store
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "dmo"], "no config 'dmo'"),
+        (["--set", "token_budgt=3"], "did you mean 'token_budget'?"),
+        (["--set", "methods=[atnlrp]"], "unknown method 'atnlrp' (did you mean 'attnlrp'?)"),
+        (["--set", "models.gpt2.id=demo/gtp2"], "unknown id 'demo/gtp2' (did you mean 'demo/gpt2'?)"),
+        (["--set", "models.gpt2.id=/no/model"], "there is no directory /no/model"),
+        (["--root", "/dev/null/run"], "cannot write to the root /dev/null/run"),
+        (["--root", "ftp://host/run"], "ftp:// is not supported"),
+        (["--set", "tasks.sva.source=squad", "--set", "tasks.sva.path=/no/file"], "/no/file"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, message):
+    root = tmp_path / "root"
+    where = [] if "--root" in arguments else ["--root", str(root)]
+    code, out, err = closelook(
+        "run", *(["--config", "smoke"] if "--config" not in arguments else []), *where, *arguments
+    )
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not root.exists() or [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_a_root_in_use_is_one_line_and_exit_code_1(closelook, config_file):
+    path, _, store = config_file
+    with run_lock(store):
+        code, _, err = closelook("attribute", "--config", path)
+    assert code == 1
+    assert "is in use by process" in err
+
+
+def test_status_counts_cells_and_says_by_its_exit_code_whether_all_are_done(closelook, config_file):
+    path, config, store = config_file
+    cells = [planned.cell for planned in make_plan(config, store).cells()]
+    code, out, _ = closelook("status", "--config", path)
+    assert code == 1
+    assert "3 cells: 0 done, 0 partial, 3 missing" in out
+    store.write_manifest(cells[0].name, {"state": "complete", "cell": vars(cells[0]), "rejects": {"model_error": 2}})
+    store.write_manifest(cells[1].name, {"state": "partial", "cell": vars(cells[1])})
+    code, out, _ = closelook("status", "--config", path)
+    assert "3 cells: 1 done, 1 partial, 1 missing" in out
+    assert "2 model_error" in out
+    store.write_manifest(cells[1].name, {"state": "complete", "cell": vars(cells[1])})
+    store.write_manifest(cells[2].name, {"state": "complete", "cell": vars(cells[2])})
+    assert closelook("status", "--config", path)[0] == 0
+
+
+def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_file):
+    path, config, store = config_file
+    for planned in make_plan(config, store).cells():
+        cell = planned.cell
+        shard = f"{cell.key[:12]}-00000-aa.parquet"
+        store.write_bytes(f"{store.cell(cell)}/{shard}", b"")
+        store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": [shard]})
+    files = set(store.files("", "", recursive=True))
+    reseeded = ["--config", path, "--set", "seed=1"]
+    _, out, _ = closelook("status", *reseeded)
+    assert "1 stale cells, which `closelook gc` removes" in out
+    _, out, _ = closelook("gc", "--dry-run", *reseeded)
+    assert "2 files would be removed" in out
+    assert set(store.files("", "", recursive=True)) == files
+    assert "2 files removed" in closelook("gc", *reseeded)[1]
+    gone = files - set(store.files("", "", recursive=True))
+    assert len(gone) == 2
+    assert all("random" in name for name in gone)
+    assert "0 files removed" in closelook("gc", "--config", path, "--set", "methods=[attnlrp]")[1]
+
+
+def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
+    path, config, store = config_file
+    cell = next(make_plan(config, store).cells()).cell
+    store.write_bytes(f"{store.cell(cell)}/{cell.key[:12]}-00000-aa.parquet", b"")
+    store.write_bytes(f"{store.cell(cell)}/ffffffffffff-00000-aa.parquet", b"")
+    _, out, _ = closelook("gc", "--config", path)
+    assert "1 files removed" in out
+    assert "ffffffffffff-00000-aa.parquet" in out
+
+
+def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model, tmp_path):
+    page = tmp_path / "page.html"
+    words = ["w5 w7 w9", "--target", "w10", "--foil", "w11"]
+    code, out, _ = closelook("explain", "--model", str(model), *words, "--html", str(page))
+    assert code == 0
+    assert "why w10 rather than w11 (logit" in out
+    assert "w5 w7 w9" in out
+    assert "w7" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "w10", "--method", "alti"], "alti is not defined for gpt2 (pre-norm): use alti_logit"),
+        (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
+        (["--target", "two words"], "cannot be explained"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, message):
+    code, _, err = closelook("explain", "--model", str(model), "w5 w7", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_an_unknown_benchmark_names_the_nearest(closelook):
+    code, _, err = closelook("bench", "altii")
+    assert code == 2
+    assert "did you mean 'alti'?" in err
+
+
+def test_nothing_is_written_outside_the_root(closelook, config_file, tmp_path):
+    before = set(tmp_path.rglob("*"))
+    closelook("status", "--config", config_file[0])
+    assert set(tmp_path.rglob("*")) == before
+    assert isinstance(config_file[2], Store)
