@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.heatmap import Line, data, pieces
-from evaluation.report.results import COLUMNS, Results, label
+from evaluation.report.results import Results, label, rank
 from evaluation.report.table import DONE
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from jobs.config import RunConfig
@@ -67,8 +67,7 @@ def _entries(
     except (UserError, ModelUnavailable):
         return []
     views = _rows(store, store.views(model.inputs[task].tokenizer, task), VIEW, chosen)
-    order = [name for group in COLUMNS for name in group]
-    methods = sorted(cells, key=lambda name: order.index(name) if name in order else len(order))
+    methods = sorted(cells, key=rank)
     relevance = {method: _relevance(store, cells[method], chosen) for method in methods}
     entries = []
     for name in chosen:

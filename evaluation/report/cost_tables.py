@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.report.figures import ORDERS, POOLINGS, Curve
-from evaluation.report.results import close_look, label
+from evaluation.report.results import close_look, label, rank
 from evaluation.report.table import UNDEFINED, Cell, Column, Row, Table
 from evaluation.scoring.runtime import Cost, Pass
 
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 def areas(curves: Sequence[Curve]) -> Table:
     """Area under each pruning curve: the mean accuracy over the share of heads removed."""
-    methods = list(dict.fromkeys(curve.method for curve in curves))
+    methods = sorted({curve.method for curve in curves}, key=rank)
     poolings = [p for p in POOLINGS if any(curve.pooling == p and curve.order != "random" for curve in curves)]
     orders = [order for order in ORDERS if any(curve.order == order for curve in curves)]
     found = {(c.task, c.model, c.method, c.order, c.pooling): _area(c) for c in curves}
@@ -92,6 +92,7 @@ def explicit_against_modified(benches: Sequence[Mapping[str, Any]]) -> Table:
         ("model", "device"),
         (*(Column("", label(method)) for method in methods), Column("", "speedup", digits=2, unit="×")),
         (*rows, *_published_runtimes()),
+        section="source",
     )
 
 

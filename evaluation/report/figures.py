@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
 
 from evaluation.report.page import Figure
-from evaluation.report.results import LABELS, label
+from evaluation.report.results import LABELS, label, rank
 from evaluation.scoring.runtime import Cost, Pass, costs
 
 #: Okabe and Ito's colours, and for methods beyond eight their dashed repetition.
@@ -101,7 +101,7 @@ def _grid(
         for axis, (model, pooling) in zip(axes.flat, cells, strict=False):
             own = [c for c in curves if (c.model, c.task) == (model, task)]
             shown = [c for c in own if (c.pooling, c.order) == (pooling, order) or c.order == "random"]
-            for curve in shown:
+            for curve in sorted(shown, key=lambda curve: rank(curve.method)):
                 _draw(axis, curve)
             axis.set_title(f"{model} · {POOLINGS[pooling]}", fontsize=9, loc="left")
             axis.set_ylim(-3, 103)

@@ -91,7 +91,7 @@ def comma_separated(table: Table) -> str:
     text = io.StringIO()
     known = ["value", "state", "n", "low", "high", "p", "mark", "reference", "difference"]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["section", *table.heads, "group", "label", "side", *known])
+    writer.writerow([table.section, *table.heads, "group", "label", "side", *known])
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
             place = [row.section, *row.labels, column.group, column.label, column.side]

@@ -32,6 +32,12 @@ def label(method: str) -> str:
     return LABELS.get(method, method)
 
 
+def rank(method: str) -> tuple[int, str]:
+    """For sorting methods as the tables do."""
+    order = [name for group in COLUMNS for name in group]
+    return (order.index(method) if method in order else len(order), method)
+
+
 class Place(NamedTuple):
     """A cell of the store, without its product."""
 

@@ -56,6 +56,7 @@ class Table:
     heads: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    section: str = "task"  # what the sections of rows are
 
 
 def mark(cells: Sequence[Cell], digits: int, second: bool = True) -> list[Cell]:
