@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
 )
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Config = Annotated[

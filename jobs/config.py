@@ -117,11 +117,20 @@ class ReportConfig(_Frozen):
     close_look: bool = False  # the paper's numbers in Markdown and LaTeX too; pages and CSV always have them
 
 
+class NodesConfig(_Frozen):
+    """`count` nodes of a kind that an autoscaling cluster can start."""
+
+    count: int = Field(default=1, ge=1)
+    gpus: float = Field(default=0, ge=0)
+    cpus: float = Field(default=1, ge=0)
+    labels: dict[str, str] = {}
+
+
 class RayConfig(_Frozen):
     """How to use Ray; nothing here changes a number."""
 
     address: str | None = None  # null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process
-    gpus: float | None = None  # what an autoscaling cluster may grow to; null: what the cluster shows
+    nodes: tuple[NodesConfig, ...] | None = None  # what an autoscaling cluster may grow to; null: what it shows
     max_models: int | None = Field(default=None, ge=1)  # at once; null: as many as fit
     no_progress_timeout_s: int = Field(default=1800, ge=1)
 

@@ -26,13 +26,17 @@ class Geometry:
     tied: bool = True  # unembedding shares the embedding's weights
 
     @property
-    def parameters(self) -> int:
-        """How many weights there are, up to biases and norms."""
+    def block_parameters(self) -> int:
+        """Weights of the blocks, up to biases and norms; each is used once for every token."""
         kv_share = (self.kv_heads or self.heads) / self.heads
         attention = self.width**2 * (2 + 2 * kv_share)
         feed_forward = self.width * self.feed_forward * (3 if self.family == "llama" else 2)
-        embeddings = self.vocabulary * self.width * (1 if self.tied else 2)
-        return int(self.layers * (attention + feed_forward) + embeddings)
+        return int(self.layers * (attention + feed_forward))
+
+    @property
+    def parameters(self) -> int:
+        """All weights, up to biases and norms."""
+        return self.block_parameters + self.vocabulary * self.width * (1 if self.tied else 2)
 
     def config(self) -> PretrainedConfig:
         """The transformers config of this geometry."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from jobs.config import ModelConfig
 from jobs.configfile import nearest
@@ -98,10 +102,27 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     failures = []
     for candidate in _tokenizer_candidates(model):
         try:
-            return AutoTokenizer.from_pretrained(candidate, trust_remote_code=False, **known)
+            offline = {"local_files_only": not hub_reachable()} if not Path(candidate).is_dir() else {}
+            return AutoTokenizer.from_pretrained(candidate, trust_remote_code=False, **offline, **known)
         except (OSError, ValueError) as error:
             failures.append(f"{candidate} ({_one_line(error)[:80]})")
     raise UserError(f"model {model.name}: no tokenizer could be loaded; tried {'; '.join(failures)}")
+
+
+@cache
+def hub_reachable() -> bool:
+    """Whether the hub answers; asked once, because its client tries for half a minute before it gives up."""
+    from huggingface_hub import constants
+
+    if getproxies():
+        return True  # the proxy decides
+    address = urlsplit(constants.ENDPOINT)
+    try:
+        port = address.port or {"http": 80}.get(address.scheme, 443)
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -148,13 +169,18 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
             raise UserError(f"model {model.name}: {directory} holds no config.json with *.safetensors weights")
     elif directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1:
         raise UserError(f"model {model.name}: there is no directory {location}")
+    offline = not directory.is_dir() and not hub_reachable()
     try:
-        return location, AutoConfig.from_pretrained(location, revision=model.revision, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            location, revision=model.revision, trust_remote_code=False, local_files_only=offline
+        )
+        return location, config
     except (OSError, ValueError) as error:
         causes = _causes(error)
         if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes):
             raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
-        raise ModelUnavailable(f"model {model.name} cannot be read: {_one_line(error)}") from error
+        reason = "the hub does not answer, and it is not in the local cache" if offline else _one_line(error)
+        raise ModelUnavailable(f"model {model.name} cannot be read: {reason}") from error
 
 
 def _shape(model: ModelConfig, config: PretrainedConfig) -> tuple[bool, int]:

@@ -78,7 +78,8 @@ def uses_gpu(config: RunConfig) -> bool:
     import ray
 
     if config.device == "auto":
-        return bool(config.ray.gpus) or ray.cluster_resources().get("GPU", 0) > 0
+        grown = any(nodes.gpus for nodes in config.ray.nodes or ())
+        return grown or ray.cluster_resources().get("GPU", 0) > 0
     return config.device == "cuda"
 
 
@@ -124,8 +125,9 @@ def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
     """The slots of the connected cluster, or of what it is configured to grow to."""
     import ray
 
-    if on_gpu and config.ray.gpus:
-        return Slots([({}, config.ray.gpus)])
+    if config.ray.nodes is not None:
+        kinds = [(nodes.labels, nodes.gpus if on_gpu else nodes.cpus, nodes.count) for nodes in config.ray.nodes]
+        return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)])
     kind = "GPU" if on_gpu else "CPU"
     alive = [node for node in ray.nodes() if node["Alive"]]
     return Slots([(node.get("Labels", {}), node["Resources"].get(kind, 0.0)) for node in alive])
@@ -136,5 +138,4 @@ def _fitting(free: float, size: float) -> int:
 
 
 def _matches(labels: dict[str, str], share: Share) -> bool:
-    """Nodes that an autoscaling cluster has yet to start have no labels; they are started to match."""
-    return not labels or all(labels.get(key) == value for key, value in share.labels)
+    return all(labels.get(key) == value for key, value in share.labels)

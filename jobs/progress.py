@@ -63,7 +63,7 @@ class Progress:
             if not self._console.is_terminal and due:
                 self._last_line = time.monotonic()
                 lines = "; ".join(self._line(name) for name in self._since)
-                self._console.print(f"{self._stage}: {lines}", highlight=False)
+                self._console.print(f"{self._stage}: {lines}", highlight=False, soft_wrap=True)
 
     def _speed(self, model: str) -> float:
         return self._tokens[model] / max(time.monotonic() - self._since[model], 1e-9)

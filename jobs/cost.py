@@ -1,0 +1,178 @@
+"""What a run will cost: measured seconds per token where there are any, else arithmetic of the published geometries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+from evaluation.schema import RUNTIME
+from jobs.config import ModelConfig, RunConfig
+from jobs.geometries import Geometry, geometry_of
+from jobs.methods import METHODS
+from jobs.plan import ModelPlan, Plan, make_plan, requests_of, state
+from jobs.store import Store
+
+#: (samples, mean tokens) of the published data sets, for tasks that are not prepared (Close Look 4.1, 5.1).
+PUBLISHED = {"ra": (1000, 8), "sva": (30_000, 30), "qa": (40_000, 200)}
+#: Forwards that a pass costs, beside one backward for each set of rules and explained logit. Rough on purpose.
+FORWARDS = {"gradients": 1.0, "rollout": 1.5, "random": 1.0, "explicit": 8.0, "alti": 25.0}
+RULES = {"gradient_l1": "plain", "gradient_l2": "plain", "gradient_x_input": "plain"}
+#: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
+FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One task of a model in one precision: all its methods, which share passes."""
+
+    model: str
+    task: str
+    dtype: str
+    cells: int
+    missing: int
+    samples: int
+    tokens: int
+    seconds: float | None  # of what is missing, on one device; None when nothing is known
+    measured: bool
+
+
+def costs(config: RunConfig, store: Store, plan: Plan) -> list[Cost]:
+    """By model, task and precision. Models out of reach are estimated from the geometry they are known by."""
+    by_name = {model.name: model for model in plan.models}
+    measured = _seconds_per_token(config, store)
+    return [
+        cost for model in config.models for cost in _of_model(config, store, model, by_name.get(model.name), measured)
+    ]
+
+
+def show(config: RunConfig, store: Store, console: Console) -> None:
+    """Print the cells, the estimated cost of each group, and the total."""
+    plan = make_plan(config, store)
+    found = costs(config, store, plan)
+    table = Table(title=f"plan of {config.name}", title_justify="left")
+    for heading in ("model", "task", "dtype"):
+        table.add_column(heading)
+    for heading in ("cells", "missing", "samples", "tokens", "device time", "from"):
+        table.add_column(heading, justify="right")
+    for cost in found:
+        source = "" if cost.seconds is None else "measured" if cost.measured else "geometry"
+        numbers = (str(cost.cells), str(cost.missing), f"{cost.samples:,}", f"{cost.tokens:,}")
+        table.add_row(cost.model, cost.task, cost.dtype, *numbers, duration(cost.seconds), source)
+    console.print(table)
+    total = sum(cost.seconds or 0 for cost in found)
+    cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
+    console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
+    if any(cost.seconds is not None and not cost.measured for cost in found):
+        speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
+        console.print(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
+    for failure in plan.failures.values():
+        console.print(f"not checked: {failure}", markup=False)
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.1f} s"
+
+
+def forwards(config: RunConfig, names: list[str]) -> float:
+    """What the passes of these methods cost together, in forwards: a backward to the inputs costs about one."""
+    passes = {METHODS[name].pass_name for name in names}
+    rules = {
+        (RULES.get(name, name), request.explanation)
+        for name in names
+        if METHODS[name].pass_name == "gradients"
+        for request in requests_of(config, METHODS[name])
+    }
+    return sum(FORWARDS[name] for name in passes) + len(rules)
+
+
+def _of_model(
+    config: RunConfig,
+    store: Store,
+    model: ModelConfig,
+    plan: ModelPlan | None,
+    measured: dict[tuple[str, str, str], float],
+) -> Iterator[Cost]:
+    geometry = geometry_of(model.id)
+    for task in config.tasks:
+        if model.tasks is not None and task not in model.tasks:
+            continue
+        samples, tokens = _size(config, plan, task)
+        for dtype in model.dtypes_for(task):
+            names = _defined(config, model, plan, geometry)
+            missing = list(names)
+            cells = len(names) + sum(METHODS[name].heads for name in names) * (task in (config.heads or {}))
+            unfinished = cells
+            if plan is not None and task in plan.inputs:
+                planned = [p.cell for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)]
+                todo = [cell for cell in planned if state(store, cell) != "done"]
+                cells, unfinished = len(planned), len(todo)
+                missing = [cell.method for cell in todo if cell.product == "relevance"]
+            seconds, is_measured = _seconds(config, model, geometry, dtype, missing, tokens, measured)
+            yield Cost(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
+
+
+def _defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None, geometry: Geometry | None) -> list[str]:
+    """Methods that exist for the model; all of them where its family is not known."""
+    names = list(model.methods if model.methods is not None else config.methods)
+    if plan is None and geometry is None:
+        return names
+    masked = plan.resolved.masked if plan is not None else geometry is not None and geometry.family == "bert"
+    return [name for name in names if ("masked" if masked else "causal") in METHODS[name].models]
+
+
+def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:
+    if plan is not None and task in plan.inputs:
+        return plan.inputs[task].table.num_rows, int(plan.inputs[task].lengths.sum())
+    samples, length = PUBLISHED.get(task, (0, 0))
+    samples = min(samples, config.tasks[task].limit or samples)
+    return samples, samples * length
+
+
+def _seconds(
+    config: RunConfig,
+    model: ModelConfig,
+    geometry: Geometry | None,
+    dtype: str,
+    missing: list[str],
+    tokens: int,
+    measured: dict[tuple[str, str, str], float],
+) -> tuple[float | None, bool]:
+    """Seconds for the missing methods, and whether every one of their passes was measured on this model."""
+    passes = {METHODS[name].pass_name for name in missing}
+    known = {name: measured[model.name, dtype, name] for name in passes if (model.name, dtype, name) in measured}
+    if len(known) == len(passes):
+        return tokens * sum(known.values()), True
+    if geometry is None:
+        return None, False
+    operations = 2.0 * geometry.block_parameters * tokens * forwards(config, missing)
+    return operations / FLOPS[dtype], False
+
+
+def _seconds_per_token(config: RunConfig, store: Store) -> dict[tuple[str, str, str], float]:
+    """Wall seconds per padded token by (model, dtype, pass), from the runtimes of the store."""
+    wall: dict[tuple[str, str, str], float] = defaultdict(float)
+    padded: dict[tuple[str, str, str], float] = defaultdict(float)
+    for model in config.models:
+        for task in config.tasks:
+            for dtype in model.dtypes_for(task):
+                shards = store.files(store.runtime(model.name, task, dtype))
+                if not shards:
+                    continue
+                table = store.read(shards, RUNTIME, ["method", "length", "batch", "wall_s"])
+                tokens = pc.multiply(table["length"], table["batch"])
+                sums = table.append_column("tokens", tokens).group_by("method")
+                for row in sums.aggregate([("wall_s", "sum"), ("tokens", "sum")]).to_pylist():
+                    place = (model.name, dtype, row["method"])
+                    wall[place] += row["wall_s_sum"]
+                    padded[place] += row["tokens_sum"]
+    return {place: wall[place] / padded[place] for place in wall if padded[place]}
