@@ -24,7 +24,6 @@ from lrp_core import Batch, ModelView, random_model
 TARGET = 3.0  # times faster than one forward a sample and point
 CURVES = 6 * 3 * 2 + 10  # six methods, three poolings, two orders; ten random orders
 SAMPLES = 1000  # of sva
-_QUICK_LAYERS = 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     bench = Bench("prune", device_name(chosen.device))
     for name in chosen.geometry or ["gpt2", "Llama-3.2-1B"]:
         geometry = GEOMETRIES[name]
-        layers = min(geometry.layers, chosen.layers or (_QUICK_LAYERS if chosen.quick else geometry.layers))
+        layers = min(geometry.layers, chosen.layers)
         config = replace(geometry, layers=layers).config()
         view = random_model(config, dtype=chosen.dtype, device=chosen.device)
         samples = [batch.to(chosen.device) for batch in sva_like(view, chosen.samples)]
@@ -61,15 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__ or "")
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="repeat for several")
-    options.add_argument("--layers", type=int, help="measure this many layers and project the rest")
-    options.add_argument("--samples", type=int, help="default 5; quick 2")
-    options.add_argument("--curves", type=int, help="drawn together; default 8; quick 3")
-    options.add_argument("--repeats", type=int, help="default 5; quick 2")
+    options.add_argument(
+        "--layers", type=int, help="of each model, the rest is projected; default all on a GPU, 4 on a CPU; quick 2"
+    )
+    options.add_argument("--samples", type=int, help="default 3; quick 2")
+    options.add_argument("--curves", type=int, help="drawn together; default 4; quick 3")
+    options.add_argument("--repeats", type=int, help="default 3; quick 2")
     options.add_argument("--token-budget", type=int, default=8192, help="tokens of a pass")
     options.add_argument("--dtype", default="float32")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     chosen = options.parse_args(arguments)
-    for name, usual, quick in (("samples", 5, 2), ("curves", 8, 3), ("repeats", 5, 2)):
+    layers = 128 if chosen.device.startswith("cuda") else 4
+    for name, usual, quick in (("samples", 3, 2), ("curves", 4, 3), ("repeats", 3, 2), ("layers", layers, 2)):
         if getattr(chosen, name) is None:
             setattr(chosen, name, quick if chosen.quick else usual)
     return chosen
