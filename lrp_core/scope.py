@@ -1,7 +1,7 @@
 """Rules on one model instance inside a `with`; leaving it undoes everything.
 
-Modules compute their values with their own forward, whatever hooks others have put on it. A forward hook then replaces
-the gradient: the value goes through an autograd function that knows the rule.
+Modules compute their values with their own forward, whatever hooks others have put on it. A forward hook then gives the
+value the gradient of the rule.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from functools import partial
 from typing import Any
 
 import torch
+from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.parts import NormView
 from lrp_core.rules import (
-    ActivationRule,
-    AttentionRule,
     Composite,
     HeadPooling,
     HeadRelevance,
-    LayerNormRule,
-    RMSNormRule,
-    SignalRule,
     Switch,
+    ValuesOnly,
+    activate,
     activation,
+    attend_with,
+    carry,
     inverse_rms,
+    normalise,
 )
 from lrp_core.view import ModelView
 
@@ -66,30 +67,29 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
         yield norm.module, _norm_hook(norm, switch)
     kind = activation(view.activation_name)
     if view.head_activation is not None:
-        yield view.head_activation, lambda _, args, y: ActivationRule.apply(args[0], y.detach(), kind, False, switch)
+        yield view.head_activation, lambda _, args, y: activate(args[0], y, kind, False, switch)
+    gated = view.family.gate is not None
+    values_only = switch.fixed and switch.current.gate == 0 and view.family.qkv == "thirds"
     for block in view.blocks:
-        gating = block.gate is not None
-        if gating and switch.gates_closed:
-            yield block.activation, lambda _, args, y: y.detach()
-        else:
-            yield block.activation, partial(_activate, kind=kind, gating=gating, switch=switch)
-        if gating and not switch.signals_open:
-            yield block.up, lambda _, args, y: SignalRule.apply(y, switch)
+        if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
+            yield block.value, partial(_values_only, weight=block.value_weights()[0].flatten(0, 1))
+        yield block.activation, lambda _, args, y: activate(args[0], y, kind, gated, switch)
+        if gated:
+            yield block.up, lambda _, args, y: carry(y, switch)
 
 
-def _activate(_: nn.Module, args: tuple[Any, ...], y: Tensor, **rule: Any) -> Tensor:
-    return ActivationRule.apply(args[0], y.detach(), rule["kind"], rule["gating"], rule["switch"])
+def _values_only(_: nn.Module, args: tuple[Any, ...], y: Tensor, weight: Tensor) -> Tensor:
+    return ValuesOnly.apply(args[0], y.detach(), weight)
 
 
 def _norm_hook(norm: NormView, switch: Switch) -> Hook:
     weight, _ = norm.parameters()
-    rule = LayerNormRule if norm.kind == "layer" else RMSNormRule
 
     def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
         x = args[0].to(y.device)  # the module may run on another device than what feeds it
         if norm.kind == "rms" and x.dtype == torch.float64:
             y = x * inverse_rms(x, norm.eps) * weight  # transformers rounds to float32 inside
-        return rule.apply(x, y.detach(), weight, norm.eps, switch)
+        return normalise(x, y, norm.kind, weight, norm.eps, switch)
 
     return hook
 
@@ -108,10 +108,7 @@ def _attend(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]."""
-    if switch.gates_closed and switch.signals_open:
-        query, key = query.detach(), key.detach()
-    else:
-        query, key, value = AttentionRule.apply(query, key, value, switch)
+    query, key, value = attend_with(query, key, value, switch)
     context, weights = kernel(module, query, key, value, mask, **options)
     if heads is not None:
         context = HeadPooling.apply(context, layer, heads)

@@ -1,10 +1,11 @@
 """One small unit per rule; a `Composite` says which rules make a method."""
 
-from lrp_core.rules.activation import ACTIVATIONS, Activation, ActivationRule, activation
-from lrp_core.rules.bilinear import AttentionRule, SignalRule
+from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation
+from lrp_core.rules.bilinear import attend_with, carry
 from lrp_core.rules.composite import ATTNLRP, LRP, PLAIN, Composite, Switch
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
-from lrp_core.rules.normalization import LayerNormRule, RMSNormRule, inverse_rms
+from lrp_core.rules.linear import ValuesOnly
+from lrp_core.rules.normalization import inverse_rms, normalise
 
 __all__ = [
     "ACTIVATIONS",
@@ -12,15 +13,15 @@ __all__ = [
     "LRP",
     "PLAIN",
     "Activation",
-    "ActivationRule",
-    "AttentionRule",
     "Composite",
     "HeadPooling",
     "HeadRelevance",
-    "LayerNormRule",
-    "RMSNormRule",
-    "SignalRule",
     "Switch",
+    "ValuesOnly",
+    "activate",
     "activation",
+    "attend_with",
+    "carry",
     "inverse_rms",
+    "normalise",
 ]

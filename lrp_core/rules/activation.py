@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.composite import Switch
+from lrp_core.rules.composite import Switch, with_value
 from lrp_core.types import UnsupportedModel
 
 _aten = torch.ops.aten
@@ -83,8 +83,19 @@ def _ratio(kind: Activation, z: Tensor) -> Tensor:
     return kind.ratio(z.to(torch.promote_types(z.dtype, torch.float32))).to(z.dtype)
 
 
+def activate(z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
+    """The value y = g(z) with the gradient of the composite in force. `gating`: y gates a product, as in gated MLPs."""
+    if not switch.fixed:
+        return ActivationRule.apply(z, y.detach(), kind, gating, switch)
+    factor = switch.current.gate if gating else 1.0
+    if factor == 0:
+        return y.detach()
+    ratio = _ratio(kind, z.detach())
+    return with_value(z * (ratio if factor == 1 else ratio.mul_(factor)), y)  # Close Look equation 8
+
+
 class ActivationRule(Function):
-    """Gives the value y = g(z) the gradient of the current composite. `gating`: y gates a product, as in gated MLPs."""
+    """`activate` where the composite changes between backward passes."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:

@@ -13,11 +13,31 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.composite import Switch
+from lrp_core.rules.composite import Switch, with_value
+
+
+def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [B, H, T, K], keys and values [B, G, T, K] as they are, their gradients by the composite in force."""
+    if not switch.fixed:
+        return AttentionRule.apply(query, key, value, switch)
+    rules = switch.current
+    return _scaled(query, rules.query_key), _scaled(key, rules.query_key), _scaled(value, rules.signal)
+
+
+def carry(signal: Tensor, switch: Switch) -> Tensor:
+    """The signal of a gated product as it is, its gradient by the composite in force."""
+    return _scaled(signal, switch.current.signal) if switch.fixed else SignalRule.apply(signal, switch)
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """The value x with `factor` times its gradient."""
+    if factor in (0, 1):
+        return x if factor else x.detach()
+    return with_value(x * factor, x)
 
 
 class AttentionRule(Function):
-    """Queries [B, H, T, K], keys and values [B, G, T, K] as they are; their gradients by the current composite."""
+    """`attend_with` where the composite changes between backward passes."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
@@ -36,7 +56,7 @@ class AttentionRule(Function):
 
 
 class SignalRule(Function):
-    """The signal of a gated product as it is; its gradient by the current composite."""
+    """`carry` where the composite changes between backward passes."""
 
     @staticmethod
     def forward(ctx: Any, signal: Tensor, switch: Switch) -> Tensor:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Composite:
@@ -42,11 +44,15 @@ class Switch:
         return not all(composite.linear for composite in self.planned)
 
     @property
-    def gates_closed(self) -> bool:
-        """Whether no composite sends anything to gates, so that their gradient need not be recorded."""
-        return all(composite.gate == 0 for composite in self.planned)
+    def fixed(self) -> bool:
+        """Whether there is nothing to switch: rules are then written into the graph, whose backward runs no Python."""
+        return len(self.planned) == 1 and self.current.linear
 
-    @property
-    def signals_open(self) -> bool:
-        """Whether all composites leave the gradient of signals as it is."""
-        return all(composite.signal == 1 for composite in self.planned)
+
+def with_value(surrogate: Tensor, value: Tensor) -> Tensor:
+    """The number `value` with the gradient of `surrogate`, of the same shape and dtype; nothing is copied.
+
+    So rules are written as Close Look's appendix C prints them, and the model still computes its stock values.
+    """
+    surrogate.data = value.detach()
+    return surrogate

@@ -11,13 +11,27 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.composite import Switch
+from lrp_core.rules.composite import Switch, with_value
 
 _backward = torch.ops.aten.native_layer_norm_backward
 
 
+def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+    """The value y = norm(x) [..., D] of a "layer" or "rms" norm with the gradient of the composite in force."""
+    if not switch.fixed:
+        return (LayerNormRule if kind == "layer" else RMSNormRule).apply(x, y.detach(), weight, eps, switch)
+    with torch.no_grad():
+        rstd = inverse_std(x, eps) if kind == "layer" else inverse_rms(x, eps)
+        rstd = rstd.to(x.dtype)
+    if kind == "rms":
+        return with_value(x * (weight * rstd), y)
+    # the kernel's own gradient at a constant input, where the standard deviation has none
+    flat = torch.nn.functional.layer_norm(x - x.detach(), x.shape[-1:], weight, None, eps=1.0)
+    return with_value(flat * rstd, y)  # Close Look equation 24
+
+
 class LayerNormRule(Function):
-    """Gives the value y = LayerNorm(x) [..., D] the gradient of the current composite."""
+    """`normalise` for LayerNorm where the composite changes between backward passes."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
@@ -38,7 +52,7 @@ class LayerNormRule(Function):
 
 
 class RMSNormRule(Function):
-    """Gives the value y = RMSNorm(x) [..., D] the gradient of the current composite."""
+    """`normalise` for RMSNorm where the composite changes between backward passes."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
@@ -55,6 +69,11 @@ class RMSNormRule(Function):
             x = rest[0].to(rstd.dtype)
             dx -= x * (rstd * rstd * (dx * x).mean(-1, keepdim=True))
         return dx.to(dy.dtype), None, None, None, None
+
+
+def inverse_std(x: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(var(x) + eps) over the last axis, [..., 1], as the LayerNorm kernel computes it."""
+    return torch.native_layer_norm(x, x.shape[-1:], None, None, eps)[2]
 
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:

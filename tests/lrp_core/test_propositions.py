@@ -11,14 +11,13 @@ from lrp_core.rules import (
     ATTNLRP,
     LRP,
     PLAIN,
-    ActivationRule,
-    AttentionRule,
     Composite,
-    LayerNormRule,
-    RMSNormRule,
-    SignalRule,
     Switch,
+    activate,
     activation,
+    attend_with,
+    carry,
+    normalise,
 )
 from tests import oracles
 
@@ -29,8 +28,18 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
+@pytest.fixture(params=["alone", "with the others"], autouse=True)
+def company(request, monkeypatch):
+    """Rules are written into the graph of one composite, and chosen in the backward pass of several."""
+    monkeypatch.setitem(COMPANY, "planned", () if request.param == "alone" else (PLAIN, LRP, ATTNLRP))
+
+
+COMPANY: dict[str, tuple[Composite, ...]] = {}
+
+
 def only(composite: Composite) -> Switch:
-    return Switch((composite,), composite)
+    """The switch of a graph in which a backward pass follows this composite."""
+    return Switch(COMPANY["planned"] or (composite,), composite)
 
 
 def relevance(output: torch.Tensor, gradient: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -40,15 +49,15 @@ def relevance(output: torch.Tensor, gradient: torch.Tensor, *inputs: torch.Tenso
 
 def attend(query, key, value, composite):
     """One head of attention [T, K] under a composite's rules."""
-    q, k, v = AttentionRule.apply(query, key, value, only(composite))
+    q, k, v = attend_with(query, key, value, only(composite))
     return torch.softmax(q @ k.T * query.shape[-1] ** -0.5, -1) @ v
 
 
 def gated(gate, signal, composite):
     """SiLU(gate) * signal under a composite's rules."""
     switch = only(composite)
-    opened = ActivationRule.apply(gate, nn.functional.silu(gate).detach(), activation("silu"), True, switch)
-    return opened * SignalRule.apply(signal, switch)
+    opened = activate(gate, nn.functional.silu(gate).detach(), activation("silu"), True, switch)
+    return opened * carry(signal, switch)
 
 
 def test_close_look_c1_uniform_rule_for_products():
@@ -70,7 +79,7 @@ def test_close_look_c2_linear_epsilon_rule_at_epsilon_zero():
 def test_close_look_c3_identity_rule_for_activations(name):
     z, upper = draw(200), draw(200, seed=1).detach()
     y = ACT2FN[name](z)
-    out = ActivationRule.apply(z, y.detach(), activation(name), False, only(LRP))
+    out = activate(z, y.detach(), activation(name), False, only(LRP))
     torch.testing.assert_close(relevance(out, upper, z)[0], upper * y, rtol=1e-6, atol=1e-7)
 
 
@@ -78,7 +87,7 @@ def test_close_look_c3_identity_rule_for_activations(name):
 def test_plain_activation_gradient_is_the_stock_one(name):
     z, upper = draw(200), draw(200, seed=1).detach()
     y = ACT2FN[name](z)
-    ours = ActivationRule.apply(z, y.detach(), activation(name), False, only(PLAIN))
+    ours = activate(z, y.detach(), activation(name), False, only(PLAIN))
     expected = torch.autograd.grad(y, z, upper, retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(ours, z, upper), expected, rtol=1e-6, atol=1e-7)
 
@@ -89,7 +98,7 @@ def test_activations_give_no_nan_at_zero_and_far_out(name, dtype):
     z = torch.tensor([0.0, -0.0, 1e-7, -1e-7, 40, -40, 3e4, -3e4], dtype=dtype).requires_grad_()
     for composite in (PLAIN, LRP):
         y = ACT2FN[name](z).detach().nan_to_num(posinf=0)  # squares overflow in float16 in the activation itself
-        out = ActivationRule.apply(z, y, activation(name), False, only(composite))
+        out = activate(z, y, activation(name), False, only(composite))
         assert torch.autograd.grad(out.sum(), z)[0].isfinite().all()
 
 
@@ -117,8 +126,7 @@ def test_close_look_c5_and_attnlrp_3_4_norms_are_linear_layers(kind):
     bias = bias if kind == "layer" else torch.zeros_like(bias)
     matrix = oracles.norm_matrix(x.detach(), weight, EPS, centred=kind == "layer")
     y = (matrix @ x + bias).detach()
-    rule = LayerNormRule if kind == "layer" else RMSNormRule
-    out = rule.apply(x, y, weight.detach(), EPS, only(ATTNLRP))
+    out = normalise(x, y, kind, weight.detach(), EPS, only(ATTNLRP))
     expected = oracles.linear_epsilon(x.detach(), matrix, bias, upper * y)
     torch.testing.assert_close(relevance(out, upper, x)[0], expected)
 
@@ -130,8 +138,7 @@ def test_plain_norm_gradient_is_the_stock_one(kind):
         nn.functional.layer_norm(x, (6,), weight, bias) if kind == "layer" else nn.functional.rms_norm(x, (6,), weight)
     )
     eps = 1e-5 if kind == "layer" else torch.finfo(torch.float64).eps
-    rule = LayerNormRule if kind == "layer" else RMSNormRule
-    out = rule.apply(x, stock.detach(), weight.detach(), eps, only(PLAIN))
+    out = normalise(x, stock.detach(), kind, weight.detach(), eps, only(PLAIN))
     torch.testing.assert_close(torch.autograd.grad(out, x, upper), torch.autograd.grad(stock, x, upper))
 
 
