@@ -192,6 +192,21 @@ def test_a_changed_file_is_noticed_on_the_next_run(tmp_path):
     assert store.read(store.generic("qa"), GENERIC).num_rows == 20
 
 
+def test_evidence_that_moved_is_noticed_though_the_text_is_the_same(tmp_path):
+    file = tmp_path / "squad.json"
+    config = config_of(tmp_path, tasks={"qa": {"source": "squad", "path": str(file)}})
+    samples = []
+    for start in (0, 10):
+        asked = [("Who?", "Rollo", start), ("Where?", "Paris", 19)]
+        questions = [{"question": q, "answers": [{"text": a, "answer_start": s}]} for q, a, s in asked]
+        paragraph = {"context": "Rollo met Rollo in Paris", "qas": questions}
+        file.write_text(json.dumps({"data": [{"title": "A", "paragraphs": [paragraph]}]}))
+        _, store = run(config)
+        samples.append(store.read(store.generic("qa"), GENERIC))
+    assert samples[0]["sample_id"] == samples[1]["sample_id"]
+    assert [table["evidence"][0].as_py() for table in samples] == [[[9, 14]], [[19, 24]]]
+
+
 def test_source_rejects_are_kept_with_their_place(tmp_path):
     file = squad(tmp_path, 10)
     broken = json.loads(file.read_text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ class Survey:
     drawn: int  # accepted and within the limit
     rejected: int
     last_id: str  # the highest sample id drawn
-    digest: str  # of the sample ids drawn, in any order
+    digest: str  # of the samples drawn, in whatever order they were found
 
     @property
     def left(self) -> int:
@@ -58,23 +58,27 @@ class Survey:
 
 
 def survey(origin: Origin) -> Survey:
-    """Reads the whole source once, keeping nothing but sample ids.
+    """Reads the whole source once, keeping nothing but hashes.
 
     Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
     """
     origin = pinned(origin)
-    read, ids, first = 0, [], None
+    hashes: dict[str, str] = {}  # sample id to the hash of what the id does not cover
+    rejects = 0
+    first: Row | None = None
     for row in _rows(origin):
-        read += 1
-        if not is_reject(row):
-            ids.append(row["sample_id"])
-        first = first or (row if is_reject(row) else None)
-    if not ids:
+        if is_reject(row):
+            rejects += 1
+            first = first or row
+        else:
+            rest = json.dumps([row["evidence"], row["scope"], row["meta"]])
+            hashes[row["sample_id"]] = hashlib.sha256(rest.encode()).hexdigest()[:16]
+    if not hashes:
         found = f"the first at {first['where']}: {first['reason']}" if first else "there are none"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {found}")
-    drawn = ids if origin.limit is None else heapq.nsmallest(origin.limit, ids)
-    digest = hashlib.sha256("".join(sorted(drawn)).encode()).hexdigest()
-    return Survey(origin, read, len(drawn), read - len(ids), max(drawn), digest)
+    drawn = sorted(hashes)[: origin.limit]
+    digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
+    return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest)
 
 
 def read(found: Survey) -> Iterator[Row]:
