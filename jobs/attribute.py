@@ -38,6 +38,13 @@ class ModelWork:
     def name(self) -> str:
         return self.plan.name
 
+    def blocks(self) -> list[pa.Table]:
+        """One row a unit: the task, the folder of its views, the rows to read there."""
+        return [
+            pa.table({"task": [task.to_json()], "views": [views], "rows": pa.array([unit.rows], pa.list_(pa.int32()))})
+            for unit, task, views in self.units
+        ]
+
 
 def attribute(config: RunConfig, store: Store) -> StageSummary:
     """Compute every planned cell that is not complete. Raises UserError for what no run could do."""
@@ -180,14 +187,8 @@ def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, wo
     """The Ray Data pipeline of one model: read a unit's samples, attribute them, report."""
     import ray.data
 
-    settings = work.plan.resolved.config
-    blocks = [
-        pa.table({"task": [task.to_json()], "views": [views], "rows": pa.array([unit.rows], pa.list_(pa.int32()))})
-        for unit, task, views in work.units
-    ]
-    options = WorkerOptions(config.seed, config.max_attempts, settings.checkpoint, config.byte_budget)
     dataset = (
-        ray.data.from_arrow(blocks)
+        ray.data.from_arrow(work.blocks())
         .map_batches(
             partial(read_unit, store=store),
             compute=ray.data.TaskPoolStrategy(size=workers),
@@ -197,7 +198,7 @@ def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, wo
         )
         .map_batches(
             Worker,
-            fn_constructor_args=[store, work.plan.resolved, options],
+            fn_constructor_args=[store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config)],
             compute=ray.data.ActorPoolStrategy(size=workers),
             batch_size=1,
             batch_format="pyarrow",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from evaluation.schema import REJECT, RUNTIME
 from jobs.attempts import Attempts
+from jobs.config import ModelConfig, RunConfig
 from jobs.inputs import INPUT_COLUMNS
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.store import Cell, Store
@@ -57,6 +58,12 @@ class WorkerOptions:
     max_attempts: int
     checkpoint: bool
     byte_budget: int | None
+
+    @classmethod
+    def of(cls, config: RunConfig, model: ModelConfig) -> WorkerOptions:
+        # Without recomputation, autograd would keep the weights of every offloaded block alive.
+        offloaded = model.max_memory is not None
+        return cls(config.seed, config.max_attempts, model.checkpoint or offloaded, config.byte_budget)
 
 
 #: What a worker reports of a unit. `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
