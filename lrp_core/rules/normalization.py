@@ -22,7 +22,7 @@ def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switc
         return (LayerNormRule if kind == "layer" else RMSNormRule).apply(x, y.detach(), weight, eps, switch)
     with torch.no_grad():
         rstd = inverse_std(x, eps) if kind == "layer" else inverse_rms(x, eps)
-        rstd = rstd.to(x.dtype)
+        rstd = _finite(rstd, x.dtype)
     if kind == "rms":
         return with_value(x * (weight * rstd), y)
     # the kernel's own gradient at a constant input, where the standard deviation has none
@@ -36,6 +36,7 @@ class LayerNormRule(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
         _, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)  # [..., 1]
+        rstd = _finite(rstd, rstd.dtype)
         ctx.switch = switch
         ctx.save_for_backward(weight, rstd, *((x, mean) if switch.plain_too else ()))
         return y
@@ -69,6 +70,11 @@ class RMSNormRule(Function):
             x = rest[0].to(rstd.dtype)
             dx -= x * (rstd * rstd * (dx * x).mean(-1, keepdim=True))
         return dx.to(dy.dtype), None, None, None, None
+
+
+def _finite(rstd: Tensor, dtype: torch.dtype) -> Tensor:
+    """In `dtype`, where rows of constants in float16 would be infinite, and no relevance times that be NaN."""
+    return rstd.clamp_max(torch.finfo(dtype).max).to(dtype)
 
 
 def inverse_std(x: Tensor, eps: float) -> Tensor:

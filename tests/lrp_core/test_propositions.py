@@ -176,3 +176,11 @@ def test_explicit_rules_equal_the_oracles():
     x, upper = draw(5), draw(5, seed=1).detach()
     (found,) = torch.autograd.grad(propagation.softmax_rule(x, None), x, upper)
     torch.testing.assert_close(found, oracles.softmax_relevance(x.detach(), upper))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_norms_of_constant_rows_give_no_nan(kind, dtype):
+    x = torch.zeros(2, 6, dtype=dtype).requires_grad_()
+    y = normalise(x, torch.zeros_like(x), kind, torch.ones(6, dtype=dtype), 1e-12, only(ATTNLRP))
+    assert torch.autograd.grad(y, x, torch.zeros_like(y))[0].isfinite().all()
