@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
 
-from jobs.config import RunConfig
+from jobs.config import ModelConfig, RunConfig
+from jobs.methods import METHODS
 from jobs.plan import Plan, make_plan, stale, state
 from jobs.store import Store
 
@@ -25,7 +27,7 @@ class Line:
 def status(config: RunConfig, store: Store, console: Console) -> bool:
     """Print the state of every planned cell; whether all are complete."""
     plan = make_plan(config, store)
-    lines = collect(plan, store)
+    lines = collect(config, plan, store)
     table = Table(title=f"{config.name} in {store.root}", title_justify="left")
     for heading in ("model", "task", "dtype", "product"):
         table.add_column(heading)
@@ -44,9 +46,15 @@ def status(config: RunConfig, store: Store, console: Console) -> bool:
     return total["done"] == total.total() and not plan.failures and not plan.unprepared
 
 
-def collect(plan: Plan, store: Store) -> dict[tuple[str, str, str, str], Line]:
+def collect(config: RunConfig, plan: Plan, store: Store) -> dict[tuple[str, str, str, str], Line]:
     """Lines by (model, task, dtype, product). Rejected rows are counted once, not once a method."""
     lines: dict[tuple[str, str, str, str], Line] = {}
+    for model, task in _out_of_sight(config, plan):
+        names = [name for name in model.methods or config.methods if (model.name, name) not in plan.undefined]
+        for dtype in model.dtypes_for(task):
+            lines[model.name, task, dtype, "relevance"] = Line(Counter(missing=len(names)))
+            if task in (config.heads or {}):
+                lines[model.name, task, dtype, "heads"] = Line(Counter(missing=sum(METHODS[n].heads for n in names)))
     for planned in plan.cells():
         cell = planned.cell
         line = lines.setdefault((cell.model, cell.task, cell.dtype, cell.product), Line())
@@ -55,6 +63,15 @@ def collect(plan: Plan, store: Store) -> dict[tuple[str, str, str, str], Line]:
         rejects = Counter((store.manifest(cell.name) or {}).get("rejects", {}))
         line.rejected |= rejects  # the most of any method
     return lines
+
+
+def _out_of_sight(config: RunConfig, plan: Plan) -> Iterator[tuple[ModelConfig, str]]:
+    """(model, task) whose cells cannot be keyed yet: the task is not prepared, or the model is out of reach."""
+    for model in config.models:
+        for task in config.tasks:
+            wanted = model.tasks is None or task in model.tasks
+            if wanted and (model.name in plan.failures or (model.name, task) in plan.unprepared):
+                yield model, task
 
 
 def _print_remarks(plan: Plan, store: Store, console: Console) -> None:

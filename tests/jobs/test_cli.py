@@ -96,6 +96,13 @@ def test_status_counts_cells_and_says_by_its_exit_code_whether_all_are_done(clos
     assert closelook("status", "--config", path)[0] == 0
 
 
+def test_what_is_not_prepared_counts_as_missing(closelook, tmp_path):
+    code, out, _ = closelook("status", "--config", "demo", "--root", str(tmp_path / "root"))
+    assert code == 1
+    assert "89 cells: 0 done, 0 partial, 89 missing" in out
+    assert not (tmp_path / "root").exists()
+
+
 def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_file):
     path, config, store = config_file
     for planned in make_plan(config, store).cells():
