@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import socket
 import tempfile
+import weakref
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,20 +79,24 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     if resolved.location.startswith("random/") and geometry is not None:
         return random_model(geometry.config(), seed, dtype, attn=model.attn, device=device)
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
+    folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
-        return load_model(
+        view = load_model(
             resolved.location,
             dtype=dtype,
             device=device,
             revision=resolved.revision,
             attn=model.attn,
             max_memory=limits or None,
-            offload_dir=tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None,
+            offload_dir=folder,
         )
     except (
         Exception
     ) as error:  # whatever a broken checkpoint raises: safetensors, transformers and torch have their own
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {_one_line(error)}") from error
+    if folder is not None:
+        weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
+    return view
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:

@@ -1,0 +1,85 @@
+"""Configured models: pinned to their weights, opened as configured, out of reach without harm."""
+
+import pytest
+
+from jobs.compute import Explainer
+from jobs.config import ModelConfig, RunConfig
+from jobs.geometries import GEOMETRIES
+from jobs.models import ModelUnavailable, load_tokenizer, open_view, resolve, tokenizer_key
+from jobs.worker import WorkerOptions
+from lrp_core import Request
+from lrp_core.types import UserError
+from tests.jobs.small import rows_of, save_model
+
+#: Weights by table 9 of Close Look, in millions.
+SIZES = {
+    "bert-base": 110,
+    "bert-large": 336,
+    "gpt2": 124,
+    "gpt2-medium": 355,
+    "gpt2-large": 774,
+    "gpt2-xl": 1558,
+    "Llama-3.2-1B": 1236,
+    "Llama-3.2-3B": 3213,
+    "Llama-3.1-8B": 8030,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_geometry_has_the_size_of_its_model(name):
+    geometry = GEOMETRIES[name]
+    assert geometry.parameters / 1e6 == pytest.approx(SIZES[name], rel=0.02)
+    config = geometry.config()
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (
+        geometry.layers,
+        geometry.width,
+        geometry.vocabulary,
+    )
+
+
+def test_an_identity_is_that_of_the_weights_wherever_they_lie(tmp_path):
+    here, there = save_model(tmp_path / "a"), save_model(tmp_path / "b")
+    other = save_model(tmp_path / "c", seed=1)
+    identities = [resolve(ModelConfig(name="m", id=str(path))).identity for path in (here, there, other)]
+    assert identities[0] == identities[1] != identities[2]
+
+
+def test_tokenizers_that_split_alike_have_one_key(tmp_path):
+    keys = {tokenizer_key(load_tokenizer(ModelConfig(name="m", id=str(save_model(tmp_path / n))))) for n in "ab"}
+    assert len(keys) == 1
+
+
+def test_the_first_tokenizer_that_loads_is_used(tmp_path):
+    model = save_model(tmp_path / "a")
+    config = ModelConfig(name="m", id=str(model), tokenizer=[str(tmp_path / "none"), str(model)])
+    assert tokenizer_key(load_tokenizer(config))
+    with pytest.raises(UserError, match="no tokenizer could be loaded; tried"):
+        load_tokenizer(ModelConfig(name="m", id=str(model), tokenizer=[str(tmp_path / "none")]))
+
+
+def test_a_model_on_a_hub_that_does_not_answer_is_unavailable_not_wrong():
+    with pytest.raises(ModelUnavailable, match="hub does not answer, and it is not in the local cache"):
+        resolve(ModelConfig(name="m", id="openai-community/gpt2-of-nobody"))
+
+
+def test_weights_that_cannot_be_read_make_a_model_unavailable(tmp_path):
+    directory = save_model(tmp_path / "a")
+    (directory / "model.safetensors").write_bytes(b"not weights")
+    resolved = resolve(ModelConfig(name="m", id=str(directory)))
+    with pytest.raises(ModelUnavailable, match="model m cannot be loaded"):
+        open_view(resolved, "float32", "cpu")
+
+
+def test_an_offloaded_model_gives_the_numbers_of_one_in_memory(tmp_path):
+    directory = save_model(tmp_path / "a")
+    whole = ModelConfig(name="m", id=str(directory))
+    limited = ModelConfig(name="m", id=str(directory), max_memory={"cpu": "3KB"}, offload=True)
+    options = WorkerOptions.of(RunConfig.load("smoke"), limited)
+    assert options.checkpoint, "offloaded weights are freed in the backward pass"
+    requests = (Request("attnlrp", "contrastive", "full"), Request("alti_logit", "contrastive", "none"))
+    found = [
+        Explainer(open_view(resolve(config), "float32", "cpu"), requests, options=vars(options)).batch(rows_of(4))
+        for config in (whole, limited)
+    ]
+    for request in requests:
+        assert found[0].relevance[request].tokens.equal(found[1].relevance[request].tokens)
