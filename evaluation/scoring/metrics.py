@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 VERSION = 1  # raise it when a number changes: scores of another version are computed again
-BLOCK_TOKENS = 1 << 18  # padding included; what a block's temporaries cost is a small multiple of this
+BLOCK_TOKENS = 1 << 16  # padding included; a block and its temporaries fit a core's cache
 
 #: Why a sample could not be scored. Such a sample counts as 0 in every metric, never as right, and is reported.
 FINE, NOT_FINITE, NO_EVIDENCE = 0, 1, 2
@@ -23,16 +23,13 @@ DEFECTS = {NOT_FINITE: "relevance that is not finite", NO_EVIDENCE: "no evidence
 
 
 class Block:
-    """Padded rows of similar length, and what several metrics need of them."""
+    """Padded rows of similar length, each with evidence, and what several metrics need of them."""
 
     def __init__(self, relevance: np.ndarray, evidence: np.ndarray, count: np.ndarray) -> None:
-        self.relevance = relevance  # [B, T], -inf on padding (right)
-        self.evidence = evidence  # [B, T] bool, False on padding
+        self.relevance = relevance  # [B, T], -inf where a token is not chosen, and on padding
+        self.evidence = evidence  # [B, T] bool, False there
         self.count = count  # [B] chosen tokens of each row
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        return np.arange(len(self.count))  # [B]
+        self.rows = np.arange(len(count))
 
     @cached_property
     def top(self) -> np.ndarray:
@@ -40,14 +37,38 @@ class Block:
         return self.relevance.argmax(axis=1)
 
     @cached_property
-    def best_evidence(self) -> np.ndarray:
-        """[B, 1] the largest relevance on evidence."""
-        return np.where(self.evidence, self.relevance, -np.inf).max(axis=1, keepdims=True)
-
-    @cached_property
     def positive(self) -> np.ndarray:
         """[B, T] bool."""
         return self.relevance > 0
+
+    @cached_property
+    def best_evidence(self) -> np.ndarray:
+        """[B, 1] the largest relevance on evidence."""
+        return np.maximum.reduceat(self.relevance.ravel()[self._evidence_at], self._evidence_starts)[:, None]
+
+    @cached_property
+    def strict_rank(self) -> np.ndarray:
+        """[B] of the best evidence token: one more than the tokens above it."""
+        return 1 + row_count(self.relevance > self.best_evidence)
+
+    def evidence_sum(self, values: np.ndarray) -> np.ndarray:
+        """[B] of `values` [B, T] over evidence."""
+        return np.add.reduceat(values.ravel()[self._evidence_at], self._evidence_starts)
+
+    @cached_property
+    def _evidence_at(self) -> np.ndarray:
+        """[E] where the evidence of all rows is in the flattened block; few tokens are evidence."""
+        return np.flatnonzero(self.evidence)
+
+    @cached_property
+    def _evidence_starts(self) -> np.ndarray:
+        """[B] where each row starts in E."""
+        return np.searchsorted(self._evidence_at, self.rows * self.evidence.shape[1])
+
+
+def row_count(marks: np.ndarray) -> np.ndarray:
+    """[B] how many of `marks` [B, T] are set; a matrix product, which is faster than numpy's sums of booleans."""
+    return marks.astype(np.float32) @ np.ones(marks.shape[1], np.float32)
 
 
 @dataclass(frozen=True)
@@ -92,35 +113,36 @@ def pg2(block: Block) -> np.ndarray:
 def mrr(block: Block) -> np.ndarray:
     """Reciprocal rank of the best evidence token with the ranks of Ferrando et al. (2023): n - dense_rank + 1.
 
-    The dense rank counts distinct values from the smallest, so every tie in the row, wherever it is, moves all tokens
-    down (Close Look 5.1 on bfloat16); without ties it is :func:`mrr_strict`.
+    The dense rank counts distinct values from the smallest, so every tie at or below the evidence moves it down by one
+    (Close Look 5.1 on bfloat16): the rank is the strict one plus those ties.
     """
-    ascending = np.sort(block.relevance, axis=1)  # padding first
-    new = ascending[:, 1:] != ascending[:, :-1]
-    counted = (ascending <= block.best_evidence) & (ascending > -np.inf)
-    dense_rank = counted[:, 0] + (counted[:, 1:] & new).sum(axis=1)
-    return 1 / (block.count - dense_rank + 1)
+    ascending = np.sort(block.relevance, axis=1)  # what is not chosen first
+    tied = ascending[:, 1:] == ascending[:, :-1]
+    others = np.maximum(block.relevance.shape[1] - block.count - 1, 0)  # [B] ties among what is not chosen
+    if np.count_nonzero(tied) == others.sum():
+        return mrr_strict(block)
+    ties = row_count(tied & (ascending[:, 1:] <= block.best_evidence)) - others
+    return 1 / (block.strict_rank + ties)
 
 
 @metric("MRR strict")
 def mrr_strict(block: Block) -> np.ndarray:
     """Reciprocal rank of the best evidence token with competition ranks: one more than the tokens above it (ours)."""
-    return 1 / (1 + (block.relevance > block.best_evidence).sum(axis=1))
+    return 1 / block.strict_rank
 
 
 @metric("RMA")
 def rma(block: Block) -> np.ndarray:
     """Relevance mass accuracy (Arras et al. 2022): positive relevance on evidence, as a share; 0 if there is none."""
-    mass = np.where(block.positive, block.relevance, 0)  # [B, T]
-    total = mass.sum(axis=1, dtype=np.float64)
-    inside = np.where(block.evidence, mass, 0).sum(axis=1, dtype=np.float64)
-    return np.divide(inside, total, out=np.zeros_like(total), where=total > 0)
+    mass = np.maximum(block.relevance, 0)  # [B, T]
+    total = mass.sum(axis=1)
+    return np.divide(block.evidence_sum(mass), total, out=np.zeros_like(total), where=total > 0)
 
 
 @metric("PTA")
 def pta(block: Block) -> np.ndarray:
     """Per-token accuracy: share of tokens with (relevance > 0) == evidence."""
-    return 1 - (block.positive != block.evidence).sum(axis=1) / block.count
+    return 1 - row_count(block.positive != block.evidence) / block.count
 
 
 def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray) -> Scores:
@@ -133,14 +155,15 @@ def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offse
         raise ValueError(
             f"{len(relevance)} relevances, {len(evidence)} evidence, {len(chosen)} chosen marks, {offsets[-1]} tokens"
         )
-    samples = len(offsets) - 1
-    defect = np.full(samples, FINE, np.int8)
-    defect[_count(chosen & evidence, offsets) == 0] = NO_EVIDENCE
-    defect[_count(chosen & ~np.isfinite(relevance), offsets) > 0] = NOT_FINITE
-    values = {name: np.zeros(samples, np.float32) for name in METRICS}
-    for rows, block in _blocks(relevance, evidence, chosen, offsets, np.flatnonzero(defect == FINE)):
+    defect = np.full(len(offsets) - 1, NO_EVIDENCE, np.int8)
+    defect[_samples_of(chosen & evidence, offsets)] = FINE
+    defect[_samples_of(chosen & ~np.isfinite(relevance), offsets)] = NOT_FINITE
+    if defect.any():
+        chosen = chosen & np.repeat(defect == FINE, np.diff(offsets))
+    values = {name: np.zeros(len(defect), np.float32) for name in METRICS}
+    for samples, block in _blocks(relevance, evidence, chosen, offsets):
         for name, declared in METRICS.items():
-            values[name][rows] = declared.function(block)
+            values[name][samples] = declared.function(block)
     return Scores(values, defect)
 
 
@@ -152,32 +175,38 @@ class Scores:
     defect: np.ndarray
 
 
-def _count(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """[N] how many of each sample's tokens are marked."""
-    total = np.concatenate(([0], np.cumsum(marks)))
-    return total[offsets[1:]] - total[offsets[:-1]]
+def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The samples of the marked tokens; few tokens are marked."""
+    return np.searchsorted(offsets, np.flatnonzero(marks), side="right") - 1
 
 
 def _blocks(
-    relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray, rows: np.ndarray
+    relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Block]]:
-    """The samples `rows`, shortest first, as (their numbers, padded block of their chosen tokens)."""
-    picked = np.flatnonzero(chosen)  # [C] chosen tokens of all samples
-    counts = _count(chosen, offsets)
-    starts = np.concatenate(([0], np.cumsum(counts)))[:-1]  # where a sample starts in `picked`
-    rows = rows[np.argsort(counts[rows], kind="stable")]
+    """(their numbers, padded block) for runs of samples that have chosen tokens."""
+    relevance = np.where(chosen, relevance, relevance.dtype.type(-np.inf))
+    evidence = evidence & chosen
+    counts = np.diff(np.concatenate(([0], np.cumsum(chosen, dtype=np.int32)))[offsets])
+    lengths, samples = np.diff(offsets), np.arange(len(counts))
+    if (np.diff(lengths) > 0).any() or not counts.all():
+        # Longest first, as the store keeps them, so that a block holds similar lengths; and none without tokens.
+        samples = np.argsort(-lengths, kind="stable")
+        samples = samples[counts[samples] > 0]
+        lengths, counts = lengths[samples], counts[samples]
+        before = np.cumsum(lengths) - lengths
+        token = np.repeat(offsets[samples] - before, lengths) + np.arange(lengths.sum())
+        relevance, evidence = relevance[token], evidence[token]
+    evidence = np.flatnonzero(evidence)  # few tokens are
+    starts = np.cumsum(lengths) - lengths
     begin = 0
-    while begin < len(rows):
-        # Sorted by length, so the last row is the longest: take as many as fit, at least one.
-        padded = np.arange(1, len(rows) - begin + 1) * counts[rows[begin:]]
-        end = begin + max(1, int(np.searchsorted(padded, BLOCK_TOKENS, side="right")))
-        part = rows[begin:end]
-        count = counts[part]
-        column = np.arange(count[-1])  # [T]
-        real = column < count[:, None]  # [B, T]
-        token = picked[(starts[part][:, None] + column)[real]]
-        block = Block(np.full(real.shape, -np.inf, relevance.dtype), np.zeros(real.shape, bool), count)
-        block.relevance[real] = relevance[token]
-        block.evidence[real] = evidence[token]
-        yield part, block
+    while begin < len(samples):
+        end = min(len(samples), begin + max(1, BLOCK_TOKENS // int(lengths[begin])))
+        part = slice(starts[begin], starts[end - 1] + lengths[end - 1])
+        real = np.arange(lengths[begin]) < lengths[begin:end, None]  # [B, T]
+        block = Block(np.full(real.shape, -np.inf, relevance.dtype), np.zeros(real.shape, bool), counts[begin:end])
+        block.relevance[real] = relevance[part]
+        marked = evidence[slice(*np.searchsorted(evidence, (part.start, part.stop)))]
+        row = np.searchsorted(starts[begin:end], marked, side="right") - 1
+        block.evidence[row, marked - starts[begin:end][row]] = True
+        yield samples[begin:end], block
         begin = end

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.scoring.metrics import METRICS, score
+from evaluation.scoring.metrics import score
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
 
 #: Fewest and most tokens of a sample, and samples, by task.
@@ -71,21 +71,34 @@ def every(
 def loop(
     relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray
 ) -> dict[str, list[float]]:
-    """The metrics of :func:`score`, sample by sample."""
-    values: dict[str, list[float]] = {name: [] for name in METRICS}
+    """The metrics of :func:`score`, one sample and one metric after the other."""
+    values: dict[str, list[float]] = {name: [] for name in ONE_SAMPLE}
     for start, end in pairwise(offsets):
         mask = chosen[start:end]
         r, e = relevance[start:end][mask], evidence[start:end][mask]
-        largest_first = np.argsort(-r, kind="stable")
-        ranks = len(r) - np.unique(r, return_inverse=True)[1]
-        positive = np.clip(r, 0, None)
-        values["pg"].append(float(e[largest_first[0]]))
-        values["pg2"].append(float(e[largest_first[:2]].any()))
-        values["mrr"].append(1 / ranks[e].min())
-        values["mrr_strict"].append(1 / (1 + (r > r[e].max()).sum()))
-        values["rma"].append(positive[e].sum() / positive.sum() if positive.sum() > 0 else 0.0)
-        values["pta"].append(((r > 0) == e).mean())
+        for name, function in ONE_SAMPLE.items():
+            values[name].append(function(r, e))
     return values
+
+
+def _mrr(r: np.ndarray, e: np.ndarray) -> float:
+    dense_rank = np.unique(r, return_inverse=True)[1] + 1
+    return (1 / (len(r) - dense_rank[e] + 1)).max()
+
+
+def _rma(r: np.ndarray, e: np.ndarray) -> float:
+    positive = np.clip(r, 0, None)
+    return positive[e].sum() / positive.sum() if positive.any() else 0.0
+
+
+ONE_SAMPLE: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "pg": lambda r, e: float(e[r.argmax()]),
+    "pg2": lambda r, e: float(e[np.argsort(-r, kind="stable")[:2]].any()),
+    "mrr": _mrr,
+    "mrr_strict": lambda r, e: 1 / (1 + (r > r[e].max()).sum()),
+    "rma": _rma,
+    "pta": lambda r, e: ((r > 0) == e).mean(),
+}
 
 
 if __name__ == "__main__":
