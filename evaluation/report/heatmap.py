@@ -88,8 +88,8 @@ def data(
         }
         for line in lines
     ]
-    unknown = dict.fromkeys(("task", "model", "foil", "attractors", "margin", "position", "sample_id"), None)
-    known = {"text": "", "slot": 0, "target": "", "correct": True, "disagreement": disagreement(lines, counted)}
+    unknown = dict.fromkeys(("task", "model", "foil", "correct", "attractors", "margin", "position", "sample_id"), None)
+    known = {"text": "", "slot": 0, "target": "", "disagreement": disagreement(lines, counted)}
     marks = {"evidence": [int(mark) for mark in evidence], "special": [int(mark) for mark in special]}
     return {"tokens": list(tokens), "rows": rows, **marks, **unknown, **known, **facts}
 

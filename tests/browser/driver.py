@@ -34,7 +34,8 @@ class Browser:
     def hover(self, selector):
         """The mouse over the middle of the first element of `selector`."""
         x, y = self.script(
-            "const box = document.querySelector(arguments[0]); box.scrollIntoView({block: 'center', behavior: 'instant'});"
+            "const box = document.querySelector(arguments[0]);"
+            "box.scrollIntoView({block: 'center', behavior: 'instant'});"
             "const at = box.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2]",
             selector,
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluation.report.heatmap import Line, data
+from evaluation.report.page import Provenance, explain_page
 from jobs import evaluate, explorer, report
 from tests.browser.driver import CHROMIUM, DRIVER, browser
 from tests.synthetic import CONFIG, write_store
@@ -183,6 +185,23 @@ def test_samples_filter_by_task_model_prediction_attractors_and_disagreement(pag
     assert shown("attractors", "1") == sum(entry["attractors"] == 1 for entry in data)
     shown("attractors", "")
     assert shown("disagreement", "50") == sum(entry["disagreement"] >= 0.5 for entry in data)
+
+
+def test_an_explained_sentence_is_a_heatmap_page(page, site):
+    lines = [Line("AttnLRP", [0.1, 2.0, -1.0]), Line("LRP", [0.5, 0.2, 0.1])]
+    entry = data(["The", " keys", " to"], lines, text=ATTACK, slot=len(ATTACK), target="are", foil="is", model="gpt2")
+    provenance = Provenance("explain", "", {"closelook": "0.1"}, models=[("gpt2", "sha256:1")])
+    (site / "explain.html").write_text(explain_page(entry, "Why are rather than is", provenance), encoding="utf-8")
+    tab = page("explain.html")
+    assert tab.script(
+        "return [...document.querySelectorAll('#sample .method strong')].map((name) => name.innerText)"
+    ) == [
+        "AttnLRP",
+        "LRP",
+    ]
+    assert tab.script("return document.querySelectorAll('#sample .tok.pos, #sample .tok.neg').length") > 2
+    assert not tab.script("return document.querySelector('.list').checkVisibility()")
+    tab.screenshot(ARTIFACTS / "explain_desk.png")
 
 
 def test_markup_in_samples_and_tokens_stays_text(page):

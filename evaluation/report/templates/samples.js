@@ -50,14 +50,14 @@
     const head = element("header");
     const sentence = element("p", "sentence");
     const before = entry.text.slice(0, entry.slot), after = entry.text.slice(entry.slot);
-    sentence.append(before, /\S$/.test(before) ? " " : "", element("mark", entry.correct ? "ok" : "bad", entry.target), after);
+    sentence.append(before, /\S$/.test(before) ? " " : "", element("mark", entry.correct === false ? "bad" : "ok", entry.target), after);
     const facts = element("dl", "sample-facts");
     const pair = (name, value) => { const both = element("div"); both.append(element("dt", "", name), " ", element("dd", "", value)); facts.append(both); };
     const fact = (name, value) => value != null && pair(name, String(value));
     fact("task", entry.task); fact("model", entry.model);
     fact("target", entry.target); fact("foil", entry.foil);
-    fact("prediction", entry.correct ? "correct" : "wrong"); fact("logit difference", entry.margin == null ? null : Heatmap.format(entry.margin));
-    fact("attractors", entry.attractors); fact("methods disagree", percent(entry.disagreement)); fact("sample", entry.sample_id);
+    fact("prediction", entry.correct == null ? null : entry.correct ? "correct" : "wrong"); fact("logit difference", entry.margin == null ? null : Heatmap.format(entry.margin));
+    fact("attractors", entry.attractors); fact("methods disagree", entry.rows.length > 1 ? percent(entry.disagreement) : null); fact("sample", entry.sample_id);
     head.append(sentence, facts);
     const wanted = form.elements.explanation.value;
     block = draw(entry, entry.rows.filter((row) => row.explanation === "none" || row.explanation === wanted));
