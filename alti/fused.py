@@ -23,9 +23,12 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     weights, residual, resultant = (x.contiguous() for x in (parts.weights, parts.residual, parts.resultant))
     block = min(_DESTINATIONS, max(16, triton.next_power_of_2(length)))
     causal = parts.causal
-    for b in slices(0, n, max(1, min(n, chunk.sources // length))):
-        for j in slices(0, length, max(1, chunk.sources // (b.stop - b.start))):
-            products = value_output(parts.value[b, :, j], parts.output)  # [b, j, H, D]
+    samples = max(1, min(n, chunk.sources // length))
+    held = min(length, max(1, chunk.sources // samples))
+    buffer = parts.resultant.new_empty(samples * held, heads, width)
+    for b in slices(0, n, samples):
+        for j in slices(0, length, held):
+            products = value_output(parts.value[b, :, j], parts.output, buffer)  # [b, j, H, D]
             grid = (triton.cdiv(length, block), j.stop - j.start, b.stop - b.start)
             _gain[grid](
                 weights[b],

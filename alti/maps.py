@@ -34,10 +34,8 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     """
     output, bias = output_weights(layer)
     residual = layer.residual.to(layer.dtype)
-    parts = AttentionParts(
-        layer.weights(), layer.values(), output, residual, _sum(layer, residual, output, bias), layer.allowed
-    )
-    del output, residual  # the parts own them
+    resultant = _sum(layer, residual, output, bias)
+    parts = AttentionParts(layer.weights(), layer.values(), output, residual, resultant, layer.allowed)
     gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
@@ -82,17 +80,13 @@ def _through_norm(layer: Layer) -> AttentionParts:
     norm = layer.block.attention_norm
     weight, shift = norm.parameters()
     weight = weight.to(output)
-    resultant = _centred(state) * weight
+    deviation = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # [B, T, 1]
+    resultant = _centred(state).mul_(weight)
     if shift is not None:
-        resultant += shift.to(output) * (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
-    return AttentionParts(
-        weights=layer.weights(),
-        value=layer.values(),
-        output=_centred(output) * weight,
-        residual=_centred(residual) * weight,
-        resultant=resultant,
-        allowed=layer.allowed,
-    )
+        resultant.addcmul_(shift.to(output), deviation)
+    output = _centred(output).mul_(weight)
+    residual = _centred(residual).mul_(weight)
+    return AttentionParts(layer.weights(), layer.values(), output, residual, resultant, layer.allowed)
 
 
 def _sum(layer: Layer, residual: Tensor, output: Tensor, bias: Tensor) -> Tensor:

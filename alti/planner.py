@@ -14,12 +14,13 @@ import psutil
 import torch
 
 from alti.layers import wide
-from alti.transformed import Chunk
+from alti.transformed import Chunk, extents
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
-_PRODUCT_BYTES = {"cpu": 2**24, "cuda": 2**28}  # value-output vectors: small enough for caches, large enough for GEMMs
-_VECTOR_BYTES = {"cpu": 2**22, "cuda": 2**26}  # transformed vectors
+_SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors are made by one product: enough to keep it busy
+_VECTOR_BYTES = {"cpu": 2**22, "cuda": 2**26}  # transformed vectors: on a CPU, what its last cache holds
+_COMPOSED = 4  # tensors [T, d_mlp] that gelu_new, made of elementary operations, holds at its peak
 _SPREAD = 2  # a batch is cut where its samples would be padded to more than this many times their length
 
 
@@ -35,30 +36,32 @@ class Geometry:
     residual_copies: int  # tensors [T, D] of the model that outlive its attention kernels
     model_bytes: int  # of one number in the forward
     work_bytes: int  # of one number in the maps
+    post_norm: bool
     device: str  # cpu | cuda
 
     @classmethod
     def of(cls, view: ModelView) -> Geometry:
         block = view.blocks[0]
         up: Any = block.up
+        post_norm = view.family.norm_order == "post"
         d_mlp = up.weight.numel() // view.d_model
         return cls(
             n_heads=view.n_heads,
             n_kv_heads=view.n_kv_heads,
             head_dim=view.head_dim,
             d_model=view.d_model,
-            mlp_width=d_mlp * (4 if "new" in view.activation_name or block.gate is not None else 2),
-            residual_copies=3 + (view.family.position_embedding is not None),
+            mlp_width=d_mlp * (_COMPOSED if "new" in view.activation_name else 2 if block.gate is None else 3),
+            residual_copies=2 if post_norm else 3 + (view.family.position_embedding is not None),
             model_bytes=view.dtype.itemsize,
             work_bytes=wide(view.dtype).itemsize,
+            post_norm=post_norm,
             device=view.device.type if view.device.type in _VECTOR_BYTES else "cpu",
         )
 
     def chunk(self, batch: int, length: int) -> Chunk:
         """What is fast when memory is plenty."""
         vectors = _VECTOR_BYTES[self.device] // (self.d_model * self.work_bytes)
-        sources = _PRODUCT_BYTES[self.device] // (self.n_heads * self.d_model * self.work_bytes)
-        return Chunk(max(1, min(sources, batch * length)), max(1, min(vectors, batch * length * length)))
+        return Chunk(min(_SOURCES[self.device], batch * length), max(1, min(vectors, batch * length * length)))
 
 
 @dataclass(frozen=True)
@@ -87,16 +90,19 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     heads = g.n_heads * g.head_dim
     held = tokens * g.residual_copies * g.d_model * g.model_bytes  # embeddings, residual stream
     mlp = tokens * (g.d_model + g.mlp_width) * g.model_bytes
-    kernel = tokens * (g.d_model + 2 * heads + 2 * g.n_kv_heads * g.head_dim) * g.model_bytes  # norm, q, context, k, v
+    kernel = tokens * (2 * heads + 2 * g.n_kv_heads * g.head_dim) * g.model_bytes  # query, context, key, value
+    kernel += 0 if g.post_norm else tokens * g.d_model * g.model_bytes  # normalised input
     rollout = pairs * (g.work_bytes + 1)  # and the mask
     weights = pairs * g.n_heads * g.work_bytes
     softmax = 2 * weights + pairs + tokens * 2 * heads * g.work_bytes
     streams = tokens * (2 * g.d_model + heads) * g.work_bytes  # residual, resultant, values
-    if converted:
-        streams += (heads * g.d_model + tokens * g.d_model) * g.work_bytes
-    vectors = min(chunk.vectors, pairs) * g.d_model
-    products = min(chunk.sources, tokens) * g.n_heads * g.d_model
-    block = max(softmax, weights + streams + (vectors + products) * g.work_bytes + pairs * g.work_bytes)
+    projection = heads * g.d_model * g.work_bytes
+    copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
+    samples, sources, step, rows = extents(batch, length, chunk)
+    vectors = samples * step * rows * g.d_model
+    products = samples * sources * g.n_heads * g.d_model
+    mapping = weights + streams + (vectors + products + pairs) * g.work_bytes
+    block = max(copied + max(softmax, mapping), (converted + g.post_norm) * projection + streams)
     return held + max(mlp, kernel + rollout + block)
 
 

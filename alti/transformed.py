@@ -73,15 +73,16 @@ def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
 
 def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
     """Sum over D of max(T_i(x_j), y_i), [B, Tj, Ti]; entries that a causal mask hides are not computed."""
-    n, _, length, _ = parts.weights.shape
+    n, heads, length, _ = parts.weights.shape
     width = parts.output.shape[-1]
     causal = parts.causal
     found = parts.resultant.new_zeros(n, length, length)
-    buffer = parts.resultant.new_empty(min(chunk.vectors, n * length * length), width)
-    samples, step, rows = _extents(n, length, chunk.vectors)
+    samples, held, step, rows = extents(n, length, chunk)
+    buffer = parts.resultant.new_empty(samples * step * rows, width)
+    products_buffer = parts.resultant.new_empty(samples * held, heads, width)
     for b in slices(0, n, samples):
-        for group in slices(0, length, max(step, chunk.sources // samples)):
-            products = value_output(parts.value[b, :, group], parts.output)  # [b, j, H, D]
+        for group in slices(0, length, held):
+            products = value_output(parts.value[b, :, group], parts.output, products_buffer)  # [b, j, H, D]
             for j in slices(group.start, group.stop, step):
                 product = products[:, j.start - group.start : j.stop - group.start]
                 for i in slices(j.start if causal else 0, length, rows):
@@ -91,11 +92,15 @@ def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
     return found
 
 
-def _extents(n: int, length: int, vectors: int) -> tuple[int, int, int]:
-    """Samples, sources and destinations of one block of at most `vectors` transformed vectors; destinations first."""
-    rows = min(length, vectors)
-    step = min(length, vectors // rows)
-    return min(n, vectors // (rows * step)), step, rows
+def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
+    """How a chunk is filled, destinations first: samples, their sources held, and one block's sources and destinations.
+
+    samples * sources * destinations are at most `chunk.vectors`; the sources held are at least those of one block.
+    """
+    rows = min(length, chunk.vectors)
+    step = min(length, chunk.vectors // rows)
+    samples = min(n, chunk.vectors // (rows * step))
+    return samples, min(length, max(step, chunk.sources // samples)), step, rows
 
 
 def _vectors(parts: AttentionParts, product: Tensor, buffer: Tensor, b: slice, j: slice, i: slice) -> Tensor:
@@ -111,10 +116,10 @@ def _vectors(parts: AttentionParts, product: Tensor, buffer: Tensor, b: slice, j
     return vectors
 
 
-def value_output(value: Tensor, output: Tensor) -> Tensor:
-    """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D]."""
+def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:
+    """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D] in `buffer`."""
     b, heads, j, _ = value.shape
-    products = value.new_empty(b * j, heads, output.shape[-1])
+    products = buffer[: b * j]
     torch.bmm(value.transpose(0, 1).flatten(1, 2), output, out=products.transpose(0, 1))
     return products.view(b, j, heads, -1)
 
