@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import PRUNING, RUNTIME, SCORES
-from jobs import evaluate, explorer, report
+from jobs import evaluate, explorer, report, results
+from jobs.config import RunConfig
 from jobs.plan import Plan
 from jobs.store import StoreError
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
@@ -156,3 +157,25 @@ def test_chosen_samples_hold_disagreement_and_wrong_predictions():
     tables = [scored([1, 1, 1, 1, 0, 0], {4}), scored([1, 1, 0, 1, 0, 0], {4})]
     assert explorer.choose(tables, 3) == ["s2", "s4", "s0"]
     assert explorer.choose(tables, 0) == []
+
+
+def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "SHIPPED", tmp_path / "shipped")
+    (tmp_path / "shipped").mkdir()
+    row = {"part": "table_8", "geometry": "gpt2", "method": "attnlrp", "median": 12.5, "unit": "ms"}
+    (tmp_path / "shipped" / "lrp-h200.json").write_text(json.dumps({"device": "H200", "rows": [row], "ratios": {}}))
+    store, plan = write_store(tmp_path / "store", tasks=("sva",), methods=("random",), samples=8)
+    store.write_bytes("bench/lrp/cpu.json", json.dumps({"device": "a CPU", "rows": [row], "ratios": {}}).encode())
+    evaluate.score_plan(QUICK, plan, store)
+    report.write_report(QUICK, plan, store)
+    page = text(store, "tables/table8.md")
+    assert "| gpt2 | a CPU | – | – | 12.5 | – |" in page
+    assert "| gpt2 | H200 | – | – | 12.5 | – |" in page
+
+
+def test_the_papers_models_on_published_data_are_recognised_and_the_demos_are_not():
+    paper = RunConfig.load("paper", overrides=["data=/somewhere"])
+    assert set(results._published(paper).values()) == {model.name for model in paper.models}
+    assert len(results._published(paper)) == 27
+    assert results._published(RunConfig.load("demo")) == {}
+    assert results._published(RunConfig.load("smoke", overrides=["tasks.sva.source=lgd"])) == {}
