@@ -136,7 +136,8 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state.update(truncation=None, padding=None, special=sorted(map(str, tokenizer.all_special_tokens)))
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-    kind = re.sub(r"tokenizer(s?backend|fast)?$|fast$", "", type(tokenizer).__name__.lower()) or state["model"]["type"].lower()
+    named = re.sub(r"tokenizer(s?backend|fast)?$|fast$", "", type(tokenizer).__name__.lower())
+    kind = named or state["model"]["type"].lower()
     return f"{kind}-{digest[:8]}"
 
 
