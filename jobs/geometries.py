@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class Geometry:
     def parameters(self) -> int:
         """All weights, up to biases and norms."""
         return self.block_parameters + self.vocabulary * self.width * (1 if self.tied else 2)
+
+    def shrunk(self) -> Geometry:
+        """The same family small enough to check that something runs."""
+        kv_heads = 2 if self.kv_heads else None
+        return replace(self, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
     def config(self) -> PretrainedConfig:
         """The transformers config of this geometry."""

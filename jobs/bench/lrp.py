@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     names = chosen.geometry or ["bert-base", "gpt2", "Llama-3.2-1B"]
     bench = Bench("lrp", device_name(chosen.device))
     for name in names:
-        geometry = _shrunk(GEOMETRIES[name]) if chosen.quick else GEOMETRIES[name]
+        geometry = GEOMETRIES[name].shrunk() if chosen.quick else GEOMETRIES[name]
         view = _model(geometry, chosen.dtype, chosen.device)
         large = geometry.parameters > _LARGE and not chosen.device.startswith("cuda")
         samples = chosen.samples or (3 if chosen.quick else 10 if large else 40)
@@ -219,11 +218,6 @@ def _batch(rows: list[dict]) -> Batch:
 
 def _model(geometry: Geometry, dtype: str, device: str) -> ModelView:
     return random_model(geometry.config(), dtype=dtype, device=device)
-
-
-def _shrunk(geometry: Geometry) -> Geometry:
-    kv_heads = 2 if geometry.kv_heads else None
-    return replace(geometry, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""What `closelook bench alti` compares with: every transformed vector at once, and nothing but matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from alti.layers import Layer, visiting
+from alti.transformed import Chunk, extents, slices
+from lrp_core import Batch, ModelView
+
+
+@torch.inference_mode()
+def materialising(view: ModelView, batch: Batch) -> Tensor:
+    """Attention's share of the logit difference by input token [T], for one unpadded sample of a GPT-2.
+
+    The order of work of Ferrando et al. 2023's implementation: every head's transformed vectors [H, T, T, D] exist at
+    once and go through the final norm as products with its matrices. It does so for all destinations, and this is
+    kinder to it in one point: it does everything twice, with and without the biases of the value path.
+    """
+    found: list[Layer] = []
+    states: list[Tensor] = []
+    assert view.final_norm is not None
+    hook = view.final_norm.module.register_forward_pre_hook(lambda _, args: states.append(args[0][0]))
+    with visiting(view, found.append):
+        view.hidden(batch)
+    hook.remove()
+    assert batch.foil_ids is not None
+    rows, _ = view.unembedding_rows(torch.stack([batch.target_ids[0], batch.foil_ids[0]]))  # [2, D]
+    mixed = torch.eye(len(states[0]), dtype=rows.dtype, device=rows.device)
+    tokens = rows.new_zeros(len(states[0]))
+    position = int(batch.position[0])
+    for layer in found:
+        vectors, bias = _vectors(layer)  # [H, Ti, Tj, D]
+        by_head = torch.einsum("hijd,vd->hivj", _through_final_norm(view, vectors, states[0]), rows)
+        logits = by_head.sum(0)  # [Ti, 2, Tj]
+        tokens += (logits[position, 0] - logits[position, 1]) @ mixed
+        mixed = _map(layer, vectors.sum(0), bias) @ mixed
+    return tokens
+
+
+def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
+    """The matrix products of one sample's attention block and of its map: true shapes and blocks, reused outputs."""
+    heads, key_heads, head_dim = layer.query.shape[1], layer.key.shape[1], layer.query.shape[-1]
+    x, context = layer.residual[0], layer.context[0].flatten(1)
+    length, width = x.shape
+    query, values, weights = layer.query[0], layer.values()[0], layer.weights()[0]  # weights [H, Tj, Ti]
+    keys = layer.key[0].repeat_interleave(heads // key_heads, 0)
+    output, _ = layer.block.output_weights()
+    projections = [x.new_empty(width, n * head_dim).normal_() for n in (heads, key_heads, key_heads)]
+    _, held, step, rows = extents(1, length, chunk)
+    vectors, products = x.new_empty(step * rows, width), x.new_empty(held, heads, width)
+
+    def run() -> None:
+        for projection in projections:
+            torch.mm(x, projection)
+        torch.bmm(keys, query.transpose(1, 2))
+        torch.bmm(weights.transpose(1, 2), values)
+        torch.mm(context, output.flatten(0, 1))
+        for group in slices(0, length, held):
+            torch.bmm(values[:, group], output, out=products[: group.stop - group.start].transpose(0, 1))
+            for j in slices(group.start, group.stop, step):
+                sources = products[j.start - group.start : j.stop - group.start]
+                for i in slices(j.start, length, rows):
+                    block = vectors[: (j.stop - j.start) * (i.stop - i.start)].view(j.stop - j.start, -1, width)
+                    torch.bmm(weights[:, j, i].permute(1, 2, 0), sources, out=block)
+
+    return run
+
+
+def _vectors(layer: Layer) -> tuple[Tensor, Tensor]:
+    output, bias = layer.block.output_weights()
+    assert bias is not None
+    value_output = torch.einsum("hjk,hkd->hjd", layer.values()[0], output)
+    return torch.einsum("hjd,hji->hijd", value_output, layer.weights()[0]), bias
+
+
+def _map(layer: Layer, vectors: Tensor, bias: Tensor) -> Tensor:
+    """Contributions [Ti, Tj] from transformed vectors [Ti, Tj, D]."""
+    vectors = vectors + torch.einsum("ij,id->ijd", torch.eye(len(vectors)).to(vectors), layer.residual[0])
+    resultant = vectors.sum(1) + bias
+    distance = nn.functional.pairwise_distance(vectors, resultant.unsqueeze(1), p=1, eps=0)
+    contributions = (resultant.abs().sum(-1, keepdim=True) - distance).clamp_min(0)
+    return contributions / contributions.sum(-1, keepdim=True)
+
+
+def _through_final_norm(view: ModelView, vectors: Tensor, states: Tensor) -> Tensor:
+    """Vectors [H, Ti, Tj, D] through the final norm, linearised at states [Ti, D], as products with its matrices."""
+    assert view.final_norm is not None
+    weight, _ = view.final_norm.parameters()
+    centring = torch.eye(len(weight)).to(weight) - 1 / len(weight)
+    deviation = (states.var(-1, unbiased=False) + view.final_norm.eps).sqrt()
+    return torch.einsum("hije,ef,fg->hijg", vectors, centring, torch.diag(weight)) / deviation[:, None, None]
