@@ -25,11 +25,11 @@ DEFECTS = {NOT_FINITE: "relevance that is not finite", NO_EVIDENCE: "no evidence
 class Block:
     """Padded rows of similar length, each with evidence, and what several metrics need of them."""
 
-    def __init__(self, relevance: np.ndarray, evidence: np.ndarray, count: np.ndarray) -> None:
+    def __init__(self, relevance: np.ndarray, evidence: np.ndarray) -> None:
         self.relevance = relevance  # [B, T], -inf where a token is not chosen, and on padding
         self.evidence = evidence  # [B, T] bool, False there
-        self.count = count  # [B] chosen tokens of each row
-        self.rows = np.arange(len(count))
+        self.count = row_count(relevance > -np.inf)  # [B] chosen tokens of each row
+        self.rows = np.arange(len(relevance))
 
     @cached_property
     def top(self) -> np.ndarray:
@@ -158,10 +158,9 @@ def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offse
     defect = np.full(len(offsets) - 1, NO_EVIDENCE, np.int8)
     defect[_samples_of(chosen & evidence, offsets)] = FINE
     defect[_samples_of(chosen & ~np.isfinite(relevance), offsets)] = NOT_FINITE
-    if defect.any():
-        chosen = chosen & np.repeat(defect == FINE, np.diff(offsets))
     values = {name: np.zeros(len(defect), np.float32) for name in METRICS}
-    for samples, block in _blocks(relevance, evidence, chosen, offsets):
+    relevance, evidence = np.where(chosen, relevance, relevance.dtype.type(-np.inf)), evidence & chosen
+    for samples, block in _blocks(relevance, evidence, offsets, np.flatnonzero(defect == FINE)):
         for name, declared in METRICS.items():
             values[name][samples] = declared.function(block)
     return Scores(values, defect)
@@ -181,32 +180,29 @@ def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _blocks(
-    relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray
+    relevance: np.ndarray, evidence: np.ndarray, offsets: np.ndarray, samples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Block]]:
-    """(their numbers, padded block) for runs of samples that have chosen tokens."""
-    relevance = np.where(chosen, relevance, relevance.dtype.type(-np.inf))
-    evidence = evidence & chosen
-    counts = np.diff(np.concatenate(([0], np.cumsum(chosen, dtype=np.int32)))[offsets])
-    lengths, samples = np.diff(offsets), np.arange(len(counts))
-    if (np.diff(lengths) > 0).any() or not counts.all():
-        # Longest first, as the store keeps them, so that a block holds similar lengths; and none without tokens.
-        samples = np.argsort(-lengths, kind="stable")
-        samples = samples[counts[samples] > 0]
-        lengths, counts = lengths[samples], counts[samples]
+    """(their numbers, padded block) for runs of `samples`; tokens that are not chosen have relevance -inf."""
+    lengths = np.diff(offsets)
+    if len(samples) < len(lengths) or (np.diff(lengths) > 0).any():
+        # Longest first, as the store keeps them, so that a block holds similar lengths.
+        samples = samples[np.argsort(-lengths[samples], kind="stable")]
+        lengths = lengths[samples]
         before = np.cumsum(lengths) - lengths
         token = np.repeat(offsets[samples] - before, lengths) + np.arange(lengths.sum())
         relevance, evidence = relevance[token], evidence[token]
-    evidence = np.flatnonzero(evidence)  # few tokens are
+    evidence_at = np.flatnonzero(evidence)  # few tokens are
     starts = np.cumsum(lengths) - lengths
     begin = 0
     while begin < len(samples):
         end = min(len(samples), begin + max(1, BLOCK_TOKENS // int(lengths[begin])))
         part = slice(starts[begin], starts[end - 1] + lengths[end - 1])
         real = np.arange(lengths[begin]) < lengths[begin:end, None]  # [B, T]
-        block = Block(np.full(real.shape, -np.inf, relevance.dtype), np.zeros(real.shape, bool), counts[begin:end])
-        block.relevance[real] = relevance[part]
-        marked = evidence[slice(*np.searchsorted(evidence, (part.start, part.stop)))]
+        padded = np.full(real.shape, -np.inf, relevance.dtype)
+        padded[real] = relevance[part]
+        marked = evidence_at[slice(*np.searchsorted(evidence_at, (part.start, part.stop)))]
         row = np.searchsorted(starts[begin:end], marked, side="right") - 1
-        block.evidence[row, marked - starts[begin:end][row]] = True
-        yield samples[begin:end], block
+        inside = np.zeros(real.shape, bool)
+        inside[row, marked - starts[begin:end][row]] = True
+        yield samples[begin:end], Block(padded, inside)
         begin = end
