@@ -23,7 +23,8 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     if device.type == "cuda" and parts.weights.dtype == torch.float32 and fused_on(device):
         from alti import fused
 
-        return fused.contributions(parts, chunk)
+        with torch.cuda.device(device):
+            return fused.contributions(parts, chunk)
     return transformed.contributions(parts, chunk)
 
 
@@ -38,7 +39,8 @@ def fused_on(device: torch.device) -> bool:
     parts = _sample(device)
     expected = transformed.contributions(parts, Chunk(64, 4096))
     try:
-        found = fused.contributions(parts, Chunk(64, 4096))
+        with torch.cuda.device(device):
+            found = fused.contributions(parts, Chunk(64, 4096))
     except Exception as error:  # whatever a compiler or driver raises, there is another way to the same numbers
         log.warning("the fused ALTI kernel does not run on %s (%r): taking the chunked path", device, error)
         return False

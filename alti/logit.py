@@ -65,12 +65,11 @@ def decompose(
 
 def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tuple[Tensor, Tensor]:
     """The residual direction [B, E, D] that each explanation reads behind the final norm, linearised up to its standard
-    deviation, and the constant [B, E] that norm and unembedding add."""
+    deviation, and the constant [B, E] that norm and unembedding add; both where the batch is."""
     pair = [batch.target_ids] if batch.foil_ids is None else [batch.target_ids, batch.foil_ids]
     rows, constant = view.unembedding_rows(torch.stack(pair, 1))  # [B, 2, D]
-    dtype = wide(rows.dtype)
-    rows = rows.to(dtype)
-    constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(dtype)
+    rows = rows.to(batch.input_ids.device, wide(rows.dtype))
+    constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(rows)
     explained = torch.stack([objective(rows, name) for name in explanations], 1)  # [B, E, D]
     bias = torch.stack([objective(constant, name) for name in explanations], 1)  # [B, E]
     norm = view.final_norm

@@ -34,7 +34,7 @@ class AltiRelevance(Relevance):
     plans: tuple[Plan, ...] = ()  # one for each group of samples, in the order of computation
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def explain_many(
     view: ModelView,
     batch: Batch,
@@ -105,9 +105,11 @@ def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], p
 def _compute(view: ModelView, batch: Batch, explanations: Sequence[str], plan: Plan) -> dict[str, Tensor]:
     if view.family.norm_order == "post":
         logits, tokens = mixing(view, batch, plan.chunk)
-        return {"logits": logits, "tokens": tokens.to(logits.device)}
-    logits, contributions = decompose(view, batch, explanations, plan.chunk)
-    return {"logits": logits, **vars(contributions)}
+        numbers = {"logits": logits, "tokens": tokens}
+    else:
+        logits, contributions = decompose(view, batch, explanations, plan.chunk)
+        numbers = {"logits": logits, **vars(contributions)}
+    return {name: value.to(view.device) for name, value in numbers.items()}  # layers may live on several devices
 
 
 def _assemble(batch: Batch, parts: Sequence[_Part], name: str) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import torch
 
+from alti.kernel import fused_on
 from alti.layers import wide
 from alti.transformed import Chunk, extents
 from lrp_core.types import UserError
@@ -38,6 +39,7 @@ class Geometry:
     work_bytes: int  # of one number in the maps
     post_norm: bool
     device: str  # cpu | cuda
+    fused: bool  # whether transformed vectors stay in the kernel's registers
 
     @classmethod
     def of(cls, view: ModelView) -> Geometry:
@@ -56,6 +58,7 @@ class Geometry:
             work_bytes=wide(view.dtype).itemsize,
             post_norm=post_norm,
             device=view.device.type if view.device.type in _VECTOR_BYTES else "cpu",
+            fused=view.device.type == "cuda" and wide(view.dtype) == torch.float32 and fused_on(view.device),
         )
 
     def chunk(self, batch: int, length: int) -> Chunk:
@@ -99,7 +102,7 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
     samples, sources, step, rows = extents(batch, length, chunk)
-    vectors = samples * step * rows * g.d_model
+    vectors = 0 if g.fused else samples * step * rows * g.d_model
     products = samples * sources * g.n_heads * g.d_model
     mapping = weights + streams + (vectors + products + pairs) * g.work_bytes
     block = max(copied + max(softmax, mapping), (converted + g.post_norm) * projection + streams)

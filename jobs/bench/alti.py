@@ -113,7 +113,7 @@ def planner(bench: Bench, device: str, repeats: int, quick: bool) -> None:
                 errors.append(abs(plan.bytes / peak.peak_bytes - 1))
     bench.ratio("planner: worst error of predicted bytes", max(errors), 0.2, "lower")
     for name, dtype in (("gpt2-xl", "float32"), ("Llama-3.2-3B", "bfloat16"), ("Llama-3.1-8B", "bfloat16")):
-        needs = replace(Needs.of(_model(name, "meta", dtype)), device="cuda")
+        needs = replace(Needs.of(_model(name, "meta", dtype)), device="cuda", fused=True)
         for length in (256, 1024, 4096):
             need = predict(needs, 1, length, needs.chunk(1, length))
             weights = GEOMETRIES[name].parameters * DTYPES[dtype].itemsize
