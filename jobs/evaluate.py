@@ -70,6 +70,7 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
     lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
     lines += [f"{o.cell}: {count} times {name}, counted as wrong" for o in outcomes for name, count in o.defects]
+    lines += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     if unfinished:
         lines.append(f"{unfinished} cells are not complete and have no scores: run `closelook attribute`")
     return StageSummary("evaluate", len(jobs) - len(failures), skipped, tuple(failures), tuple(lines))

@@ -150,6 +150,8 @@ def _notes(plan: Plan, store: Store, results: Results) -> Iterator[str]:
             "and no mean is made of what there is of them."
         )
     yield from plan.failures.values()
+    for model, task in plan.unprepared:
+        yield f"{task} is not prepared for {model}: run `closelook prepare`."
     for place, state in results.states.items():
         record = store.manifest("scores." + ".".join(place)) or {} if state == DONE else {}
         for name, times in record.get("defects", {}).items():

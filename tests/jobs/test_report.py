@@ -79,8 +79,14 @@ def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
 def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
     evaluate.score_plan(QUICK, plan, store)
-    lost = Plan(plan.models, failures={"llama": "model llama: no weights in there"}, undefined=(("llama", "random"),))
+    lost = Plan(
+        plan.models,
+        failures={"llama": "model llama: no weights in there"},
+        undefined=(("llama", "random"),),
+        unprepared=(("gpt2", "qa"),),
+    )
     report.write_report(QUICK, lost, store)
+    assert "qa is not prepared for gpt2" in text(store)
     assert "model llama: no weights in there" in text(store)
     page = text(store, "tables/table1_random.md")
     assert "| llama | AttnLRP | missing |" in page
