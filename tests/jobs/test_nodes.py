@@ -26,6 +26,8 @@ def cluster():
     import ray
     from ray.cluster_utils import Cluster
 
+    ray.shutdown()  # of whatever a module before this one left
+    ray.shutdown()  # one that another module left
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     nodes.second = nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
