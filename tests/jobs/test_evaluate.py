@@ -112,4 +112,5 @@ def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch):
     many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"))
     local = CONFIG.model_copy(update={"ray": CONFIG.ray.model_copy(update={"address": "local"})})
     assert evaluate.score_plan(local, plan, many).computed == 2
-    assert scores(many) == scores(one)
+    for found, expected in zip(scores(many), scores(one), strict=True):
+        assert found == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order
