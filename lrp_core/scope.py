@@ -27,9 +27,9 @@ from lrp_core.rules import (
     activate,
     activation,
     attend_with,
-    carry,
     inverse_rms,
     normalise,
+    share,
 )
 from lrp_core.view import ModelView
 
@@ -69,13 +69,13 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     if view.head_activation is not None:
         yield view.head_activation, lambda _, args, y: activate(args[0], y, kind, False, switch)
     gated = view.family.gate is not None
-    values_only = switch.fixed and switch.current.gate == 0 and view.family.qkv == "thirds"
+    values_only = switch.fixed and not switch.current.gates and view.family.qkv == "thirds"
     for block in view.blocks:
         if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
             yield block.value, partial(_values_only, weight=block.value_weights()[0].flatten(0, 1))
         yield block.activation, lambda _, args, y: activate(args[0], y, kind, gated, switch)
         if gated:
-            yield block.up, lambda _, args, y: carry(y, switch)
+            yield block.down, lambda _, args, y: share(y, switch)  # as good as at its input, and narrower
 
 
 def _values_only(_: nn.Module, args: tuple[Any, ...], y: Tensor, weight: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """One small unit per rule; a `Composite` says which rules make a method."""
 
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation
-from lrp_core.rules.bilinear import attend_with, carry
+from lrp_core.rules.bilinear import attend_with, share
 from lrp_core.rules.composite import ATTNLRP, LRP, PLAIN, Composite, Switch
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
 from lrp_core.rules.linear import ValuesOnly
@@ -21,7 +21,7 @@ __all__ = [
     "activate",
     "activation",
     "attend_with",
-    "carry",
     "inverse_rms",
     "normalise",
+    "share",
 ]

@@ -87,11 +87,9 @@ def activate(z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switc
     """The value y = g(z) with the gradient of the composite in force. `gating`: y gates a product, as in gated MLPs."""
     if not switch.fixed:
         return ActivationRule.apply(z, y.detach(), kind, gating, switch)
-    factor = switch.current.gate if gating else 1.0
-    if factor == 0:
+    if gating and not switch.current.gates:
         return y.detach()
-    ratio = _ratio(kind, z.detach())
-    return with_value(z * (ratio if factor == 1 else ratio.mul_(factor)), y)  # Close Look equation 8
+    return with_value(z * _ratio(kind, z.detach()), y)  # Close Look equation 8
 
 
 class ActivationRule(Function):
@@ -106,11 +104,11 @@ class ActivationRule(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (saved,) = ctx.saved_tensors
-        composite, factor = ctx.switch.current, ctx.switch.current.gate if ctx.gating else 1.0
-        if factor == 0:
-            return None, None, None, None, None
-        if not composite.linear:
+        composite = ctx.switch.current
+        if ctx.gating and not composite.gates:
+            dz = None
+        elif not composite.linear:
             dz = ctx.kind.backward(dy, saved)
         else:
             dz = dy * (_ratio(ctx.kind, saved) if ctx.switch.plain_too else saved)
-        return dz if factor == 1 else dz.mul_(factor), None, None, None, None
+        return dz, None, None, None, None

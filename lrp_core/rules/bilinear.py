@@ -21,12 +21,15 @@ def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tu
     if not switch.fixed:
         return AttentionRule.apply(query, key, value, switch)
     rules = switch.current
-    return _scaled(query, rules.query_key), _scaled(key, rules.query_key), _scaled(value, rules.signal)
+    return _scaled(query, rules.query_key), _scaled(key, rules.query_key), _scaled(value, rules.share)
 
 
-def carry(signal: Tensor, switch: Switch) -> Tensor:
-    """The signal of a gated product as it is, its gradient by the composite in force."""
-    return _scaled(signal, switch.current.signal) if switch.fixed else SignalRule.apply(signal, switch)
+def share(product: Tensor, switch: Switch) -> Tensor:
+    """A product of gate and signal, or a linear function of it, as it is; its gradient times the share of the factors.
+
+    Whether the gate takes part is for the rule of the gate's activation to say.
+    """
+    return _scaled(product, switch.current.share) if switch.fixed else ShareRule.apply(product, switch)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -48,22 +51,22 @@ class AttentionRule(Function):
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         rules = ctx.switch.current
-        if rules.gate == 0:
-            return None, None, dv if rules.signal == 1 else dv * rules.signal, None
-        if rules.query_key == rules.signal == 1:
+        if not rules.gates:
+            return None, None, dv if rules.share == 1 else dv * rules.share, None
+        if rules.share == 1:
             return dq, dk, dv, None
-        return *torch._foreach_mul((dq, dk, dv), (rules.query_key, rules.query_key, rules.signal)), None
+        return *torch._foreach_mul((dq, dk, dv), (rules.query_key, rules.query_key, rules.share)), None
 
 
-class SignalRule(Function):
-    """`carry` where the composite changes between backward passes."""
+class ShareRule(Function):
+    """`share` where the composite changes between backward passes."""
 
     @staticmethod
-    def forward(ctx: Any, signal: Tensor, switch: Switch) -> Tensor:
+    def forward(ctx: Any, product: Tensor, switch: Switch) -> Tensor:
         ctx.switch = switch
-        return signal
+        return product
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        factor = ctx.switch.current.signal
+        factor = ctx.switch.current.share
         return d if factor == 1 else d * factor, None

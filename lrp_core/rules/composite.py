@@ -13,22 +13,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Composite:
-    """Rules of one method. A product gate * signal passes `gate` and `signal` of its gradient to these two."""
+    """Rules of one method. A product gate * signal passes `share` of its gradient to each factor that it serves."""
 
     name: str
     linear: bool  # norms keep their standard deviation constant, activations g their g(z)/z
-    signal: float
-    gate: float
+    share: float
+    gates: bool  # whether products serve their gate, or keep it constant
 
     @property
     def query_key(self) -> float:
-        """Factor for queries and keys: the weights gate the values, and are themselves a product of two equals."""
-        return self.gate * self.signal
+        """Share of queries and keys: attention weights gate the values, and are themselves a product of two equals."""
+        return self.share * self.share if self.gates else 0.0
 
 
-PLAIN = Composite("plain", linear=False, signal=1.0, gate=1.0)
-LRP = Composite("lrp", linear=True, signal=1.0, gate=0.0)  # signal-take-all (Ali et al. 2022; Close Look C.4)
-ATTNLRP = Composite("attnlrp", linear=True, signal=0.5, gate=0.5)  # uniform (AttnLRP proposition 3.2; Close Look C.1)
+PLAIN = Composite("plain", linear=False, share=1.0, gates=True)
+LRP = Composite("lrp", linear=True, share=1.0, gates=False)  # signal-take-all (Ali et al. 2022; Close Look C.4)
+ATTNLRP = Composite("attnlrp", linear=True, share=0.5, gates=True)  # uniform (AttnLRP proposition 3.2; Close Look C.1)
 
 
 @dataclass

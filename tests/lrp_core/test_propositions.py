@@ -16,8 +16,8 @@ from lrp_core.rules import (
     activate,
     activation,
     attend_with,
-    carry,
     normalise,
+    share,
 )
 from tests import oracles
 
@@ -57,7 +57,7 @@ def gated(gate, signal, composite):
     """SiLU(gate) * signal under a composite's rules."""
     switch = only(composite)
     opened = activate(gate, nn.functional.silu(gate).detach(), activation("silu"), True, switch)
-    return opened * carry(signal, switch)
+    return share(opened * signal, switch)
 
 
 def test_close_look_c1_uniform_rule_for_products():
