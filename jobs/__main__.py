@@ -158,7 +158,7 @@ def explain(
     model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
     target: Annotated[str, typer.Option("--target", help="The word to explain.")],
     foil: Annotated[str | None, typer.Option("--foil", help="The word it is contrasted with.")] = None,
-    method: Annotated[str, typer.Option("--method", help="One of the methods.")] = "attnlrp",
+    method: Annotated[str, typer.Option("--method", help="Methods, separated by commas.")] = "attnlrp",
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
 ) -> None:
     """Explain one prediction in the terminal, coloured."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
 from evaluation.benchmark.views import tokenise
@@ -20,14 +21,15 @@ PLACE = "___"
 
 
 def explain(
-    sentence: str, model_id: str, target: str, foil: str | None, name: str, console: Console, html: Path | None
+    sentence: str, model_id: str, target: str, foil: str | None, names: str, console: Console, html: Path | None
 ) -> None:
-    """Print the tokens of `sentence` coloured by what speaks for `target` (rather than `foil`).
+    """Print the tokens of `sentence` coloured by what speaks for `target` (rather than `foil`), a line a method.
 
-    `___` marks the place of the target; without it, the target follows the sentence. Raises UserError for unknown
-    models and methods, and for words that are not one token of the model's.
+    `names` are methods separated by commas. `___` marks the place of the target; without it, the target follows the
+    sentence. Where there are no colours, the numbers are printed. Raises UserError for unknown models and methods, and
+    for words that are not one token of the model's.
     """
-    info = method(name)
+    methods = [method(name.strip()) for name in names.split(",")]
     resolved = resolve(ModelConfig(name="model", id=model_id))
     tokenizer = load_tokenizer(resolved.config)
     row = _sample(sentence, target, foil)
@@ -37,21 +39,26 @@ def explain(
             f"this sentence cannot be explained: {rejects[0]['reason']} {rejects[0]['detail'] or ''}".strip()
         )
     (view_row,) = views
-    view = open_view(resolved, "float32", "cpu")
-    found = info(view, Batch.collate([view_row], pad_id=0))
-    values = found.tokens[0].tolist()
-    tokens = pieces(tokenizer, view_row["input_ids"])
+    view, batch = open_view(resolved, "float32", "cpu"), Batch.collate([view_row], pad_id=0)
+    found = {info.name: info(view, batch) for info in methods}
+    tokens, special = pieces(tokenizer, view_row["input_ids"]), view_row["special_mask"]
     what = f"{target} rather than {foil}" if foil is not None else target
-    logits = f"logit {found.logit_target[0]:.2f}"
-    if found.logit_foil is not None:
-        logits += f" against {found.logit_foil[0]:.2f}"
-    console.print(f"{name} on {model_id}: why {what} ({logits})", markup=False)
-    console.print(terminal(tokens, values, special=view_row["special_mask"]))
+    one = found[methods[0].name]
+    logits = f"logit {one.logit_target[0]:.2f}"
+    if one.logit_foil is not None:
+        logits += f" against {one.logit_foil[0]:.2f}"
+    console.print(f"{model_id}: why {what} ({logits})", markup=False)
+    lines = [Line(name, relevance.tokens[0].tolist()) for name, relevance in found.items()]
+    width = max(len(line.label) for line in lines)
+    for line in lines:
+        coloured = terminal(tokens, line.values, special=special)
+        numbers = Text(" ".join(f"{token.strip()} {v:+.2f}" for token, v in zip(tokens, line.values, strict=True)))
+        console.print(Text(f"{line.label:{width}}  ") + (coloured if console.color_system else numbers))
     if html is not None:
         facts = {"text": row["text"], "slot": row["slot"], "target": target, "foil": foil, "model": model_id}
-        entry = data(tokens, [Line(name, values)], special=view_row["special_mask"], **facts)
+        entry = data(tokens, lines, special=special, **facts)
         provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
-        html.write_text(explain_page(entry, f"{name}: {what}", provenance), encoding="utf-8")
+        html.write_text(explain_page(entry, f"{model_id}: {what}", provenance), encoding="utf-8")
         console.print(f"written to {html}", markup=False)
 
 

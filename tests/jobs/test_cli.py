@@ -1,5 +1,6 @@
 """The command line: bad input is one line and exit code 2, and nothing is half-written."""
 
+import re
 import sys
 
 import pytest
@@ -136,11 +137,12 @@ def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
 
 def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model, tmp_path):
     page = tmp_path / "page.html"
-    words = ["w5 w7 w9", "--target", "w10", "--foil", "w11"]
+    words = ["w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "attnlrp,random"]
     code, out, _ = closelook("explain", "--model", str(model), *words, "--html", str(page))
     assert code == 0
     assert "why w10 rather than w11 (logit" in out
-    assert "w5 w7 w9" in out
+    for method in ("attnlrp", "random"):
+        assert re.search(rf"^{method} +w5 [+-]\d.* w7 [+-]\d.* w9 [+-]\d", out, re.MULTILINE), out
     assert "w7" in page.read_text()
 
 
