@@ -41,7 +41,8 @@ GENERIC = _schema(
     ],
 )
 
-#: Rows that were left out, by either the sources (`stage` "source", `where` file:line), the annotators ("annotate") or a tokeniser ("view").
+#: Rows that were left out: by a source (`stage` "source", `where` file:line), an annotator ("annotate") or a tokeniser
+#: ("view").
 REJECT = _schema(
     "reject",
     1,
