@@ -97,8 +97,8 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     kernel += 0 if g.post_norm else tokens * g.d_model * g.model_bytes  # normalised input
     rollout = pairs * (g.work_bytes + 1)  # and the mask
     weights = pairs * g.n_heads * g.work_bytes
-    softmax = 2 * weights + pairs + tokens * 2 * heads * g.work_bytes
-    streams = tokens * (2 * g.d_model + heads) * g.work_bytes  # residual, resultant, values
+    softmax = weights + max(weights, 2 * tokens * heads * g.work_bytes) + pairs  # scores beside queries and keys
+    streams = tokens * (g.d_model + heads) * g.work_bytes  # resultant and values
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
     samples, sources, step, rows = extents(batch, length, chunk)
