@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +29,7 @@ def status(config: RunConfig, store: Store, console: Console) -> bool:
     """Print the state of every planned cell; whether all are complete."""
     plan = make_plan(config, store)
     lines = collect(config, plan, store)
-    table = Table(title=f"{config.name} in {store.root}", title_justify="left")
+    table = Table(title=f"{config.name} in {store.root}", title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     for heading in ("model", "task", "dtype", "product"):
         table.add_column(heading)
     for heading in ("done", "partial", "missing", "samples", "rejected"):
