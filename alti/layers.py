@@ -30,7 +30,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Layer:
-    """An attention block in the middle of the forward; the model's own numbers in the model's dtype."""
+    """An attention block behind its output projection; the model's own numbers in the model's dtype."""
 
     index: int
     block: BlockView
@@ -38,7 +38,7 @@ class Layer:
     query: Tensor  # [B, H, T, K], as attention sees it, rotated where the family rotates
     key: Tensor  # [B, G, T, K]
     value: Tensor  # [B, G, T, K]
-    context: Tensor  # [B, T, H, K], weighted values
+    attended: Tensor  # [B, T, D], what the output projection makes of the weighted values, its bias included
     allowed: Tensor  # [B | 1, Ti, Tj] bool
     scaling: float
 
@@ -51,20 +51,19 @@ class Layer:
         return self._per_head(self.value)
 
     def weights(self) -> Tensor:
-        """Attention weights [B, H, Tj, Ti], sources first; zero for destinations that see nothing (padding)."""
+        """Attention weights [B, H, Tj, Ti], sources first; meaningless for destinations that see nothing (padding)."""
         hidden = ~self.allowed.transpose(1, 2).unsqueeze(1)  # [B | 1, 1, Tj, Ti]
         scores = self._per_head(self.key) @ (self.query.to(self.dtype) * self.scaling).transpose(2, 3)
-        weights = scores.masked_fill_(hidden, -torch.inf).softmax(-2)
-        return weights.masked_fill_(hidden.all(-2, keepdim=True), 0)
+        return scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).softmax(-2)
 
     def at(self, position: Tensor) -> Layer:
-        """The same block with one destination for each sample [B]: residual, query, context and allowed become rows."""
+        """The same block with one destination for each sample [B]: residual, query, attended and allowed are rows."""
         at = torch.arange(len(position), device=position.device)
         return replace(
             self,
             residual=self.residual[at, position].unsqueeze(1),
             query=self.query[at, :, position].unsqueeze(2),
-            context=self.context[at, position].unsqueeze(1),
+            attended=self.attended[at, position].unsqueeze(1),
             allowed=self.allowed.expand(len(at), -1, -1)[at, position].unsqueeze(1),
         )
 
@@ -74,54 +73,46 @@ class Layer:
 
 @contextmanager
 def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
-    """Inside, every attention block of a forward is handed to `visit` right after its kernel has run."""
-    inputs: dict[int, Tensor] = {}
-
-    def enter(_: nn.Module, args: tuple[Tensor, ...], index: int) -> None:
-        inputs[index] = args[0]
-
+    """Inside, every attention block of a forward is handed to `visit` once its output projection has run."""
     with ExitStack() as undo:
+        around = {}
         for index, block in enumerate(view.blocks):
-            undo.callback(block.module.register_forward_pre_hook(partial(enter, index=index)).remove)
-        around = {
-            block.attention: partial(_attend, index=index, block=block, inputs=inputs, visit=visit)
-            for index, block in enumerate(view.blocks)
-        }
+            visitor = _Visitor(index, block, visit)
+            undo.callback(block.module.register_forward_pre_hook(visitor.enter).remove)
+            undo.callback(block.output.register_forward_hook(visitor.leave).remove)
+            around[block.attention] = visitor.attend
         undo.enter_context(around_attention(view, around, stock="sdpa"))
         undo.enter_context(_exact_norms(view))
         yield
 
 
-def _attend(
-    kernel: Kernel,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    index: int,
-    block: BlockView,
-    inputs: dict[int, Tensor],
-    visit: Callable[[Layer], None],
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    context, weights = kernel(module, query, key, value, mask, **options)
-    scaling = options.get("scaling")
-    visit(
-        Layer(
-            index=index,
-            block=block,
-            residual=inputs.pop(index).to(query.device),
-            query=query,
-            key=key,
-            value=value,
-            context=context,
-            allowed=_allowed(mask, query, causal=not block.family.masked),
-            scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        )
-    )
-    return context, weights
+class _Visitor:
+    """Puts one block's numbers together, in the order in which a forward comes by."""
+
+    def __init__(self, index: int, block: BlockView, visit: Callable[[Layer], None]) -> None:
+        self.index, self.block, self.visit = index, block, visit
+        self.seen: dict[str, Any] = {}
+
+    def enter(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self.seen["residual"] = args[0]
+
+    def attend(
+        self, kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        scaling = options.get("scaling")
+        self.seen |= {
+            "query": query,
+            "key": key,
+            "value": value,
+            "allowed": _allowed(mask, query, causal=not self.block.family.masked),
+            "scaling": query.shape[-1] ** -0.5 if scaling is None else scaling,
+        }
+        return kernel(module, query, key, value, mask, **options)
+
+    def leave(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+        seen, self.seen = self.seen, {}
+        seen["residual"] = seen["residual"].to(output.device)
+        self.visit(Layer(self.index, self.block, attended=output.view_as(seen["residual"]), **seen))
 
 
 def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:

@@ -139,7 +139,7 @@ class _Parts:
 def _head_contributions(row: Layer, weights: Tensor, direction: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """What one destination's attention [B, H, Tj, 1] writes along directions [B, E, D]: by source token [B, E, T], and
     by everything else that is asked for."""
-    output, bias = output_weights(row)
+    output, (_, bias) = output_weights(row), row.block.output_weights()
     reading = torch.einsum("hkd,bed->behk", output, direction)  # [B, E, H, K]
     weighted = row.values() * weights  # [B, H, Tj, K]
     by_head = torch.einsum("bhjk,behk->behj", weighted, reading)
@@ -149,5 +149,5 @@ def _head_contributions(row: Layer, weights: Tensor, direction: Tensor) -> tuple
         "attention": by_head.sum(2),
         "heads": by_head.sum(-1),
         "pooled": pool(entries.flatten(0, 1).unsqueeze(1)).unflatten(0, (n, e)),
-        "attention_bias": direction @ bias,
+        "attention_bias": direction.new_zeros(n, e) if bias is None else direction @ bias.to(direction),
     }

@@ -32,10 +32,9 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     and its bias and that of the value projection count to the tokens (the affine value path of Ferrando et al. 2023).
     The resultant is what the block adds up: residual, transformed vectors and output bias.
     """
-    output, bias = output_weights(layer)
     residual = layer.residual.to(layer.dtype)
-    resultant = _sum(layer, residual, output, bias)
-    parts = AttentionParts(layer.weights(), layer.values(), output, residual, resultant, layer.allowed)
+    resultant = residual + layer.attended
+    parts = AttentionParts(layer.weights(), layer.values(), output_weights(layer), residual, resultant, layer.allowed)
     gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
@@ -59,11 +58,9 @@ def normalised(gain: Tensor, own: Tensor) -> Tensor:
     return torch.where(total > 0, gain / total, own.to(gain.dtype))
 
 
-def output_weights(layer: Layer) -> tuple[Tensor, Tensor]:
-    """Output projection [H, K, D] and its bias [D] (zeros where there is none), in the dtype of the computation."""
-    weight, bias = layer.block.output_weights()
-    weight = weight.to(layer.residual.device, layer.dtype)
-    return weight, weight.new_zeros(weight.shape[-1]) if bias is None else bias.to(weight)
+def output_weights(layer: Layer) -> Tensor:
+    """Output projection [H, K, D] in the dtype of the computation."""
+    return layer.block.output_weights()[0].to(layer.residual.device, layer.dtype)
 
 
 def _through_norm(layer: Layer) -> AttentionParts:
@@ -74,9 +71,9 @@ def _through_norm(layer: Layer) -> AttentionParts:
     its bias included). Dividing by it scales all of row i, which the row's normalisation takes back: the rows are left
     multiplied, and the norm's bias is multiplied to match.
     """
-    output, bias = output_weights(layer)
+    output = output_weights(layer)
     residual = layer.residual.to(layer.dtype)
-    state = _sum(layer, residual, output, bias)
+    state = residual + layer.attended
     norm = layer.block.attention_norm
     weight, shift = norm.parameters()
     weight = weight.to(output)
@@ -87,13 +84,6 @@ def _through_norm(layer: Layer) -> AttentionParts:
     output = _centred(output).mul_(weight)
     residual = _centred(residual).mul_(weight)
     return AttentionParts(layer.weights(), layer.values(), output, residual, resultant, layer.allowed)
-
-
-def _sum(layer: Layer, residual: Tensor, output: Tensor, bias: Tensor) -> Tensor:
-    """Residual stream behind the attention [B, T, D]."""
-    return torch.addmm(
-        residual.flatten(0, 1) + bias, layer.context.to(layer.dtype).flatten(2).flatten(0, 1), output.flatten(0, 1)
-    ).view_as(residual)
 
 
 def _centred(x: Tensor) -> Tensor:

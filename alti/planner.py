@@ -21,6 +21,7 @@ from lrp_core.view import ModelView
 
 _SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors are made by one product: enough to keep it busy
 _VECTOR_BYTES = {"cpu": 2**22, "cuda": 2**26}  # transformed vectors: on a CPU, what its last cache holds
+_WORTH_THREADS = 2**23  # entries of transformed vectors of a layer, some milliseconds of work
 _COMPOSED = 4  # tensors [T, d_mlp] that gelu_new, made of elementary operations, holds at its peak
 _SPREAD = 2  # a batch is cut where its samples would be padded to more than this many times their length
 
@@ -39,6 +40,7 @@ class Geometry:
     work_bytes: int  # of one number in the maps
     post_norm: bool
     device: str  # cpu | cuda
+    threads: int  # that may work on a layer
     fused: bool  # whether transformed vectors stay in the kernel's registers
 
     @classmethod
@@ -58,13 +60,16 @@ class Geometry:
             work_bytes=wide(view.dtype).itemsize,
             post_norm=post_norm,
             device=view.device.type if view.device.type in _VECTOR_BYTES else "cpu",
+            threads=torch.get_num_threads() if view.device.type == "cpu" else 1,
             fused=view.device.type == "cuda" and wide(view.dtype) == torch.float32 and fused_on(view.device),
         )
 
     def chunk(self, batch: int, length: int) -> Chunk:
         """What is fast when memory is plenty."""
         vectors = _VECTOR_BYTES[self.device] // (self.d_model * self.work_bytes)
-        return Chunk(min(_SOURCES[self.device], batch * length), max(1, min(vectors, batch * length * length)))
+        workers = self.threads if batch * length**2 * self.d_model >= _WORTH_THREADS else 1
+        sources = min(_SOURCES[self.device], batch * length)
+        return Chunk(sources, max(1, min(vectors, batch * length * length)), workers)
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,8 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
     samples, sources, step, rows = extents(batch, length, chunk)
-    vectors = 0 if g.fused else samples * step * rows * g.d_model
-    products = samples * sources * g.n_heads * g.d_model
+    vectors = 0 if g.fused else chunk.workers * samples * step * rows * g.d_model
+    products = chunk.workers * samples * sources * g.n_heads * g.d_model
     mapping = weights + streams + (vectors + products + pairs) * g.work_bytes
     block = max(copied + max(softmax, mapping), (converted + g.post_norm) * projection + streams)
     return held + max(mlp, kernel + rollout + block)
@@ -142,6 +147,9 @@ def cut(geometry: Geometry, lengths: Sequence[int], byte_budget: int) -> Iterato
 
 
 def smaller(chunk: Chunk) -> Chunk:
+    """Half of what is held: by half the threads, then by each."""
+    if chunk.workers > 1:
+        return replace(chunk, workers=chunk.workers // 2)
     return Chunk(max(1, chunk.sources // 2), max(1, chunk.vectors // 2))
 
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from alti.threads import run_all
+
 
 @dataclass(frozen=True)
 class Chunk:
-    """How much of a layer exists at a time."""
+    """How much of a layer exists at a time, for each of the threads that work on it."""
 
     sources: int  # tokens whose value-output vectors [H, D] are held
-    vectors: int  # transformed vectors [D] that are held, at least the samples of a batch
+    vectors: int  # transformed vectors [D] that are held
+    workers: int = 1  # threads
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class AttentionParts:
 def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     """max(0, |y_i|_1 - |y_i - T_i(x_j)|_1) as [B, Ti, Tj] (Ferrando et al. 2022, eq. 12; 2023, eq. 14).
 
-    Nothing of size T x T x D exists beyond `chunk.vectors` x D. With |T - y| = 2 max(T, y) - T - y the difference needs
+    Nothing of size T x T x D exists beyond what `chunk` holds. With |T - y| = 2 max(T, y) - T - y the difference needs
     one elementwise pass over each transformed vector, and sums of T that need none:
     |y| - |y - T| = 2 sum max(y, 0) - 2 sum max(T, y) + sum T.
     """
@@ -74,21 +78,24 @@ def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
 def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
     """Sum over D of max(T_i(x_j), y_i), [B, Tj, Ti]; entries that a causal mask hides are not computed."""
     n, heads, length, _ = parts.weights.shape
-    width = parts.output.shape[-1]
-    causal = parts.causal
+    causal, width = parts.causal, parts.output.shape[-1]
     found = parts.resultant.new_zeros(n, length, length)
     samples, held, step, rows = extents(n, length, chunk)
-    buffer = parts.resultant.new_empty(samples * step * rows, width)
-    products_buffer = parts.resultant.new_empty(samples * held, heads, width)
-    for b in slices(0, n, samples):
-        for group in slices(0, length, held):
-            products = value_output(parts.value[b, :, group], parts.output, products_buffer)  # [b, j, H, D]
+    groups = iter([(b, group) for b in slices(0, n, samples) for group in slices(0, length, held)])  # for all workers
+
+    def work(vector_buffer: Tensor, product_buffer: Tensor) -> None:
+        for b, group in groups:
+            products = value_output(parts.value[b, :, group], parts.output, product_buffer)  # [b, j, H, D]
             for j in slices(group.start, group.stop, step):
                 product = products[:, j.start - group.start : j.stop - group.start]
                 for i in slices(j.start if causal else 0, length, rows):
-                    vectors = _vectors(parts, product, buffer, b, j, i)
+                    vectors = _vectors(parts, product, vector_buffer, b, j, i)
                     torch.maximum(vectors, parts.resultant[b, None, i], out=vectors)
                     torch.sum(vectors, -1, out=found[b, j, i])
+
+    empty = parts.resultant.new_empty
+    buffers = [(empty(samples * step * rows, width), empty(samples * held, heads, width)) for _ in range(chunk.workers)]
+    run_all([partial(work, *pair) for pair in buffers])
     return found
 
 

@@ -137,7 +137,7 @@ def _layer(bench: Bench, view: ModelView, name: str, length: int, repeats: int, 
         attention()
         pre_norm_map(layer, chunk)
 
-    with torch.inference_mode():
+    with torch.no_grad():
         seconds = interleave({"ours": ours, "floor": bare_products(layer, chunk)}, repeats, device=device)
         with peak_memory(device) as peak:
             ours()
@@ -157,7 +157,7 @@ def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None
     found: list[Layer] = []
     calls: list[tuple[Any, dict[str, Any]]] = []
     hook = block.attention.register_forward_pre_hook(lambda _, *call: calls.append(call), with_kwargs=True)
-    with torch.inference_mode(), visiting(view, found.append):
+    with torch.no_grad(), visiting(view, found.append):
         view.hidden(_batch(view, length))
     hook.remove()
     args, options = calls[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from alti.layers import Layer, visiting
+from alti.threads import run_all
 from alti.transformed import Chunk, extents, slices
 from lrp_core import Batch, ModelView
 
@@ -42,16 +44,27 @@ def materialising(view: ModelView, batch: Batch) -> Tensor:
 
 
 def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
-    """The matrix products of one sample's attention block and of its map: true shapes and blocks, reused outputs."""
+    """The matrix products of one sample's attention block and of its map, nothing else: shapes, blocks and threads are
+    the true ones, outputs are reused."""
     heads, key_heads, head_dim = layer.query.shape[1], layer.key.shape[1], layer.query.shape[-1]
-    x, context = layer.residual[0], layer.context[0].flatten(1)
+    x = layer.residual[0]
     length, width = x.shape
     query, values, weights = layer.query[0], layer.values()[0], layer.weights()[0]  # weights [H, Tj, Ti]
     keys = layer.key[0].repeat_interleave(heads // key_heads, 0)
     output, _ = layer.block.output_weights()
+    context = x.new_empty(length, heads * head_dim).normal_()
     projections = [x.new_empty(width, n * head_dim).normal_() for n in (heads, key_heads, key_heads)]
     _, held, step, rows = extents(1, length, chunk)
-    vectors, products = x.new_empty(step * rows, width), x.new_empty(held, heads, width)
+    buffers = [(x.new_empty(step * rows, width), x.new_empty(held, heads, width)) for _ in range(chunk.workers)]
+
+    def transformed(groups: Iterator[slice], vectors: Tensor, products: Tensor) -> None:
+        for group in groups:
+            torch.bmm(values[:, group], output, out=products[: group.stop - group.start].transpose(0, 1))
+            for j in slices(group.start, group.stop, step):
+                sources = products[j.start - group.start : j.stop - group.start]
+                for i in slices(j.start, length, rows):
+                    block = vectors[: (j.stop - j.start) * (i.stop - i.start)].view(j.stop - j.start, -1, width)
+                    torch.bmm(weights[:, j, i].permute(1, 2, 0), sources, out=block)
 
     def run() -> None:
         for projection in projections:
@@ -59,13 +72,8 @@ def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
         torch.bmm(keys, query.transpose(1, 2))
         torch.bmm(weights.transpose(1, 2), values)
         torch.mm(context, output.flatten(0, 1))
-        for group in slices(0, length, held):
-            torch.bmm(values[:, group], output, out=products[: group.stop - group.start].transpose(0, 1))
-            for j in slices(group.start, group.stop, step):
-                sources = products[j.start - group.start : j.stop - group.start]
-                for i in slices(j.start, length, rows):
-                    block = vectors[: (j.stop - j.start) * (i.stop - i.start)].view(j.stop - j.start, -1, width)
-                    torch.bmm(weights[:, j, i].permute(1, 2, 0), sources, out=block)
+        groups = iter(list(slices(0, length, held)))  # for all workers
+        run_all([partial(transformed, groups, *pair) for pair in buffers])
 
     return run
 

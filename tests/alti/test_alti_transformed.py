@@ -39,6 +39,16 @@ def test_any_chunk_gives_what_all_vectors_at_once_give(causal):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors}")
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_threads_change_nothing_and_leave_torch_with_its_own(inference):
+    with torch.inference_mode(inference):
+        parts = random_parts(causal=True)
+        expected, before = contributions(parts, Chunk(2, 9)), torch.get_num_threads()
+        for workers in (2, 5):
+            assert torch.equal(contributions(parts, Chunk(2, 9, workers)), expected)
+    assert torch.get_num_threads() == before
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_one_destination_is_a_row_of_the_map(causal):
     parts = random_parts(causal)
