@@ -68,7 +68,7 @@ for _name, _doc in {
 @app.command()
 def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
     """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
-    from jobs.status import status as show
+    from jobs.commands.status import status as show
 
     loaded, store = _load(config, root, set)
     if not show(loaded, store, console):
@@ -78,7 +78,7 @@ def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
 @app.command()
 def plan(config: Config = "demo", root: Root = None, set: Set = None) -> None:
     """The cells of a run and what they will cost, from measured runtimes where there are any."""
-    from jobs.cost import show
+    from jobs.commands.cost import show
 
     show(*_load(config, root, set), console)
 
@@ -91,7 +91,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
 ) -> None:
     """Remove stale cells and leftovers of killed writers."""
-    from jobs.gc import garbage
+    from jobs.commands.gc import garbage
     from jobs.lock import run_lock
 
     loaded, store = _load(config, root, set)
@@ -132,7 +132,7 @@ def audit(
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
 ) -> None:
     """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence."""
-    from jobs.audit import audit as show
+    from jobs.commands.audit import audit as show
 
     loaded, store = _load(config, root, set)
     show(loaded, store, console, task=task, n=n, json_file=json)
@@ -146,7 +146,7 @@ def export(
     set: Set = None,
 ) -> None:
     """Write the prepared benchmark as a data set with a card."""
-    from jobs.audit import export as write
+    from jobs.commands.audit import export as write
 
     for path in write(*_load(config, root, set), to):
         console.print(str(path), markup=False)
@@ -162,7 +162,7 @@ def explain(
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
 ) -> None:
     """Explain one prediction in the terminal, coloured."""
-    from jobs.explain import explain as show
+    from jobs.commands.explain import explain as show
 
     show(sentence, model, target, foil, method, console, html)
 

@@ -19,11 +19,11 @@ from jobs.inputs import read_unit
 from jobs.manifests import complete_cell, completed_units
 from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
 from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
-from jobs.progress import Progress
 from jobs.stage import StageSummary
 from jobs.store import Store
-from jobs.units import Unit, cut_units
-from jobs.worker import UnitTask, Worker, WorkerOptions
+from jobs.workers.progress import Progress
+from jobs.workers.units import Unit, cut_units
+from jobs.workers.worker import UnitTask, Worker, WorkerOptions
 
 
 @dataclass(frozen=True)

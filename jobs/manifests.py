@@ -16,7 +16,7 @@ from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan import ModelPlan, PlannedCell, shards_of
 from jobs.store import Cell, Store
-from jobs.units import Unit
+from jobs.workers.units import Unit
 
 
 def completed_units(store: Store, cell: Cell, units: Sequence[Unit]) -> set[str]:
@@ -73,7 +73,7 @@ def _rejects(store: Store, cell: Cell, shards: Sequence[str]) -> Counter[str]:
 
 def _explained(store: Store, cell: Cell, shards: Sequence[str]) -> int:
     """How many different samples the shards hold."""
-    from jobs.tables import schema_of
+    from jobs.workers.tables import schema_of
 
     if not shards:
         return 0

@@ -25,7 +25,7 @@ from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.views import tokenise
-from jobs.audit import audit_table
+from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig, TaskConfig
 from jobs.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
 from jobs.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard

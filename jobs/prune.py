@@ -27,10 +27,10 @@ from jobs.inputs import read_unit
 from jobs.manifests import versions
 from jobs.plan import ModelPlan, make_plan, state
 from jobs.pools import cluster_slots, connect, prepare_dataset, share_of, uses_gpu
-from jobs.progress import Progress
-from jobs.pruner import Pruner, PruningUnit
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store
+from jobs.workers.progress import Progress
+from jobs.workers.pruner import Pruner, PruningUnit
 
 VERSION = 1  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of the forwards that one commit may lose

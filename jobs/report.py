@@ -19,10 +19,10 @@ from evaluation.report.tables import score_tables
 from evaluation.schema import PRUNING, RUNTIME, SchemaMismatch
 from evaluation.scoring.runtime import costs
 from jobs.config import RunConfig
-from jobs.explorer import explorer
 from jobs.manifests import versions
+from jobs.pages.explorer import explorer
+from jobs.pages.results import results_of
 from jobs.plan import Plan, make_plan
-from jobs.results import results_of
 from jobs.stage import StageSummary
 from jobs.store import Store, StoreError
 

@@ -27,7 +27,7 @@ from jobs.models import load_tokenizer, tokenizer_key
 from jobs.plan import make_plan
 from jobs.pools import connect
 from jobs.store import Store
-from jobs.worker import Worker, WorkerOptions
+from jobs.workers.worker import Worker, WorkerOptions
 
 OVERHEAD_TARGET = 1.10
 METHODS = ["attnlrp", "gradient_x_input"]

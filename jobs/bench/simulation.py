@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
+from jobs.commands.cost import FLOPS, PUBLISHED, forwards
 from jobs.config import RunConfig
-from jobs.cost import FLOPS, PUBLISHED, forwards
 from jobs.geometries import geometry_of
 from jobs.methods import METHODS
 from jobs.pools import Share, Slots

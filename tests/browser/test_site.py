@@ -9,7 +9,8 @@ import pytest
 
 from evaluation.report.heatmap import Line, data
 from evaluation.report.page import Provenance, explain_page
-from jobs import evaluate, explorer, report
+from jobs import evaluate, report
+from jobs.pages import explorer
 from tests.browser.driver import CHROMIUM, DRIVER, browser
 from tests.synthetic import CONFIG, write_store
 

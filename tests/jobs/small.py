@@ -12,7 +12,7 @@ from jobs.config import RunConfig
 from jobs.models import load_tokenizer, tokenizer_key
 from jobs.plan import make_plan
 from jobs.store import Store
-from jobs.tables import schema_of
+from jobs.workers.tables import schema_of
 from lrp_core import random_model
 
 VOCABULARY = 60

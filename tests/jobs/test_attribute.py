@@ -12,7 +12,7 @@ from jobs import attribute as stage
 from jobs.attribute import attribute
 from jobs.plan import make_plan, state
 from jobs.store import Store
-from jobs.worker import Worker
+from jobs.workers.worker import Worker
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 
 pytestmark = pytest.mark.ray
@@ -81,7 +81,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_costs_nothing(undisturbed, aga
 
     class Killed(Worker):
         def __call__(self, table):
-            from jobs.compute import Explainer
+            from jobs.workers.compute import Explainer
 
             whole = Explainer.batch
 
@@ -119,7 +119,7 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
 def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturbed, again, monkeypatch):
     class Deadly(Worker):
         def __call__(self, table):
-            from jobs.compute import Explainer
+            from jobs.workers.compute import Explainer
 
             whole = Explainer.batch
 
@@ -152,7 +152,7 @@ def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, monkeypatc
         def __call__(self, table):
             import torch
 
-            from jobs.compute import Explainer
+            from jobs.workers.compute import Explainer
 
             whole = Explainer.batch
 

@@ -9,7 +9,7 @@ import pytest
 from jobs import attribute as stage
 from jobs.attribute import attribute
 from jobs.pools import Share, Slots
-from jobs.worker import Worker
+from jobs.workers.worker import Worker
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
 
 ROWS = rows_of(24)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs import prepare as module
-from jobs.audit import audit, audit_table, export
+from jobs.commands.audit import audit, audit_table, export
 from jobs.config import RunConfig
 from jobs.prepare import prepare
 from jobs.store import Store

@@ -14,8 +14,8 @@ from jobs.inputs import read_unit
 from jobs.models import resolve
 from jobs.plan import make_plan
 from jobs.prune import prune
-from jobs.pruner import Pruner, PruningUnit, accuracy_that_fits
 from jobs.store import Cell
+from jobs.workers.pruner import Pruner, PruningUnit, accuracy_that_fits
 from lrp_core import POOLINGS, load_model
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 

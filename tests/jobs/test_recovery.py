@@ -16,7 +16,7 @@ from jobs.attribute import attribute
 from jobs.lock import Locked, run_lock
 from jobs.plan import make_plan
 from jobs.store import Store
-from jobs.worker import Worker
+from jobs.workers.worker import Worker
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
 
 pytestmark = pytest.mark.ray
@@ -29,7 +29,7 @@ import sys, time
 from pathlib import Path
 from jobs import attribute as stage
 from jobs.store import Store
-from jobs.worker import Worker
+from jobs.workers.worker import Worker
 from tests.jobs.small import config_of
 
 class Stuck(Worker):

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import PRUNING, RUNTIME, SCORES
-from jobs import evaluate, explorer, report, results
+from jobs import evaluate, report
 from jobs.config import RunConfig
+from jobs.pages import explorer, results
 from jobs.plan import Plan
 from jobs.store import StoreError
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from evaluation.schema import VIEW
 from jobs.inputs import Inputs
-from jobs.units import cut_units
+from jobs.workers.units import cut_units
 from tests.jobs.small import rows_of
 
 

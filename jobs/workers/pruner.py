@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from evaluation.schema import PRUNING
 from evaluation.scoring.curves import Curve, area
-from jobs.attempts import Attempts
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.store import Store
-from jobs.worker import REPORT, samples
+from jobs.workers.attempts import Attempts
+from jobs.workers.worker import REPORT, samples
 
 if TYPE_CHECKING:
     from evaluation.scoring.pruning import Sweep
@@ -88,7 +88,7 @@ class Pruner:
 
 def accuracy_that_fits(sweep: Sweep, rows: list[dict[str, Any]], token_budget: int) -> tuple[np.ndarray, int]:
     """`Sweep.accuracy` with the token budget halved while memory runs out, and how often that was."""
-    from jobs.compute import is_out_of_memory
+    from jobs.workers.compute import is_out_of_memory
 
     splits = 0
     while True:

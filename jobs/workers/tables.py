@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from evaluation.schema import HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
-from jobs.compute import Explained, Outcome, Reject
+from jobs.workers.compute import Explained, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import REJECT, RUNTIME
-from jobs.attempts import Attempts
 from jobs.config import ModelConfig, RunConfig
 from jobs.inputs import INPUT_COLUMNS
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.store import Cell, Store
+from jobs.workers.attempts import Attempts
 from lrp_core.types import Request
 
 if TYPE_CHECKING:
-    from jobs.compute import Explainer, Outcome, Row
+    from jobs.workers.compute import Explainer, Outcome, Row
     from lrp_core import ModelView
 
 
@@ -106,7 +106,7 @@ class Worker:
         return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
 
     def _run(self, task: UnitTask, rows: Sequence[Row]) -> Outcome:
-        from jobs.compute import Explainer
+        from jobs.workers.compute import Explainer
 
         view = self._open(task.dtype)
         requests = tuple(dict.fromkeys(request for _, wanted in task.cells for request in wanted))
@@ -131,7 +131,7 @@ class Worker:
 
     def _commit(self, task: UnitTask, outcome: Outcome, device: str) -> None:
         """Write the shards of every cell; a cell's own shard comes last, so that it vouches for the others."""
-        from jobs import tables
+        from jobs.workers import tables
 
         runtime = tables.runtime_table(task.name, outcome.explained, device)
         folder = self._store.runtime(task.model, task.task, task.dtype)
@@ -155,7 +155,7 @@ def samples(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def explain_unit(explainer: Explainer, rows: Sequence[Row], cuts: Sequence[int], attempts: Attempts) -> Outcome:
     """All batches of a unit. A batch that has ended several workers is taken row by row."""
-    from jobs.compute import Outcome, explain
+    from jobs.workers.compute import Outcome, explain
 
     outcome = Outcome()
     for index, batch in enumerate(_slices(rows, cuts)):
@@ -168,7 +168,7 @@ def explain_unit(explainer: Explainer, rows: Sequence[Row], cuts: Sequence[int],
 
 
 def _explain_suspects(explainer: Explainer, batch: Sequence[Row], attempts: Attempts, outcome: Outcome) -> None:
-    from jobs.compute import Reject, explain_singly
+    from jobs.workers.compute import Reject, explain_singly
 
     for row in batch:
         if attempts.begin_row(row["sample_id"]):

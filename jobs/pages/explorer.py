@@ -16,8 +16,8 @@ from evaluation.report.table import DONE
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from jobs.config import RunConfig
 from jobs.models import ModelUnavailable, load_tokenizer
+from jobs.pages.results import default_samples, place_of, relevance_cells
 from jobs.plan import ModelPlan, Plan
-from jobs.results import default_samples, place_of, relevance_cells
 from jobs.store import Cell, Store
 from lrp_core.types import UserError
 
