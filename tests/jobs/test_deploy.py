@@ -49,13 +49,16 @@ POD = strict(
     },
     ["spec"],
 )
-#: The fields of KubeRay's ray.io/v1 types that are in use here; a misspelled one is not among them.
+#: KubeRay refuses labels here, and a dashboard on loopback would be out of the reach of who submits the job.
+START = {**TEXTS, "propertyNames": {"enum": ["num-cpus", "num-gpus"]}}
+#: The fields in use here of the types of KubeRay 1.6 (ray.io/v1); a misspelled one is not among them.
 RAY_CLUSTER = strict(
     {
         "rayVersion": TEXT,
         "enableInTreeAutoscaling": YES,
-        "autoscalerOptions": strict({"idleTimeoutSeconds": WHOLE}),
-        "headGroupSpec": strict({"rayStartParams": TEXTS, "template": POD}, ["rayStartParams", "template"]),
+        "authOptions": strict({"mode": {"enum": ["disabled", "token"]}}),
+        "autoscalerOptions": strict({"version": {"enum": ["v1", "v2"]}, "idleTimeoutSeconds": WHOLE}),
+        "headGroupSpec": strict({"rayStartParams": START, "template": POD}, ["rayStartParams", "template"]),
         "workerGroupSpecs": {
             "type": "array",
             "items": strict(
@@ -64,10 +67,11 @@ RAY_CLUSTER = strict(
                     "replicas": WHOLE,
                     "minReplicas": WHOLE,
                     "maxReplicas": WHOLE,
-                    "rayStartParams": TEXTS,
+                    "labels": TEXTS,
+                    "rayStartParams": START,
                     "template": POD,
                 },
-                ["groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"],
+                ["groupName", "minReplicas", "maxReplicas", "template"],
             ),
         },
     },
@@ -130,10 +134,23 @@ def test_the_nodes_that_the_job_counts_on_are_those_that_its_groups_can_start():
     spec = load("rayjob.yaml")["spec"]
     override = spec["entrypoint"].split("--set ")[1].strip("'")
     config = RunConfig.load("paper", overrides=[override])
-    groups = {
-        group["rayStartParams"]["labels"]: group["maxReplicas"] for group in spec["rayClusterSpec"]["workerGroupSpecs"]
-    }
-    assert {f"gpu-memory={nodes.labels['gpu-memory']}": nodes.count for nodes in config.ray.nodes} == groups
+    groups = {group["labels"]["gpu-memory"]: group["maxReplicas"] for group in spec["rayClusterSpec"]["workerGroupSpecs"]}
+    assert {nodes.labels["gpu-memory"]: nodes.count for nodes in config.ray.nodes} == groups
+
+
+def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    cluster = load("rayjob.yaml")["spec"]["rayClusterSpec"]
+    found = _derive_autoscaling_config_from_ray_cr(
+        {"metadata": {"name": "closelook", "namespace": "default"}, "spec": cluster}
+    )
+    kinds = found["available_node_types"]
+    assert kinds["headgroup"]["resources"]["GPU"] == 0
+    for memory in (24, 80):
+        kind = kinds[f"gpu{memory}"]
+        assert (kind["resources"]["GPU"], kind["min_workers"], kind["max_workers"]) == (1, 0, 8)
+        assert kind["labels"] == {"gpu-memory": f"{memory}gb"}
 
 
 def test_the_cluster_file_passes_rays_own_validation():
