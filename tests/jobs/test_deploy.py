@@ -134,8 +134,9 @@ def test_the_nodes_that_the_job_counts_on_are_those_that_its_groups_can_start():
     spec = load("rayjob.yaml")["spec"]
     override = spec["entrypoint"].split("--set ")[1].strip("'")
     config = RunConfig.load("paper", overrides=[override])
-    groups = {group["labels"]["gpu-memory"]: group["maxReplicas"] for group in spec["rayClusterSpec"]["workerGroupSpecs"]}
-    assert {nodes.labels["gpu-memory"]: nodes.count for nodes in config.ray.nodes} == groups
+    groups = spec["rayClusterSpec"]["workerGroupSpecs"]
+    most = {group["labels"]["gpu-memory"]: group["maxReplicas"] for group in groups}
+    assert {nodes.labels["gpu-memory"]: nodes.count for nodes in config.ray.nodes} == most
 
 
 def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
