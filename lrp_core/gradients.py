@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lrp_core.clock import StageClock
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
@@ -54,12 +55,14 @@ def explain_many(
     *,
     heads: bool = False,
     checkpoint: bool = False,
+    clock: StageClock | None = None,
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one backward per composite and explanation.
 
     A contrastive explanation is the backward pass of the logit difference itself: differences of finished relevances
     would cancel in half precision. Embeddings share a pass, since their sum has the gradient of each of its terms.
-    `heads` pools the relevance of the attention heads' outputs; `checkpoint` trades a second forward for memory.
+    `heads` pools the relevance of the attention heads' outputs; `checkpoint` trades a second forward for memory;
+    `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and aggregation.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
     """
     passes: dict[tuple[Composite, str], list[Request]] = {}
@@ -68,6 +71,7 @@ def explain_many(
             raise UnsupportedMethod(f"{request.method!r} is no gradient method; choose {' or '.join(READINGS)}")
         passes.setdefault((READINGS[request.method].composite, request.explanation), []).append(request)
     batch = batch.to(view.device)
+    lap = clock.lap if clock is not None else _no_lap
     collected = HeadRelevance(view.n_layers) if heads else None
     composites = tuple(dict.fromkeys(composite for composite, _ in passes))
     results: dict[Request, Relevance] = {}
@@ -77,14 +81,17 @@ def explain_many(
         values = {"full": full.detach(), "partial": token.detach(), "none": token.detach()}
         with rules_on(view, composites, heads=collected, checkpointing=checkpoint) as switch:
             logits = view.logits(view.hidden(batch, token), batch)
+            lap("forward", "gradients")
             for i, ((composite, explanation), asked) in enumerate(passes.items()):
                 switch.current = composite
                 if collected is not None:
                     collected.begin({request.method: READINGS[request.method].measure for request in asked})
                 explained = objective(logits, explanation)
                 (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
+                lap("backward", *(request.method for request in asked))
                 for request in asked:
                     results[request] = _read(request, gradient, values, batch, logits, explained, collected)
+                    lap("aggregate", request.method)
     return {request: results[request] for request in requests}
 
 
@@ -103,6 +110,10 @@ def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable
     """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0."""
     wide = torch.promote_types(value.dtype, torch.float32)
     return measure(gradient.to(wide), value.to(wide)).sum(-1).masked_fill(mask == 0, 0)
+
+
+def _no_lap(stage: str, *methods: str) -> None:
+    pass
 
 
 def _read(

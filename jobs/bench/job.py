@@ -143,7 +143,7 @@ def cost_table(bench: Bench, runs: Runs, geometry: str) -> None:
     in_own_process(config, store)
     for task in config.tasks:
         runtime = store.read(store.runtime(geometry, task, "float32"), RUNTIME)
-        rows = runtime.to_pylist()
+        rows = [row for row in runtime.to_pylist() if row["stage"] == "method"]
         samples = sum(row["batch"] for row in rows)
         seconds = sum(row["wall_s"] for row in rows)
         tokens = sum(row["batch"] * row["length"] for row in rows)

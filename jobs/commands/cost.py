@@ -168,7 +168,8 @@ def _seconds_per_token(config: RunConfig, store: Store) -> dict[tuple[str, str, 
                 shards = store.files(store.runtime(model.name, task, dtype))
                 if not shards:
                     continue
-                table = store.read(shards, RUNTIME, ["method", "length", "batch", "wall_s"])
+                table = store.read(shards, RUNTIME, ["method", "stage", "length", "batch", "wall_s"])
+                table = table.filter(pc.equal(table["stage"], "method"))
                 tokens = pc.multiply(table["length"], table["batch"])
                 sums = table.append_column("tokens", tokens).group_by("method")
                 for row in sums.aggregate([("wall_s", "sum"), ("tokens", "sum")]).to_pylist():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +14,22 @@ import torch
 from alti import AltiRelevance
 from jobs.methods import METHODS
 from lrp_core import Batch, ModelView, Relevance, Request
-from lrp_core.memory import is_out_of_memory
+from lrp_core.clock import StageClock
+from lrp_core.memory import is_out_of_memory, peak_memory
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one pass over one batch cost."""
+    """What one pass over one batch cost, or one method's stage of it."""
 
-    pass_name: str
+    method: str  # the pass, where it is not of one method alone
+    stage: str  # forward | backward | aggregate | method: all of it
     wall_s: float
-    peak_bytes: int | None  # of the device; None on CPU
     length: int
     batch: int
+    peak_bytes: int | None = None  # beyond the weights; None where it was not measured
     planned_bytes: int | None = None  # what ALTI's planner reserved
     chunk: int | None = None  # vectors it held at a time
 
@@ -66,22 +69,47 @@ class Explainer:
     requests: tuple[Request, ...]
     heads: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
 
     def batch(self, rows: Sequence[Row]) -> Explained:
         """One batch through every pass. Raises whatever a model raises on bad input or too little memory."""
         batch = Batch.collate(rows, pad_id=self.view.config.pad_token_id or 0)
         relevance: dict[Request, Relevance] = {}
-        timings = []
+        timings: list[Timing] = []
+        size = (batch.input_ids.shape[1], len(batch))
+        metering = self._metering(size[0])
         for name, explain, requests in self._passes(contrastive=batch.foil_ids is not None):
-            _reset_peak(self.view.device)
+            clock = StageClock(self.view.device)
             start = time.perf_counter()
-            known = inspect.signature(explain).parameters
-            options = {key: value for key, value in self.options.items() if key in known}
-            found = explain(self.view, batch, requests, heads=self.heads, **options)
-            relevance.update({request: _to_cpu(result) for request, result in found.items()})
-            wall_s, peak = time.perf_counter() - start, _peak_bytes(self.view.device)
-            timings.append(Timing(name, wall_s, peak, batch.input_ids.shape[1], len(batch), *_planned(found)))
+            with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
+                found = self._explain(explain, batch, requests, clock)
+                relevance.update({request: _to_cpu(result) for request, result in found.items()})
+            wall_s = time.perf_counter() - start
+            if metering and not self._on_gpu:
+                with peak_memory() as peak:
+                    self._explain(explain, batch, requests)
+            peak_bytes = None if peak is None else peak.peak_bytes
+            timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(found)))
+            timings += [Timing(*place, seconds, *size) for place, seconds in clock.seconds.items()]
         return Explained(tuple(rows), relevance, tuple(timings))
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.view.device.type == "cuda"
+
+    def _metering(self, length: int) -> bool:
+        """Whether such a batch's memory is unknown yet. A CPU tells it only at the cost of a second, slow run."""
+        bucket = (length - 1).bit_length()
+        new = bucket not in self.metered
+        self.metered.add(bucket)
+        return new
+
+    def _explain(
+        self, explain: Callable[..., Any], batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
+    ) -> dict[Request, Relevance]:
+        known = inspect.signature(explain).parameters
+        options = {key: value for key, value in {**self.options, "clock": clock}.items() if key in known}
+        return explain(self.view, batch, requests, heads=self.heads, **options)
 
     def _passes(self, contrastive: bool) -> Iterator[tuple[str, Callable[..., Any], list[Request]]]:
         """Requests by the function that computes them together."""
@@ -195,12 +223,3 @@ def _planned(found: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
     plans = [plan for result in found.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak_bytes(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

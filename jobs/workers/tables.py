@@ -54,8 +54,8 @@ def runtime_table(unit: str, explained: Sequence[Explained], device: str) -> pa.
     rows = [
         {
             "batch_id": f"{unit}/{i}",
-            "method": timing.pass_name,
-            "stage": "method",
+            "method": timing.method,
+            "stage": timing.stage,
             "length": timing.length,
             "batch": timing.batch,
             "wall_s": timing.wall_s,

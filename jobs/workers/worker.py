@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ class Worker:
         self._store, self._model, self._options = store, model, options
         self._view: ModelView | None = None
         self._dtype = ""
+        self._metered: dict[tuple[str, str, tuple[Request, ...]], set[int]] = defaultdict(set)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit. Errors are reported, never raised: an exception would end the whole data set."""
@@ -113,7 +115,8 @@ class Worker:
         options = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
         attempts = Attempts(self._store, task.title, self._options.max_attempts)
         attempts.begin()
-        explainer = Explainer(view, requests, heads=task.product == "heads", options=options)
+        metered = self._metered[task.product, task.dtype, requests]
+        explainer = Explainer(view, requests, heads=task.product == "heads", options=options, metered=metered)
         outcome = explain_unit(explainer, rows, task.cuts, attempts)
         self._commit(task, outcome, str(view.device))
         attempts.clear()

@@ -52,7 +52,7 @@ def test_a_run_explains_every_row_once_under_every_variant(undisturbed):
     heads = relevance["heads gpt2/sva/float32/attnlrp"]
     assert heads.num_rows == 5 * 2 * 3, "samples, explanations, poolings"
     runtime = store.read(store.runtime("gpt2", "sva", "float32"), RUNTIME)
-    assert set(runtime["method"].to_pylist()) == {"gradients", "random"}
+    assert set(runtime["method"].to_pylist()) == {"gradients", "random", "attnlrp", "gradient_x_input"}
     record = store.manifest(next(make_plan(config, store).cells()).cell.name)
     assert record["explained"] == record["rows"] == 20
     assert record["rejects"] == {}

@@ -98,3 +98,15 @@ def test_passes_get_only_the_options_they_know(explainer):
     plain = explainer.batch(rows_of(2))
     assert not torch.equal(seeded.relevance[REQUESTS[1]].tokens, plain.relevance[REQUESTS[1]].tokens)
     assert compute.describe(ValueError("a\n b")) == "ValueError: a b"
+
+
+def test_stages_of_a_pass_add_up_and_memory_is_measured_once_a_length(explainer):
+    first, second = explainer.batch(rows_of(3)), explainer.batch(rows_of(3))
+    seconds = {(timing.method, timing.stage): timing.wall_s for timing in first.timings}
+    stages = {("gradients", "forward"), ("attnlrp", "backward"), ("attnlrp", "aggregate")}
+    assert set(seconds) == {("gradients", "method"), ("random", "method"), *stages}
+    assert 0 < sum(seconds[place] for place in stages) <= seconds["gradients", "method"]
+    peaks = {timing.method: timing.peak_bytes for timing in first.timings if timing.stage == "method"}
+    blocks = explainer.view.n_layers * first.relevance[REQUESTS[0]].tokens.numel() * explainer.view.d_model * 4
+    assert peaks["gradients"] > blocks, "the graph keeps more than one state of each block"
+    assert all(timing.peak_bytes is None for timing in second.timings)
