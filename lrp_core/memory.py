@@ -58,12 +58,11 @@ class _StorageMeter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = {id(leaf.untyped_storage()) for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **kwargs)
-        for leaf in tree_iter(result):
+        for leaf in (result,) if isinstance(result, Tensor) else tree_iter(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 storage = leaf.untyped_storage()
-                if id(storage) not in known and id(storage) not in self.seen:
+                if id(storage) not in self.seen and not _is_among(storage, (args, kwargs)):
                     self._count(storage)
         return result
 
@@ -77,6 +76,11 @@ class _StorageMeter(TorchDispatchMode):
         self.seen[key] = weakref.ref(storage, freed)
         self.peak.live_bytes += size
         self.peak.peak_bytes = max(self.peak.peak_bytes, self.peak.live_bytes)
+
+
+def _is_among(storage: torch.UntypedStorage, inputs: Any) -> bool:
+    """Whether an operation only returned a view of what it was given."""
+    return any(leaf.untyped_storage() is storage for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
