@@ -195,10 +195,12 @@ def _run_stages(
     if not any(summary.computed for summary in summaries):
         console.print(f"nothing to do: everything in {store.root} is complete")
 
+    from jobs.pools import check_address
 
 def _show(summary: StageSummary) -> None:
     console.print(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", style="bold")
     for line in summary.lines:
+    check_address(loaded)
         console.print(f"  {line}", markup=False)
     for failure in summary.failures:
         errors.print(f"  {failure}", style="red", markup=False)
@@ -209,19 +211,18 @@ def main() -> None:
     from evaluation.schema import SchemaMismatch
     from jobs.lock import Locked
     from jobs.models import ModelUnavailable
-    from jobs.store import StoreFull
+    from jobs.pools import ClusterUnreachable
 
     try:
         app()
     except (UserError, SchemaMismatch) as error:
         _fail(error, 2)
-    except (Locked, ModelUnavailable, StoreFull) as error:
+    except (Locked, ModelUnavailable, ClusterUnreachable, OSError) as error:  # OSError: of the store
         _fail(error, 1)
 
 
 def _fail(error: Exception, code: int) -> None:
-    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    errors.print(f"error: {message}", style="red", markup=False)
+    errors.print(f"error: {' '.join(str(error).split())}", style="red", markup=False)
     sys.exit(code)
 
 

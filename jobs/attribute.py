@@ -152,6 +152,8 @@ def _start_next(
                 failure = run_model(config, store, model, share, len(taken), progress)
                 if failure:
                     failures[model.name] = failure
+            except OSError as error:  # of the store: it says what is wrong
+                failures[model.name] = f"model {model.name}: {_first_line(error)}"
             except Exception as error:  # whatever Ray raises ends this model, not the others
                 failures[model.name] = f"model {model.name}: {type(error).__name__}: {_first_line(error)}"
             finally:

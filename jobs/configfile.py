@@ -13,6 +13,20 @@ from pydantic import BaseModel, ValidationError
 from lrp_core.types import UserError
 
 CONF_DIR = Path(__file__).parent / "conf"
+#: What pydantic's complaints about the type of a value mean in YAML.
+_EXPECTED = {
+    "tuple_type": "a list, as in [a, b]",
+    "dict_type": "keys with values, as in {key: value}",
+    "model_type": "keys with values, as in {key: value}",
+    "string_type": "text",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+}
 
 
 class ConfigError(UserError):
@@ -43,7 +57,8 @@ def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel
     key = ".".join(str(part) for part in _named(first["loc"], raw))
     if first["type"] == "extra_forbidden":
         return f"unknown config key {key!r}{nearest(str(first['loc'][-1]), _fields_at(first['loc'][:-1], config))}"
-    message = first["msg"].removeprefix("Value error, ")
+    expected = _EXPECTED.get(first["type"])
+    message = f"expected {expected}, not {first['input']!r}" if expected else first["msg"].removeprefix("Value error, ")
     return f"config key {key!r}: {message}" if key else message
 
 

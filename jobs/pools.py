@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import ModelConfig, RunConfig
+from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -29,21 +34,74 @@ _SETTINGS = {
 _LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
 
+class ClusterUnreachable(RuntimeError):
+    """Nothing answers at the address of the cluster."""
+
+
+def check_address(config: RunConfig) -> None:
+    """Look whether something listens where the cluster should be: Ray itself would try for minutes.
+
+    Raises UserError for an address that is not a cluster's, ClusterUnreachable when nothing answers.
+    """
+    address = _address(config)
+    if address.startswith(("http://", "https://")):
+        raise UserError(
+            f"the Ray address {address} is a dashboard's: send the job there with "
+            "`ray job submit -- python -m jobs run ...`, or unset RAY_ADDRESS to run here"
+        )
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return  # "local", "auto"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise ClusterUnreachable(
+            f"no Ray cluster answers at {address} ({error.strerror or error}): start its head, correct RAY_ADDRESS or "
+            "ray.address, or unset it to run here"
+        ) from None
+
+
 def connect(config: RunConfig) -> None:
     """Join the configured or submitting cluster, else start a Ray that ends with this process.
 
-    One that is connected already is used as it is. The local one listens on loopback only.
+    One that is connected already is used as it is. The local one listens on loopback only. Raises as `check_address`.
     """
-    address = config.ray.address or os.environ.get("RAY_ADDRESS", "local")
+    address = _address(config)
     for name, value in (_SETTINGS | (_LOCAL_SETTINGS if address == "local" else {})).items():
         os.environ.setdefault(name, value)
     import ray
 
     if ray.is_initialized():
         return
+    check_address(config)
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # announces its token on every start
     local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
+    try:
+        with _without_announcement():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
+    except ConnectionError as error:
+        reason = " ".join(str(error).split())
+        raise ClusterUnreachable(f"cannot join the Ray cluster at {address}: {reason}") from error
+
+
+def _address(config: RunConfig) -> str:
+    return config.ray.address or os.environ.get("RAY_ADDRESS") or "local"
+
+
+@contextmanager
+def _without_announcement() -> Iterator[None]:
+    """Ray's C++ side says on stderr, below Python's, that it was given a log level; all else it says is passed on."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            os.write(2, b"".join(line for line in said if b"Set ray log level" not in line))
 
 
 def prepare_dataset(dataset: Dataset, name: str, config: RunConfig) -> None:

@@ -33,6 +33,9 @@ class StoreError(UserError):
 class StoreFull(OSError):
     """No space is left under the root; nothing of the file being written is visible."""
 
+    def __str__(self) -> str:
+        return self.strerror or "no space left"
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -70,6 +73,8 @@ class Store:
             raise StoreError(f"cannot use the root {root}: {_one_line(error)}") from None
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
+        if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
+            raise StoreError(f"the root {root} is a file: give a folder, which may not exist yet")
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.root,)
@@ -138,7 +143,7 @@ class Store:
                     stream.write(data)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise StoreFull(errno.ENOSPC, f"no space left under {self.root}") from error
+                raise StoreFull(errno.ENOSPC, f"no space left under {self.root}: free some and run again") from error
             raise
 
     def read_bytes(self, path: str) -> bytes:

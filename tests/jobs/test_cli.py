@@ -1,7 +1,9 @@
 """The command line: bad input is one line and exit code 2, and nothing is half-written."""
 
 import re
+import socket
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -58,6 +60,10 @@ def config_file(tmp_path, model):
         (["--root", "/dev/null/run"], "cannot write to the root /dev/null/run"),
         (["--root", "ftp://host/run"], "ftp:// is not supported"),
         (["--set", "tasks.sva.source=squad", "--set", "tasks.sva.path=/no/file"], "/no/file"),
+        (["--set", "token_budget=many"], "'token_budget': expected a whole number, not 'many'"),
+        (["--set", "methods=lrp"], "'methods': expected a list, as in [a, b], not 'lrp'"),
+        (["--set", "ray.address=http://127.0.0.1:8265"], "is a dashboard's: send the job there with `ray job submit"),
+        (["--root", __file__], "is a file: give a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, message):
@@ -71,6 +77,27 @@ def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, m
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not root.exists() or [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_nothing_is_prepared(closelook, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    start = time.monotonic()
+    arguments = ("--config", "smoke", "--root", str(tmp_path / "root"), "--set", f"ray.address={address}")
+    code, out, err = closelook("run", *arguments)
+    assert (code, out) == (1, "")
+    assert f"no Ray cluster answers at {address}" in err
+    assert len(err.strip().splitlines()) == 1
+    assert time.monotonic() - start < 20, "Ray itself tries for minutes"
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_store_that_denies_access_is_one_line(closelook, monkeypatch, tmp_path):
+    denied = OSError("AWS Error ACCESS_DENIED during HeadObject operation:\nno credentials")
+    monkeypatch.setattr(Store, "read_bytes", lambda self, path: (_ for _ in ()).throw(denied))
+    code, _, err = closelook("status", "--config", "smoke", "--root", str(tmp_path))
+    assert code == 1
+    assert err == "error: AWS Error ACCESS_DENIED during HeadObject operation: no credentials\n"
 
 
 def test_a_root_in_use_is_one_line_and_exit_code_1(closelook, config_file):
