@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -54,7 +55,8 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     """Print the cells, the estimated cost of each group, and the total."""
     plan = make_plan(config, store)
     found = costs(config, store, plan)
-    table = Table(title=f"plan of {config.name}", title_justify="left")
+    title = f"plan of {config.name} in {store.root}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     for heading in ("model", "task", "dtype"):
         table.add_column(heading)
     for heading in ("cells", "missing", "samples", "tokens", "device time", "from"):
@@ -70,8 +72,16 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
         console.print(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
-    for failure in plan.failures.values():
-        console.print(f"not checked: {failure}", markup=False)
+    for line in by_reason(plan.failures):
+        console.print(f"not checked: {line}", markup=False)
+
+
+def by_reason(failures: dict[str, str]) -> list[str]:
+    """One line for all models that fail alike. `failures` are messages that start with "model <name>", by name."""
+    names: dict[str, list[str]] = {}
+    for name, message in failures.items():
+        names.setdefault(message.removeprefix(f"model {name} "), []).append(name)
+    return [f"{', '.join(alike)}: {reason}" for reason, alike in names.items()]
 
 
 def duration(seconds: float | None) -> str:
@@ -95,6 +105,22 @@ def forwards(config: RunConfig, names: list[str]) -> float:
     return sum(FORWARDS[name] for name in passes) + len(rules)
 
 
+def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
+    """Methods that exist for the model; all of them where neither `plan` nor its id tells its family."""
+    names = list(model.methods if model.methods is not None else config.methods)
+    geometry = geometry_of(model.id)
+    if plan is None and geometry is None:
+        return names
+    masked = plan.resolved.masked if plan is not None else geometry is not None and geometry.family == "bert"
+    return [name for name in names if ("masked" if masked else "causal") in METHODS[name].models]
+
+
+def count_heads(config: RunConfig, model: ModelConfig, task: str, dtype: str, names: list[str]) -> int:
+    """Cells of head relevance, which only the first precision of a task has."""
+    wanted = task in (config.heads or {}) and dtype == model.dtypes_for(task)[0]
+    return sum(METHODS[name].heads for name in names) if wanted else 0
+
+
 def _of_model(
     config: RunConfig,
     store: Store,
@@ -108,9 +134,9 @@ def _of_model(
             continue
         samples, tokens = _size(config, plan, task)
         for dtype in model.dtypes_for(task):
-            names = _defined(config, model, plan, geometry)
+            names = defined(config, model, plan)
             missing = list(names)
-            cells = len(names) + sum(METHODS[name].heads for name in names) * (task in (config.heads or {}))
+            cells = len(names) + count_heads(config, model, task, dtype, names)
             unfinished = cells
             if plan is not None and task in plan.inputs:
                 planned = [p.cell for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)]
@@ -119,15 +145,6 @@ def _of_model(
                 missing = [cell.method for cell in todo if cell.product == "relevance"]
             seconds, is_measured = _seconds(config, model, geometry, dtype, missing, tokens, measured)
             yield Cost(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
-
-
-def _defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None, geometry: Geometry | None) -> list[str]:
-    """Methods that exist for the model; all of them where its family is not known."""
-    names = list(model.methods if model.methods is not None else config.methods)
-    if plan is None and geometry is None:
-        return names
-    masked = plan.resolved.masked if plan is not None else geometry is not None and geometry.family == "bert"
-    return [name for name in names if ("masked" if masked else "causal") in METHODS[name].models]
 
 
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:
