@@ -172,9 +172,35 @@ PRUNING = _schema(
     ],
 )
 
+#: One measured number or promised ratio of `closelook bench NAME`, in `bench/NAME/`. A ratio has a `target`; a file's
+#: metadata hold its time, the command and the versions of packages.
+BENCH = _schema(
+    "bench",
+    1,
+    [
+        ("bench", _STR, False),
+        ("device", _STR, False),
+        ("part", _STR, False),  # of the benchmark; "ratio" for what is promised
+        ("model", _STR, True),  # by its name in the config, or a geometry with random weights
+        ("task", _STR, True),
+        ("dtype", _STR, True),
+        ("method", _STR, True),  # or another way of doing what is measured
+        ("length", _INT, True),  # tokens
+        ("measure", _STR, False),
+        ("value", _FLOAT, False),  # the median where there are quartiles
+        ("unit", _STR, True),
+        ("q1", _FLOAT, True),
+        ("q3", _FLOAT, True),
+        ("n", pa.int64(), True),  # values behind the median
+        ("target", _FLOAT, True),
+        ("better", _STR, True),  # lower | higher
+        ("details", _STR, False),  # what else was said of it, JSON
+    ],
+)
+
 SCHEMAS = {
     schema.metadata[NAME_KEY].decode(): schema
-    for schema in (GENERIC, REJECT, VIEW, RELEVANCE, HEADS, RUNTIME, SCORES, SCORES_SAMPLES, PRUNING)
+    for schema in (GENERIC, REJECT, VIEW, RELEVANCE, HEADS, RUNTIME, SCORES, SCORES_SAMPLES, PRUNING, BENCH)
 }
 
 

@@ -41,7 +41,7 @@ BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics")
 
 @app.command()
 def run(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
-    """Everything that is missing: prepare, attribute, evaluate, prune, report."""
+    """Everything that is missing: prepare, attribute, evaluate, prune, bench, report."""
     from jobs.run import STAGES
 
     _run_stages(STAGES, config, root, set, wait)
@@ -104,22 +104,37 @@ def gc(
     console.print(f"{len(files)} files {'would be ' if dry_run else ''}removed from {store.root}")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help=" | ".join(BENCHES))],
+    name: Annotated[str, typer.Argument(help=" | ".join(BENCHES), show_default=False)] = "",
+    config: Annotated[str | None, typer.Option("--config", "-c", help="Without NAME: the run to measure.")] = None,
+    root: Root = None,
+    set: Set = None,
+    wait: Wait = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Small shapes, few repeats.")] = False,
     json: Annotated[Path | None, typer.Option("--json", help="Write the results there.")] = None,
 ) -> None:
-    """Measure: value, target, met or missed."""
+    """Measure: value, target, met or missed. NAME --help shows its options; --root DIR keeps the results as Parquet.
+
+    Without NAME it is a stage of the run: table 8 of the config's own models, kept in its root.
+    """
     from importlib import import_module
 
     from jobs.configfile import nearest
 
+    if name == "--help":
+        console.print(context.get_help(), markup=False)
+        return
+    if not name:
+        if quick or json or context.args:
+            raise UserError(f"say which benchmark: {', '.join(BENCHES)}")
+        return _run_stages(("bench",), config or "demo", root, set, wait)
     if name not in BENCHES:
         raise UserError(f"no benchmark {name!r}{nearest(name, BENCHES)}")
-    arguments = ["--quick"] * quick + (["--json", str(json)] if json else []) + context.args
-    import_module(f"jobs.bench.{name}").main(arguments)
+    given = [("--config", config), ("--root", root), *(("--set", value) for value in set or ()), ("--json", json)]
+    arguments = [text for option, value in given if value is not None for text in (option, str(value))]
+    import_module(f"jobs.bench.{name}").main([*arguments, *["--quick"] * quick, *context.args])
 
 
 @app.command()

@@ -109,6 +109,13 @@ class PruneConfig(_Frozen):
     step: int = Field(default=1, ge=1)  # heads removed at a time
 
 
+class BenchConfig(_Frozen):
+    """Table 8 of the run's own models: the cost of one sample's backward pass (Close Look 5.4)."""
+
+    samples: int = Field(default=1000, ge=1)  # the first of the task
+    task: Name = "sva"
+
+
 class ReportConfig(_Frozen):
     """What the report shows beyond its tables."""
 
@@ -151,6 +158,7 @@ class RunConfig(_Frozen):
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     prune: PruneConfig | None = None  # null: no pruning
+    bench: BenchConfig | None = None  # null: nothing is benchmarked
     report: ReportConfig = ReportConfig()
     ray: RayConfig = RayConfig()
     token_budget: int = Field(default=4096, ge=1)  # tokens of a batch, padding included
@@ -169,6 +177,7 @@ class RunConfig(_Frozen):
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
         mentioned += [("heads", task) for task in self.heads or ()]
         mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
+        mentioned += [("bench.task", self.bench.task)] if self.bench else []
         for where, task in mentioned:
             if task not in known and task not in ("ra", "sva", "qa"):
                 raise ValueError(f"{where}: no task {task!r}{nearest(task, known)}")

@@ -16,9 +16,10 @@ from evaluation.report.page import Part, Provenance, Site
 from evaluation.report.results import Results
 from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
-from evaluation.schema import PRUNING, RUNTIME, SchemaMismatch
+from evaluation.schema import BENCH, PRUNING, RUNTIME, SchemaMismatch
 from evaluation.scoring.runtime import costs
-from jobs.config import RunConfig
+from jobs.bench.storage import numbers
+from jobs.config import PruneConfig, RunConfig
 from jobs.manifests import versions
 from jobs.pages.explorer import explorer
 from jobs.pages.results import results_of
@@ -108,10 +109,12 @@ def runtime_part(store: Store, results: Results) -> Part:
 
 def all_tables(store: Store, results: Results) -> list[Table]:
     """In the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
-    benches = [json.loads(store.read_bytes(path)) for path in store.files("bench/lrp", ".json")]
-    benches += [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("lrp*.json"))]
+    files = store.files(store.bench("lrp"))
+    measured = store.read(files, BENCH).to_pylist() if files else []
+    for path in sorted(SHIPPED.glob("lrp*.json")):
+        measured += numbers(json.loads(path.read_text(encoding="utf-8")))
     *tables, last = score_tables(results)
-    return [*tables, explicit_against_modified(benches), last]
+    return [*tables, explicit_against_modified(measured), last]
 
 
 def _key(config: RunConfig, store: Store) -> str:

@@ -9,19 +9,21 @@ from jobs.config import RunConfig
 from jobs.stage import StageSummary
 from jobs.store import Store
 
-STAGES = ("prepare", "attribute", "evaluate", "prune", "report")
+STAGES = ("prepare", "attribute", "evaluate", "prune", "bench", "report")
+_MODULES = {"bench": "jobs.bench.stage"}  # else named like the stage
 
 
 def stage(name: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The function of a stage, imported when it is needed: stages bring heavy libraries."""
-    return getattr(import_module(f"jobs.{name}"), name)
+    return getattr(import_module(_MODULES.get(name, f"jobs.{name}")), name)
 
 
 def run(config: RunConfig, store: Store, stages: tuple[str, ...] = STAGES) -> Iterator[StageSummary]:
-    """Run the stages one after the other, yielding what each did. Pruning runs only where the config asks for it.
+    """Run the stages one after the other, yielding what each did. Of several, `prune` and `bench` must be configured.
 
     A stage with failures does not stop the next ones: they work on what is complete.
     """
+    optional = {"prune": config.prune, "bench": config.bench}
     for name in stages:
-        if name != "prune" or config.prune is not None:
+        if len(stages) == 1 or optional.get(name, config) is not None:
             yield stage(name)(config, store)

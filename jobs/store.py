@@ -118,6 +118,11 @@ class Store:
     def pruning(model: str, task: str, dtype: str) -> str:
         return f"pruning/model={model}/task={task}/dtype={dtype}"
 
+    @staticmethod
+    def bench(name: str) -> str:
+        """Results of the benchmark, a file each."""
+        return f"bench/{name}"
+
     # Files.
 
     def create(self) -> None:

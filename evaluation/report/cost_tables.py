@@ -69,25 +69,33 @@ def cost_table(costs: Mapping[Pass, Cost]) -> Table:
     )
 
 
-def explicit_against_modified(benches: Sequence[Mapping[str, Any]]) -> Table:
-    """Table 8 from results of `closelook bench lrp`, whose rows of part "table_8" hold medians in milliseconds."""
+def _milliseconds(cost: Cost | None) -> Cell:
+    if cost is None:
+        return Cell(state=UNDEFINED)
+    low, median, high = (1000 * seconds for seconds in cost.sample_s)
+    return Cell(median, n=cost.batches, low=low, high=high) if cost.batches > 1 else Cell(median, n=1)
+
+
+def explicit_against_modified(numbers: Sequence[Mapping[str, Any]]) -> Table:
+    """Table 8 from rows of the schema "bench" of `closelook bench lrp`; of equal models and devices the last counts."""
+    measured: dict[tuple[str, str], dict[str, float]] = {}
+    for number in numbers:
+        if number["part"] == "table_8" and number["measure"] in ("backward_ms", "speedup"):
+            single = number["dtype"] in (None, "float32")
+            model = number["model"] if single else f"{number['model']}, {number['dtype']}"
+            name = number["method"] if number["measure"] == "backward_ms" else "speedup"
+            measured.setdefault((model, number["device"]), {})[name] = number["value"]
     methods = ("gradient_x_input", "attnlrp_explicit", "attnlrp")
     rows = []
-    for bench in benches:
-        measured: dict[str, dict[str, float]] = {}
-        for row in bench["rows"]:
-            if row["part"] == "table_8":
-                measured.setdefault(row["geometry"], {})[row["method"]] = row["median"]
-        for model, medians in measured.items():
-            speedup = bench["ratios"].get(f"{model}: explicit / attnlrp backward", {}).get("value")
-            found = [*(medians.get(method) for method in methods), speedup]
-            cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in found]
-            rows.append(Row("ours", (model, bench["device"]), tuple(cells)))
+    for place, values in measured.items():
+        found = [values.get(name) for name in (*methods, "speedup")]
+        cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in found]
+        rows.append(Row("ours", place, tuple(cells)))
     source = "Ours come from `closelook bench lrp`" + ("." if rows else ", which was not run for this store.")
     return Table(
         "table8",
         "Table 8. Runtime of AttnLRP, explicit and by modified gradients",
-        "Median milliseconds of the backward pass and aggregation of one sample of sva, single precision; "
+        "Median milliseconds of the backward pass and aggregation of one sample of sva, single precision unless named; "
         f"the speedup is the median of per-sample ratios. {source}",
         ("model", "device"),
         (*(Column("", label(method)) for method in methods), Column("", "speedup", digits=2, unit="×")),

@@ -30,7 +30,7 @@ _GIB = 2**30
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Runs every part; see `--help`. Returns the JSON."""
-    options = parser(__doc__ or "")
+    options = parser("alti", __doc__ or "")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--repeats", type=int, help="of each timing (default 5; quick 1)")
     options.add_argument("--part", action="append", choices=list(PARTS), help="repeat for several (default: all)")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     repeats = chosen.repeats or (1 if chosen.quick else 5)
     for name in chosen.part or PARTS:
         PARTS[name](bench, chosen.device, repeats, chosen.quick)
-    return bench.finish(chosen.json)
+    return bench.finish(chosen)
 
 
 # what is measured

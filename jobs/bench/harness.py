@@ -1,6 +1,7 @@
-"""What every benchmark shares: interleaved timing, medians and quartiles, one JSON shape, one table on the screen.
+"""What every benchmark shares: options, interleaved timing, medians and quartiles, one JSON shape, one table.
 
-Needs nothing but torch and the standard library, so that `python -m jobs.bench.lrp` runs on a bare GPU box.
+Needs nothing but torch and the standard library, so that `python -m jobs.bench.lrp` runs on a bare GPU box; only
+`--root`, which adds the results to a store as Parquet, asks for pyarrow.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -23,36 +27,52 @@ _PACKAGES = ("torch", "transformers", "accelerate", "numpy", "ray")
 
 @dataclass
 class Bench:
-    """Results of one benchmark: `rows` are free-form measurements, `ratios` are what is promised."""
+    """Results of one benchmark: `rows` are measurements, `ratios` are what is promised.
+
+    Of a row, floats, summaries and what ends in `_bytes` are measured; all else says what was measured, and how.
+    """
 
     name: str
     device: str
+    command: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
     ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def row(self, **measured: Any) -> None:
         self.rows.append(measured)
 
-    def ratio(self, name: str, value: float, target: float, better: str, **details: Any) -> None:
-        """`better` is "lower" (value at most target) or "higher" (at least)."""
-        self.ratios[name] = {"value": round(value, 4), "target": target, "better": better, **details}
+    def ratio(
+        self, name: str, value: float, target: float, better: str, *, geometry: str | None = None, **details: Any
+    ) -> None:
+        """`better` is "lower" (value at most target) or "higher" (at least); `geometry` is the model of the ratio."""
+        promise = {"value": round(value, 4), "target": target, "better": better, **details}
+        if geometry is not None:
+            name, promise = f"{geometry}: {name}", {**promise, "geometry": geometry}
+        self.ratios[name] = promise
 
     def result(self) -> dict[str, Any]:
         return {
             "bench": self.name,
             "device": self.device,
+            "command": self.command or f"closelook bench {self.name}",
+            "written": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "versions": versions(),
             "rows": self.rows,
             "ratios": self.ratios,
         }
 
-    def finish(self, json_file: str | Path | None = None) -> dict[str, Any]:
-        """Prints the table of ratios, writes the JSON if asked, and returns it."""
+    def finish(self, chosen: argparse.Namespace) -> dict[str, Any]:
+        """Prints the table of ratios, writes JSON and Parquet where they are asked for, and returns the JSON."""
+        self.command = chosen.command
         result = self.result()
         print(table(result))
-        if json_file is not None:
-            Path(json_file).parent.mkdir(parents=True, exist_ok=True)
-            Path(json_file).write_text(json.dumps(result, indent=1) + "\n")
+        if chosen.json is not None:
+            Path(chosen.json).parent.mkdir(parents=True, exist_ok=True)
+            Path(chosen.json).write_text(json.dumps(result, indent=1) + "\n")
+        if chosen.root is not None:
+            from jobs.bench.storage import save
+
+            print(f"added to {save(result, chosen.root)}")
         return result
 
 
@@ -96,7 +116,7 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
+def summary(values: Sequence[float]) -> dict[str, Any]:
     """Median and quartiles."""
     if len(values) < 2:
         return {"median": values[0], "q1": values[0], "q3": values[0], "n": len(values)}
@@ -104,7 +124,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": median, "q1": q1, "q3": q3, "n": len(values)}
 
 
-def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, float]:
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, Any]:
     """Median and quartiles of the ratios of runs that stood side by side."""
     return summary([a / b for a, b in zip(numerator, denominator, strict=True)])
 
@@ -125,11 +145,25 @@ def versions() -> dict[str, str]:
     return found
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+class Options(argparse.ArgumentParser):
+    """Command line options; what is wrong with them is one line. `command` is what was typed."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
+        chosen = super().parse_args(given, namespace)
+        chosen.command = shlex.join([*self.prog.split(), *given])
+        return chosen
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
+
+
+def parser(name: str, description: str) -> Options:
     """The options all benchmarks know."""
-    options = argparse.ArgumentParser(description=description)
+    options = Options(f"closelook bench {name}", description=description)
     options.add_argument("--quick", action="store_true", help="small shapes, few repeats: checks that it runs")
     options.add_argument("--json", metavar="FILE", help="write the result there")
+    options.add_argument("--root", metavar="DIR", help="add the result to this store (a path or URL) as Parquet")
     return options
 
 

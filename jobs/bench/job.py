@@ -36,7 +36,7 @@ ROWS = {"ra": 200, "sva": 100, "qa": 16}
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    options = parser(__doc__.splitlines()[0])
+    options = parser("job", __doc__ or "")
     options.add_argument("--repeats", type=int, help="default 3; quick 1")
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="for the cost table; repeat")
     chosen = options.parse_args(arguments)
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         for geometry in chosen.geometry or ([] if chosen.quick else ["bert-base", "gpt2"]):
             cost_table(bench, runs, geometry)
     for gpus in (8, 64):
-        schedule(bench, simulate(paper_jobs(), gpus), gpus)
-    return bench.finish(chosen.json)
+        schedule(bench, simulate(paper_jobs(relative), gpus), gpus)
+    return bench.finish(chosen)
 
 
 class Runs:

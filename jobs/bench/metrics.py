@@ -23,7 +23,7 @@ TARGET = 20
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Measures every task; see `--help`. Returns the JSON."""
-    options = parser(__doc__ or "").parse_args(arguments)
+    options = parser("metrics", __doc__ or "").parse_args(arguments)
     bench = Bench("metrics", device_name("cpu"))
     for task, (shortest, longest, samples) in TASKS.items():
         drawn = made_up(shortest, longest, samples // 20 if options.quick else samples)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
             bench.row(task=task, scoring=name, samples=len(drawn[3]) - 1, tokens_per_s=summary(rate))
         ratio = paired_ratio(rates["at once"], rates["loop"])
         bench.ratio(f"{task}: tokens/s at once / loop", ratio.pop("median"), TARGET, "higher", **ratio)
-    return bench.finish(options.json)
+    return bench.finish(options)
 
 
 def _run(scoring: Callable[..., Any], samples: tuple[np.ndarray, ...]) -> None:

@@ -33,7 +33,7 @@ MEMORY_TARGET = 1.15  # of the full run against the small one
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Runs both sizes; see `--help`. Returns the JSON."""
-    options = parser("time and memory of building the benchmark")
+    options = parser("prepare", __doc__ or "")
     options.add_argument("--data", required=True, type=Path, help="folder with ra/ sva/ qa/, tokenizers in ../models")
     options.add_argument("--rows", type=int, default=70_000, help="rows of the full replica")
     chosen = options.parse_args(arguments)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         MEMORY_TARGET,
         "lower",
     )
-    return bench.finish(chosen.json)
+    return bench.finish(chosen)
 
 
 def replicate(data: Path, to: Path, rows: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from evaluation.scoring.curves import Curve, random_curves
 from evaluation.scoring.pruning import Layer, Sweep, heads_removed
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
-from jobs.bench.lrp import LENGTHS, sva_like
+from jobs.bench.samples import LENGTHS, sva_like
 from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
 
@@ -54,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         speed(bench, name, case, chosen)
         agreement(bench, name, case)
         del view, case
-    return bench.finish(chosen.json)
+    return bench.finish(chosen)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__ or "")
+    options = parser("prune", __doc__ or "")
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="repeat for several")
     options.add_argument(
         "--layers", type=int, help="of each model, the rest is projected; default all on a GPU, 4 on a CPU; quick 2"

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from evaluation.schema import BENCH
 from jobs.bench import lrp
 from jobs.bench.harness import Bench, met, paired_ratio, summary, table
+from lrp_core.types import UserError
+from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 
 def test_quick_run_reports_every_ratio(tmp_path):
@@ -17,14 +20,54 @@ def test_quick_run_reports_every_ratio(tmp_path):
     assert {"torch", "transformers"} <= set(result["versions"])
     assert {row["part"] for row in result["rows"]} >= {"table_8", "sharing", "batching", "memory"}
     assert len(result["ratios"]) == 6
+    assert all(name.startswith("gpt2 shrunk: ") for name in result["ratios"]), "nobody takes them for gpt2's"
     for ratio in result["ratios"].values():
         assert ratio["better"] in ("lower", "higher")
         assert ratio["value"] > 0
 
 
-def test_benchmark_needs_neither_ray_nor_the_command_line_tools():
-    code = "import sys, jobs.bench.lrp; print(sorted({'ray', 'pydantic', 'typer', 'spacy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+def test_benchmark_runs_without_ray_the_command_line_tools_and_parquet():
+    run = "import sys, jobs.bench.lrp; jobs.bench.lrp.main(['--quick', '--samples', '1', '--geometry', 'gpt2'])"
+    code = f"{run}; print(sorted({{'ray', 'pydantic', 'typer', 'spacy', 'pyarrow'}} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.splitlines()[-1] == "[]"
+
+
+def test_a_config_is_measured_on_its_first_samples_and_kept_in_its_root(tmp_path, capsys):
+    config = config_of(tmp_path / "root", save_model(tmp_path / "gpt2"))
+    store = prepared(config, rows_of(6))
+    file = tmp_path / "small.yaml"
+    file.write_text(config.model_dump_json())
+    result = lrp.main(["--config", str(file), "--samples", "4"])
+    assert {row["part"] for row in result["rows"]} == {"table_8", "forward and backward"}
+    assert [row["backward_ms"]["n"] for row in result["rows"] if "backward_ms" in row] == [4] * 4
+    stored = store.read("bench/lrp", BENCH).to_pylist()
+    assert {(row["model"], row["task"]) for row in stored if row["part"] == "table_8"} == {("gpt2", "sva")}
+    assert "gpt2: median ms of backward and aggregation over 4 samples: gradient_x_input" in capsys.readouterr().out
+
+
+def test_a_config_without_prepared_samples_says_what_to_do(tmp_path):
+    with pytest.raises(UserError, match=r"sva is not prepared for bert in .*: run `closelook prepare --config demo`"):
+        lrp.main(["--config", "demo", "--root", str(tmp_path / "root")])
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--geometry", "gpt3"], "invalid choice: 'gpt3' (choose from"),
+        (["--samples", "0"], "'0' is no positive number"),
+        (["--set", "seed=1"], "--set overrides a config"),
+        (["--config", "demo", "--geometry", "gpt2"], "leave out --geometry"),
+    ],
+)
+def test_bad_options_are_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        lrp.main(arguments)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
 
 
 def test_table_says_met_or_missed():

@@ -193,6 +193,26 @@ def test_an_unknown_benchmark_names_the_nearest(closelook):
     assert "did you mean 'alti'?" in err
 
 
+def test_a_benchmark_shows_its_own_options(closelook):
+    code, out, _ = closelook("bench", "lrp", "--help")
+    assert code == 0
+    assert out.startswith("usage: closelook bench lrp ")
+    code, out, _ = closelook("bench", "--help")
+    assert code == 0
+    assert "lrp | alti | job | prepare | prune | metrics" in out
+
+
+def test_options_of_a_benchmark_reach_it(closelook, tmp_path):
+    root = tmp_path / "root"
+    code, out, _ = closelook("bench", "metrics", "--quick", "--root", str(root))
+    assert code == 0
+    assert f"added to {root}/bench/metrics/" in out
+    assert closelook("bench", "metrics", "--config", "demo")[::2] == (
+        2, "error: unrecognized arguments: --config demo (see `closelook bench metrics --help`)\n"
+    )  # fmt: skip
+    assert "say which benchmark: lrp, alti" in closelook("bench", "--quick")[2]
+
+
 def test_nothing_is_written_outside_the_root(closelook, config_file, tmp_path):
     before = set(tmp_path.rglob("*"))
     closelook("status", "--config", config_file[0])

@@ -7,6 +7,8 @@ import pytest
 
 from evaluation.schema import PRUNING, RUNTIME, SCORES
 from jobs import evaluate, report
+from jobs.bench.harness import Bench
+from jobs.bench.storage import write as write_bench
 from jobs.config import RunConfig
 from jobs.pages import explorer, results
 from jobs.plan import Plan
@@ -169,10 +171,13 @@ def test_chosen_samples_hold_disagreement_and_wrong_predictions():
 def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "SHIPPED", tmp_path / "shipped")
     (tmp_path / "shipped").mkdir()
-    row = {"part": "table_8", "geometry": "gpt2", "method": "attnlrp", "median": 12.5, "unit": "ms"}
-    (tmp_path / "shipped" / "lrp-h200.json").write_text(json.dumps({"device": "H200", "rows": [row], "ratios": {}}))
+    for device in ("H200", "a CPU"):
+        bench = Bench("lrp", device)
+        bench.row(part="table_8", geometry="gpt2", method="attnlrp", backward_ms=12.5)
+        if device == "H200":
+            (tmp_path / "shipped" / "lrp-h200.json").write_text(json.dumps(bench.result()))
     store, plan = write_store(tmp_path / "store", tasks=("sva",), methods=("random",), samples=8)
-    store.write_bytes("bench/lrp/cpu.json", json.dumps({"device": "a CPU", "rows": [row], "ratios": {}}).encode())
+    write_bench(bench.result(), store)
     evaluate.score_plan(QUICK, plan, store)
     report.write_report(QUICK, plan, store)
     page = text(store, "tables/table8.md")

@@ -1,0 +1,119 @@
+"""The performance section of README.md, written from the result files in `results/`: `python -m jobs.bench.readme`.
+
+A result file is what `closelook bench NAME --json jobs/bench/results/NAME-DEVICE.json` writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.bench.harness import met
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+RESULTS = Path(__file__).with_name("results")
+START, END = "<!-- performance: written by python -m jobs.bench.readme -->", "<!-- end of performance -->"
+#: The order of sections, and what each is about.
+TITLES = {
+    "lrp": "Gradient methods",
+    "alti": "ALTI and ALTI-Logit",
+    "job": "The job",
+    "prune": "Pruning sweeps",
+    "metrics": "Metrics",
+    "prepare": "Preparation",
+}
+
+
+def main() -> None:
+    """Rewrites the part of README.md between the markers."""
+    before = README.read_text(encoding="utf-8")
+    after = rewritten(before, section(results()))
+    README.write_text(after, encoding="utf-8")
+    print(f"{README.name}: {'up to date' if after == before else 'rewritten'}")
+
+
+def rewritten(text: str, block: str) -> str:
+    """`text` with `block` between its markers. Raises ValueError where they are missing."""
+    head, start, rest = text.partition(START)
+    _, end, tail = rest.partition(END)
+    if not (start and end):
+        raise ValueError(f"README.md lacks the lines {START} and {END}")
+    return f"{head}{START}\n{block}{END}{tail}"
+
+
+def results(folder: Path = RESULTS) -> list[tuple[str, dict[str, Any]]]:
+    """(file name, result) of every result file, in the order of the sections."""
+    found = [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+    order = list(TITLES)
+    return sorted(found, key=lambda item: order.index(item[1]["bench"]))
+
+
+def section(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """A paragraph and its tables for every result."""
+    return "\n" + "".join(f"{paragraph(name, result)}\n\n{tables(result)}\n" for name, result in found)
+
+
+def paragraph(name: str, result: Mapping[str, Any]) -> str:
+    """What was measured, when, with what and on what."""
+    packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
+    link = f"[all numbers]({(RESULTS / name).relative_to(ROOT).as_posix()})"
+    return (
+        f"{TITLES[result['bench']]}, by `{result['command']}` on {result['device']}, {result['written'][:10]} "
+        f"({packages}; {link}):"
+    )
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """Ratios of models, a column a model, and those of no model in particular."""
+    of_models = {name: ratio for name, ratio in result["ratios"].items() if "geometry" in ratio}
+    others = {name: ratio for name, ratio in result["ratios"].items() if "geometry" not in ratio}
+    return "\n".join("\n".join(lines) + "\n" for lines in (list(_pivoted(of_models)), list(_listed(others))) if lines)
+
+
+def _pivoted(ratios: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    models = list(dict.fromkeys(ratio["geometry"] for ratio in ratios.values()))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for name, ratio in ratios.items():
+        label = name.removeprefix(f"{ratio['geometry']}: ")
+        rows.setdefault((label, _target(ratio)), {})[ratio["geometry"]] = _value(ratio)
+    if rows:
+        yield from _header("ratio", "target", *models)
+    for (label, target), cells in rows.items():
+        yield _line(label, target, *(cells.get(model, "") for model in models))
+
+
+def _listed(ratios: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    if ratios:
+        yield from _header("ratio", "target", "value")
+    for name, ratio in ratios.items():
+        yield _line(name, _target(ratio), _value(ratio))
+
+
+def _header(*names: str) -> Iterator[str]:
+    yield _line(*names)
+    yield "|" + "---|" * len(names)
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _target(ratio: Mapping[str, Any]) -> str:
+    return f"{'≤' if ratio['better'] == 'lower' else '≥'} {ratio['target']:g}"
+
+
+def _value(ratio: Mapping[str, Any]) -> str:
+    """Two decimals, three of a missed target so that it is seen to be missed."""
+    value = ratio["value"]
+    if not 0.01 <= abs(value) < 100:
+        digits = f"{value:.3g}"
+    else:
+        digits = f"{value:.2f}" if met(ratio) else f"{value:.3f}"
+    return digits if met(ratio) else f"{digits}, missed"
+
+
+if __name__ == "__main__":
+    main()

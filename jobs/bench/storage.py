@@ -1,0 +1,93 @@
+"""Results of benchmarks as Parquet, `ROOT/bench/NAME/<device>-<time>.parquet`: one row a number, of any benchmark.
+
+The JSON of a benchmark is what its command promises; this is the same in the store's one schema. Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from evaluation.schema import BENCH
+from jobs.store import Store
+
+RATIO = "ratio"  # the part, and the unit
+#: What benchmarks call the way of doing something that they measured.
+_METHOD = ("method", "run", "way", "scoring", "of")
+_PLACE = {"part": ("part", "what"), "model": ("model", "geometry"), "method": _METHOD} | {
+    column: (column,) for column in ("task", "dtype", "length")
+}
+_UNITS = {"per_s": "1/s", "ms": "ms", "s": "s", "seconds": "s", "h": "h", "hours": "h", "bytes": "bytes"}
+_UNITS |= dict.fromkeys(("ratio", "speedup", "share", "utilisation"), RATIO)
+_SUMMARY = ("median", "q1", "q3", "n")
+
+
+def save(result: Mapping[str, Any], root: str) -> str:
+    """Add the JSON `result` to the store at `root`, a path or URL; where it is now. Raises StoreError."""
+    store = Store(root)
+    store.create()
+    return store.url(write(result, store))
+
+
+def write(result: Mapping[str, Any], store: Store) -> str:
+    """Add a file, in one step; returns its path in the store."""
+    known = {"written": result["written"], "command": result["command"], "versions": json.dumps(result["versions"])}
+    metadata = {f"closelook.{name}": value for name, value in known.items()} | (BENCH.metadata or {})
+    path = f"{store.bench(result['bench'])}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
+    store.write_shard(path, pa.Table.from_pylist(numbers(result), schema=BENCH), BENCH.with_metadata(metadata))
+    return path
+
+
+def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows and ratios of the JSON `result` as rows of the schema."""
+    origin = {"bench": result["bench"], "device": result["device"]}
+    found = [origin | number for row in result["rows"] for number in _measurements(row)]
+    return found + [origin | _promise(name, ratio) for name, ratio in result["ratios"].items()]
+
+
+def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A number for each of a row's floats, summaries and bytes; the rest says what they are of."""
+    said = dict(row)
+    measured: dict[str, Any] = {}
+    if "median" in said:  # a summary spread over the row
+        measured["median"] = {name: said.pop(name) for name in _SUMMARY}
+    unit = said.pop("unit", None)
+    for name in list(said):
+        if isinstance(said[name], float | Mapping) or (name.endswith("bytes") and said[name] is not None):
+            measured[name] = said.pop(name)
+    place: dict[str, Any] = {}
+    for column, names in _PLACE.items():
+        place[column] = next((said.pop(name) for name in names if said.get(name) is not None), None)
+    said = {name: value for name, value in said.items() if value is not None}
+    place |= {"part": place["part"] or "all", "details": json.dumps(said)}
+    for name, value in measured.items():
+        summary = value if isinstance(value, Mapping) else {"median": value}
+        known_unit = unit if name == "median" else _unit(name)
+        yield place | _number(name, known_unit, summary)
+
+
+def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
+    said = dict(ratio)
+    model = said.pop("geometry", None)
+    promised = {column: said.pop(column) for column in ("target", "better")}
+    summary = {"median": said.pop("value"), **{key: said.pop(key, None) for key in _SUMMARY[1:]}}
+    place = {"part": RATIO, "model": model, "details": json.dumps(said)}
+    return place | promised | _number(name.removeprefix(f"{model}: "), RATIO, summary)
+
+
+def _number(measure: str, unit: str | None, summary: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {"value": summary["median"]} | {name: summary.get(name) for name in _SUMMARY[1:]}
+    return {"measure": measure, "unit": unit, **columns}
+
+
+def _unit(name: str) -> str | None:
+    """By the end of the measure's name, as in `peak_bytes`."""
+    return next((unit for end, unit in _UNITS.items() if name == end or name.endswith(f"_{end}")), None)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

@@ -1,0 +1,47 @@
+"""README.md shows the measured performance and nothing else."""
+
+import pytest
+
+from jobs.bench import readme
+from jobs.bench.harness import Bench
+
+
+def a_result():
+    bench = Bench("lrp", "a fast GPU", "closelook bench lrp --json x.json")
+    for model, value in (("gpt2", 0.97), ("llama", 1.0513)):
+        bench.ratio("attnlrp / plain", value, 1.05, "lower", geometry=model, q1=0.9, q3=1.1, n=3)
+    bench.ratio("together / apart", 0.2, 0.5, "lower", geometry="llama")
+    bench.ratio("worst error", 0.004, 0.2, "lower")
+    return bench.result()
+
+
+def test_the_readme_is_what_the_result_files_say():
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.rewritten(text, readme.section(readme.results())) == text, "run `python -m jobs.bench.readme`"
+
+
+def test_models_are_columns_and_missed_targets_say_so():
+    found = readme.tables(a_result()).splitlines()
+    assert found == [
+        "| ratio | target | gpt2 | llama |",
+        "|---|---|---|---|",
+        "| attnlrp / plain | ≤ 1.05 | 0.97 | 1.051, missed |",
+        "| together / apart | ≤ 0.5 |  | 0.20 |",
+        "",
+        "| ratio | target | value |",
+        "|---|---|---|",
+        "| worst error | ≤ 0.2 | 0.004 |",
+    ]
+
+
+def test_a_paragraph_names_command_device_versions_and_file():
+    said = readme.paragraph("lrp-gpu.json", a_result())
+    for part in ("`closelook bench lrp --json x.json`", "a fast GPU", "torch 2.", "jobs/bench/results/lrp-gpu.json"):
+        assert part in said
+
+
+def test_only_what_is_between_the_markers_changes():
+    text = f"before\n{readme.START}\nold\n{readme.END}\nafter\n"
+    assert readme.rewritten(text, "new\n") == f"before\n{readme.START}\nnew\n{readme.END}\nafter\n"
+    with pytest.raises(ValueError, match="lacks the lines"):
+        readme.rewritten("no markers", "new\n")

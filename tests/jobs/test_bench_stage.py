@@ -1,0 +1,121 @@
+"""The benchmark as a stage of a run: every model once, on the first prepared samples, kept as Parquet."""
+
+import pytest
+
+from evaluation.schema import BENCH
+from jobs.bench import stage
+from jobs.bench.stage import bench
+from jobs.bench.table_8 import METHODS
+from jobs.models import resolve
+from jobs.run import run
+from tests.jobs.small import config_of, prepared, rows_of, save_model
+
+ROWS = [{**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}, *rows_of(5)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [save_model(folder / "gpt2"), save_model(folder / "bert", "bert")]
+
+
+def run_of(root, *models, **changes):
+    config = config_of(root, *models, **{"bench": {"samples": 3}, **changes})
+    return config, prepared(config, ROWS)
+
+
+def medians(store):
+    """Of backward passes: (model, method) to (milliseconds, samples)."""
+    rows = store.read(store.bench("lrp"), BENCH).to_pylist()
+    return {(row["model"], row["method"]): (row["value"], row["n"]) for row in rows if row["measure"] == "backward_ms"}
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """The stage with its task in this process instead of Ray."""
+
+    def measure(config, store, one):
+        return stage.measure(store, one.plan.resolved, one.rows, one.task, config.seed, "closelook bench")
+
+    monkeypatch.setattr(stage, "connect", lambda config: None)
+    monkeypatch.setattr(stage, "_measure_remotely", measure)
+
+
+@pytest.mark.ray
+def test_every_model_is_measured_once_where_it_runs(tmp_path, models, local_ray, monkeypatch):
+    config, store = run_of(tmp_path, *models)
+    summary = bench(config, store)
+    assert (summary.computed, summary.failures) == (2, ())
+    found = medians(store)
+    assert set(found) == {(model, method) for model in ("gpt2", "bert") for method in METHODS}
+    assert all(milliseconds > 0 and n == 3 for milliseconds, n in found.values())
+    monkeypatch.setattr(stage, "connect", lambda config: pytest.fail("started Ray"))
+    again = bench(config, store)
+    assert (again.computed, again.skipped) == (0, 2)
+
+
+@pytest.mark.ray
+def test_a_model_too_large_for_the_cluster_fails_alone(tmp_path, models, local_ray):
+    config, store = run_of(tmp_path, *models, device="cuda")
+    assert bench(config, store).failures == (
+        "model gpt2: it asks for more than the cluster has",
+        "model bert: it asks for more than the cluster has",
+    )
+    assert store.files("bench", recursive=True) == []
+
+
+def test_samples_without_a_foil_are_passed_over(tmp_path, models, inline):
+    config, store = run_of(tmp_path, models[0], bench={"samples": 1000})
+    assert bench(config, store).computed == 1
+    assert {n for _, n in medians(store).values()} == {5}
+    assert store.manifest("bench.lrp.gpt2")["samples"] == 5
+
+
+def test_what_another_key_measured_is_replaced(tmp_path, models, inline):
+    config, store = run_of(tmp_path, models[0])
+    bench(config, store)
+    (before,) = store.files("bench/lrp")
+    other = config.model_copy(update={"bench": config.bench.model_copy(update={"samples": 2})})
+    assert bench(other, store).computed == 1
+    (after,) = store.files("bench/lrp")
+    assert after != before
+    assert {n for _, n in medians(store).values()} == {2}
+    store.delete(after)
+    assert bench(other, store).computed == 1, "a lost file is measured again"
+
+
+def test_a_model_that_cannot_be_loaded_fails_alone(tmp_path, models, inline):
+    broken = save_model(tmp_path / "broken")
+    config, store = run_of(tmp_path / "root", broken, models[0])
+    for weights in broken.glob("*.safetensors"):
+        weights.write_bytes(b"nothing")
+    summary = bench(config, store)
+    assert summary.computed == 1
+    assert len(summary.failures) == 1
+    assert summary.failures[0].startswith("model broken: model broken cannot be loaded")
+    assert {model for model, _ in medians(store)} == {"gpt2"}
+
+
+def test_other_weights_are_measured_again(tmp_path, models):
+    config, store = run_of(tmp_path, models[0])
+    plan = stage.make_plan(config, store)
+    (one,) = stage.wanted_measurements(config.bench, plan)
+    other = save_model(tmp_path / "gpt2", seed=1)
+    changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
+    moved = stage.Measurement(stage.ModelPlan(changed, one.plan.inputs, ()), one.task, one.samples)
+    assert moved.key != one.key
+
+
+def test_a_run_benchmarks_only_where_the_config_says_so(tmp_path, models, monkeypatch):
+    import jobs.run as stages
+
+    done = []
+    monkeypatch.setattr(stages, "stage", lambda name: lambda config, store: done.append(name))
+    config, store = run_of(tmp_path, models[0])
+    list(run(config, store))
+    assert done == ["prepare", "attribute", "evaluate", "bench", "report"]
+    done.clear()
+    list(run(config.model_copy(update={"bench": None}), store))
+    assert "bench" not in done
+    list(run(config.model_copy(update={"bench": None}), store, ("bench",)))
+    assert done[-1] == "bench", "asked for by name"
