@@ -1,6 +1,9 @@
 """A run small enough for every test: a random one-layer model, a few random samples, no sources to prepare."""
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from jobs.workers.tables import schema_of
 from lrp_core import random_model
 
 VOCABULARY = 60
+REPOSITORY = Path(__file__).parents[2]
 
 
 def save_model(directory: Path, family: str = "gpt2", seed: int = 0) -> Path:
@@ -97,3 +101,22 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
         order = [name for name in ("sample_id", "explanation", "embedding", "pooling") if name in table.column_names]
         found[str(cell)] = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
     return found
+
+
+def closelook(*arguments: str, inside: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """The command in a process group of its own, with a Ray of its own; `inside` comes before it, as in `sudo`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.Popen(
+        [*inside, sys.executable, "-m", "jobs", *arguments],
+        env=environment | {"PYTHONPATH": str(REPOSITORY)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) once it has ended."""
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err

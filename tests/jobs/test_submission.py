@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.config import RunConfig
+from jobs.store import Store
+from tests.jobs.small import REPOSITORY, relevance_of
+
 pytestmark = pytest.mark.ray
-REPOSITORY = Path(__file__).parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -60,26 +63,59 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def submit(head, *arguments: str) -> subprocess.CompletedProcess[str]:
+def start(head, *arguments: str) -> subprocess.Popen[str]:
     address, environment = head
     command = [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *arguments]
-    return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env=environment, cwd=REPOSITORY, text=True, **pipes)
 
 
-def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(head, tmp_path):
-    job = ["python", "-m", "jobs", "run", "--config", "smoke", "--root", str(tmp_path / "root")]
-    first = submit(head, *job)
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "attribute: 3 computed, 0 up to date" in first.stdout
-    assert "succeeded" in first.stdout
-    assert (tmp_path / "root" / "report" / "index.html").is_file()
-    second = submit(head, *job)
-    assert "nothing to do" in second.stdout
+def submit(head, *arguments: str) -> tuple[int, str]:
+    """(exit code, output) of a submitted job."""
+    with start(head, *arguments) as process:
+        out, _ = process.communicate(timeout=300)
+    return process.returncode, out
+
+
+def job(root: Path, config: str = "smoke") -> list[str]:
+    return ["python", "-m", "jobs", "run", "--config", config, "--root", str(root)]
+
+
+def relevance_under(root: Path):
+    config = RunConfig.load("smoke", str(root))
+    return relevance_of(config, Store(config.root))
+
+
+@pytest.fixture(scope="module")
+def finished(head, tmp_path_factory):
+    """(root, output) of a job that nothing disturbed."""
+    root = tmp_path_factory.mktemp("finished") / "root"
+    code, out = submit(head, *job(root))
+    assert code == 0, out
+    return root, out
+
+
+def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(head, finished):
+    root, out = finished
+    assert "attribute: 3 computed, 0 up to date" in out
+    assert "succeeded" in out
+    assert (root / "report" / "index.html").is_file()
+    assert "nothing to do" in submit(head, *job(root))[1]
+
+
+def test_of_two_submissions_at_once_one_is_refused_and_the_other_completes(head, finished, tmp_path):
+    both = [start(head, *job(tmp_path / "root")) for _ in range(2)]
+    ends = [(process.communicate(timeout=300)[0], process.returncode) for process in both]
+    (completed, _), (refused, _) = sorted(ends, key=lambda end: end[1])
+    assert sorted(code for _, code in ends) == [0, 1], ends
+    assert "attribute: 3 computed, 0 up to date" in completed
+    assert f"error: {tmp_path / 'root'} is in use by process" in refused
+    assert "computed" not in refused
+    assert relevance_under(tmp_path / "root") == relevance_under(finished[0])
 
 
 def test_a_submitted_job_with_bad_input_fails_with_its_line(head, tmp_path):
-    job = ["python", "-m", "jobs", "run", "--config", "smok", "--root", str(tmp_path / "root")]
-    failed = submit(head, *job)
-    assert failed.returncode == 1
-    assert "no config 'smok'" in failed.stdout
+    code, out = submit(head, *job(tmp_path / "root", config="smok"))
+    assert code == 1
+    assert "no config 'smok'" in out
     assert not (tmp_path / "root").exists()

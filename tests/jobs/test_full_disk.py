@@ -1,0 +1,104 @@
+"""A disk that is really full while shards are written: a small file system of its own, as large as a few shards."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.attribute import attribute
+from jobs.store import TEMPORARY, Store
+from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of, save_model
+
+pytestmark = pytest.mark.ray
+ROWS = rows_of(24)
+PAGE = 4096  # bytes: what a tmpfs gives out at a time
+
+
+class Disk:
+    """1 MiB at `folder`, which only processes started `inside` see: it is mounted in a name space of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        """Skips the test where a mount is not possible."""
+        folder.mkdir()
+        mount = f"mount -t tmpfs -o size={256 * PAGE} tmpfs {folder} && echo mounted && exec cat"
+        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount]
+        if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+            pytest.skip("no unshare and nsenter here to mount a small file system")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self._holder = subprocess.Popen(command, text=True, **pipes)
+        if self._holder.stdout.readline() != "mounted\n":
+            pytest.skip(f"no small file system can be mounted here: {self._holder.communicate()[1].strip()}")
+        self.folder = folder
+        self.inside = ("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials")
+
+    def run(self, *command: str) -> str:
+        return subprocess.run([*self.inside, *command], check=True, capture_output=True, text=True).stdout
+
+    def free_pages(self) -> int:
+        return int(self.run("stat", "--file-system", "--format=%f", str(self.folder)))
+
+    def fill(self, leave: int) -> None:
+        """All but `leave` pages."""
+        size = (self.free_pages() - leave) * PAGE
+        self.run("dd", "if=/dev/zero", f"of={self.folder}/ballast", f"bs={size}", "count=1", "status=none")
+        assert self.free_pages() == leave
+
+    def copy(self, to: Path) -> Path:
+        """What is on the disk, where every process sees it."""
+        self.run("cp", "-r", str(self.folder), str(to))
+        return to
+
+    def close(self) -> None:
+        self._holder.communicate()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    mounted = Disk(tmp_path / "disk")
+    yield mounted
+    mounted.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, model, local_ray):
+    """The relevance of an undisturbed run."""
+    config = config_of(tmp_path_factory.mktemp("undisturbed"), model)
+    store = prepared(config, ROWS)
+    assert attribute(config, store).complete
+    return relevance_of(config, store)
+
+
+@pytest.mark.parametrize("pages", [0, 3, 12])
+def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_space(
+    pages, disk, expected, tmp_path, model
+):
+    shutil.copytree(prepared(config_of(tmp_path / "views", model), ROWS).root, tmp_path / "root")
+    disk.run("cp", "-r", str(tmp_path / "root"), f"{disk.folder}/root")
+    config = config_of(disk.folder / "root", model)
+    (tmp_path / "small.yaml").write_text(config.model_dump_json())
+    arguments = ("attribute", "--config", str(tmp_path / "small.yaml"))
+
+    disk.fill(leave=pages)
+    code, _, err = ended(closelook(*arguments, inside=disk.inside))
+    assert code == 1
+    assert len(err.strip().splitlines()) == 1, err
+    assert f"no space left under {config.root}: free some and run again" in err
+    full = disk.copy(tmp_path / "full") / "root"
+    shards = Store(str(full)).files("relevance", recursive=True)
+    assert len(shards) < 3 * 3, "units and cells"
+    for shard in shards:
+        assert (full / shard).read_bytes().endswith(b"PAR1"), "a shard that can be seen is whole"
+    assert not [path for path in full.rglob(f"{TEMPORARY}*") if path.is_file()]
+
+    disk.run("rm", f"{disk.folder}/ballast")
+    code, out, err = ended(closelook(*arguments, inside=disk.inside))
+    assert code == 0, err
+    assert "attribute: 3 computed, 0 up to date" in out
+    completed = config.model_copy(update={"root": str(disk.copy(tmp_path / "completed") / "root")})
+    assert relevance_of(completed, Store(completed.root)) == expected
