@@ -195,10 +195,12 @@ def _run_stages(
 ) -> None:
     from jobs.lock import run_lock
     from jobs.plan import validate
+    from jobs.pools import check_address
     from jobs.run import run as run_stages
 
     loaded, store = _load(config, root, overrides)
     validate(loaded)
+    check_address(loaded)
     store.create()
     with run_lock(store, wait_s):
         summaries = []
@@ -210,12 +212,10 @@ def _run_stages(
     if not any(summary.computed for summary in summaries):
         console.print(f"nothing to do: everything in {store.root} is complete")
 
-    from jobs.pools import check_address
 
 def _show(summary: StageSummary) -> None:
     console.print(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", style="bold")
     for line in summary.lines:
-    check_address(loaded)
         console.print(f"  {line}", markup=False)
     for failure in summary.failures:
         errors.print(f"  {failure}", style="red", markup=False)
