@@ -99,7 +99,7 @@ class ModelConfig(_Frozen):
 
 
 class PruneConfig(_Frozen):
-    """Head pruning: which curves to draw."""
+    """Head pruning: which curves to draw, at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None
     methods: tuple[str, ...] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from evaluation.scoring.samples import (
     summarise,
 )
 from jobs.config import RunConfig
-from jobs.plan import Plan, make_plan, state
+from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
 from jobs.pools import connect
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store, StoreError
@@ -80,6 +80,23 @@ def pending(plan: Plan, store: Store) -> tuple[list[Job], int, int]:
     """(cells to score, cells whose scores are up to date, cells that are not complete); scores of the latter go."""
     jobs: list[Job] = []
     skipped = unfinished = 0
+    for model, planned, key in scores_keys(plan, store):
+        cell, inputs = planned.cell, model.inputs[planned.cell.task]
+        if key is None:
+            forget(store, cell)
+            unfinished += 1
+        elif is_scored(store, cell, key):
+            skipped += 1
+        else:
+            record = store.manifest(cell.name) or {}
+            shards = tuple(f"{store.cell(cell)}/{shard}" for shard in record["shards"])
+            values = int(inputs.lengths.sum()) * len(planned.requests)
+            jobs.append(Job(cell, shards, store.views(inputs.tokenizer, cell.task), key, values))
+    return jobs, skipped, unfinished
+
+
+def scores_keys(plan: Plan, store: Store) -> Iterator[tuple[ModelPlan, PlannedCell, str | None]]:
+    """Every planned relevance cell with the key of its scores; None for a cell that is not complete."""
     evidence: dict[str, str] = {}
     for model in plan.models:
         for planned in model.cells:
@@ -87,21 +104,12 @@ def pending(plan: Plan, store: Store) -> tuple[list[Job], int, int]:
             if cell.product != "relevance":
                 continue
             if state(store, cell) != "done":
-                forget(store, cell)
-                unfinished += 1
+                yield model, planned, None
                 continue
             views = store.views(model.inputs[cell.task].tokenizer, cell.task)
             if views not in evidence:
                 evidence[views] = _digest(store, views)
-            key = hashlib.sha256(f"{cell.key} {evidence[views]} {VERSION}".encode()).hexdigest()
-            if is_scored(store, cell, key):
-                skipped += 1
-                continue
-            record = store.manifest(cell.name) or {}
-            shards = tuple(f"{store.cell(cell)}/{shard}" for shard in record["shards"])
-            values = int(model.inputs[cell.task].lengths.sum()) * len(planned.requests)
-            jobs.append(Job(cell, shards, views, key, values))
-    return jobs, skipped, unfinished
+            yield model, planned, hashlib.sha256(f"{cell.key} {evidence[views]} {VERSION}".encode()).hexdigest()
 
 
 def scores_name(cell: Cell) -> str:

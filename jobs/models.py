@@ -64,6 +64,12 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     return ResolvedModel(model, location, commit, f"{location}@{commit}", masked, max_length)
 
 
+def architecture(model: ModelConfig) -> PretrainedConfig:
+    """The transformers config of a model that resolves. Raises as :func:`resolve` does."""
+    geometry = geometry_of(model.id) if model.id.startswith("random/") else None
+    return _read_config(model)[1] if geometry is None else geometry.config()
+
+
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
     """Load the model onto `device`, offloading what its memory limits do not hold.
 

@@ -137,10 +137,11 @@ def _cells(
     config: RunConfig, resolved: ResolvedModel, inputs: dict[str, Inputs], methods: list[MethodInfo]
 ) -> Iterator[PlannedCell]:
     for task, views in inputs.items():
-        for dtype, info in combinations(resolved.config.dtypes_for(task), methods):
+        dtypes = resolved.config.dtypes_for(task)
+        for dtype, info in combinations(dtypes, methods):
             requests = requests_of(config, info)
             yield _planned(config, resolved, views, dtype, info, "relevance", requests, views.table.num_rows)
-            if config.heads is not None and task in config.heads and info.heads:
+            if config.heads is not None and task in config.heads and info.heads and dtype == dtypes[0]:
                 size = len(views.subset(config.heads[task], config.seed))
                 pooled = tuple(request for request in requests if request.embedding == requests[0].embedding)
                 yield _planned(config, resolved, views, dtype, info, "heads", pooled, size)

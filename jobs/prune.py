@@ -1,14 +1,15 @@
 """Prune: head relevance becomes curves of accuracy against heads removed, one pool of workers a model and precision.
 
-The driver ranks the heads of every method from its complete heads cell and cuts the curves into units; a worker draws
-the curves of a unit over the pruning subset and commits them as one shard. Curves are keyed by the heads they came
-from: a run draws what is missing, and curves of another key are removed when their successors are complete.
+The driver ranks the heads of every method from its complete heads cell and cuts the curves into shards; a worker draws
+the curves of a unit of shards together over the pruning subset and commits each shard. Curves are keyed by the heads
+they came from: a run draws what is missing, and curves of another key are removed when their successors are complete.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,15 +26,15 @@ from evaluation.scoring.curves import RANDOM, Curve, random_curves, ranked_curve
 from jobs.config import PruneConfig, RunConfig
 from jobs.inputs import read_unit
 from jobs.manifests import versions
-from jobs.plan import ModelPlan, make_plan, state
-from jobs.pools import cluster_slots, connect, prepare_dataset, share_of, uses_gpu
+from jobs.plan import ModelPlan, State, make_plan, state
+from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store
 from jobs.workers.progress import Progress
-from jobs.workers.pruner import Pruner, PruningUnit
+from jobs.workers.pruner import Pruner, PruningUnit, Shard
 
 VERSION = 1  # raised when curves change: stored ones of older versions are stale
-UNIT_TOKENS = 20_000_000  # of the forwards that one commit may lose
+UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
 FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
 
 
@@ -58,6 +59,18 @@ class CurveSet:
         return store.pruning(self.heads.model, self.heads.task, self.heads.dtype)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is missing of one model and precision: a row for `read_unit` for each unit."""
+
+    first: CurveSet  # any of them
+    blocks: list[pa.Table]
+
+    @property
+    def name(self) -> str:
+        return f"{self.first.model.name} {self.first.heads.dtype}"
+
+
 def prune(config: RunConfig, store: Store) -> StageSummary:
     """Draw every configured curve whose heads cell is complete and that is not drawn yet."""
     settings = config.prune or PruneConfig()
@@ -71,8 +84,7 @@ def prune(config: RunConfig, store: Store) -> StageSummary:
             pools[curves.heads.model, curves.heads.dtype].append(curves)
         else:
             failures.append(f"{curves.heads} is not complete: run `closelook attribute`")
-    for pool in pools.values():
-        failures += _draw(config, settings, store, pool)
+    failures += _draw_all(config, settings, store, list(pools.values()))
     drawn = sum(is_drawn(store, curves) for curves in todo)
     lines = (f"{drawn} sets of curves drawn, {len(wanted) - len(todo)} were up to date",)
     return StageSummary("prune", drawn, len(wanted) - len(todo), tuple(dict.fromkeys(failures)), lines)
@@ -112,43 +124,98 @@ def is_drawn(store: Store, curves: CurveSet) -> bool:
     return record is not None and record["key"] == curves.key
 
 
-def _draw(config: RunConfig, settings: PruneConfig, store: Store, pool: list[CurveSet]) -> list[str]:
-    """Draw what is missing of curve sets of one model and precision; returns the failures."""
-    units = {curves.name: list(_units(config, settings, store, curves)) for curves in pool}
-    blocks = [
-        _block(config, store, curves, unit)
-        for curves in pool
-        for unit in units[curves.name]
-        if not store.exists(unit.path)
-    ]
+def state_of(store: Store, curves: CurveSet) -> State:
+    if is_drawn(store, curves):
+        return "done"
+    begun = f"{curves.folder(store)}/{curves.method}-{curves.key[:12]}-"
+    return "partial" if any(path.startswith(begun) for path in store.files(curves.folder(store))) else "missing"
+
+
+def _draw_all(config: RunConfig, settings: PruneConfig, store: Store, pools: list[list[CurveSet]]) -> list[str]:
+    """Draw what is missing of every pool, models at once as far as their workers fit; returns the failures."""
+    shards = {curves.name: list(_shards(config, settings, store, curves)) for pool in pools for curves in pool}
+    works = []
+    for pool in pools:
+        lacking = [(c, shard) for c in pool for shard in shards[c.name] if not store.exists(shard.path)]
+        works.append(Work(pool[0], [_block(config, store, *unit) for unit in _units(config, settings, lacking)]))
+    works = [work for work in works if work.blocks]
+    failures: list[str] = []
+    if works:
+        connect(config)
+        on_gpu = uses_gpu(config)
+        slots = cluster_slots(config, on_gpu)
+        with Progress({work.name: len(work.blocks) for work in works}, stage="prune", unit="units") as progress:
+            at_once = threading.BoundedSemaphore(config.ray.max_models or len(works))
+
+            def draw(work: Work) -> None:
+                with at_once:
+                    failures.extend(_draw(config, store, work, slots, on_gpu, progress))
+
+            threads = [threading.Thread(target=draw, args=(work,), daemon=True) for work in works]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    for pool in pools:
+        for curves in pool:
+            if all(store.exists(shard.path) for shard in shards[curves.name]):
+                _complete(config, store, curves, len(shards[curves.name]))
+    return failures
+
+
+def _draw(config: RunConfig, store: Store, work: Work, slots: Slots, on_gpu: bool, progress: Progress) -> list[str]:
+    """Draw one model's units as soon as its workers fit; returns the failures."""
+    model = work.first.model.resolved.config
+    share = share_of(model, on_gpu)
+    if slots.room(share) < model.workers[0]:
+        return [f"model {model.name} asks for more workers than the cluster has room for"]
+    while (taken := slots.take(share, model.workers[0], min(model.workers[1], len(work.blocks)))) is None:
+        slots.wait(timeout_s=1)
     failures = []
-    name = f"{pool[0].model.name} {pool[0].heads.dtype}"
-    with Progress({name: len(blocks)}, stage="prune", unit="units") as progress:
-        progress.begin(name)
-        for report in _reports(config, store, pool[0], blocks) if blocks else ():
-            progress.advance(name, 1, report["tokens"])
+    progress.begin(work.name)
+    try:
+        for report in _reports(config, store, work, share, len(taken)):
+            progress.advance(work.name, 1, report["tokens"])
             if report["error"]:
                 failures.append(report["error"])
             if report["fatal"]:
                 break
-    for curves in pool:
-        if all(store.exists(unit.path) for unit in units[curves.name]):
-            _complete(config, store, curves, len(units[curves.name]))
+    except Exception as error:  # whatever Ray raises ends this model, not the others
+        failures.append(f"{work.name}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
+    finally:
+        slots.give_back(share, taken)
     return failures
 
 
-def _units(config: RunConfig, settings: PruneConfig, store: Store, curves: CurveSet) -> Iterator[PruningUnit]:
+def _shards(config: RunConfig, settings: PruneConfig, store: Store, curves: CurveSet) -> Iterator[Shard]:
     """The curves in runs of about UNIT_TOKENS tokens, at least one curve each."""
-    model = curves.model
     ranked = _ranked(config, settings, store, curves)
     points = -(-len(ranked[0].heads) // settings.step) + 1
-    lengths = model.inputs[curves.heads.task].lengths[subset(config, model, curves.heads.task)]
-    size = max(1, UNIT_TOKENS // max(1, points * int(lengths.sum())))
-    budget = FORWARD_FACTOR * (model.resolved.config.token_budget or config.token_budget)
+    lengths = curves.model.inputs[curves.heads.task].lengths[subset(config, curves.model, curves.heads.task)]
+    tokens = max(1, points * int(lengths.sum()))  # of one curve
+    size = max(1, UNIT_TOKENS // tokens)
     for index, start in enumerate(range(0, len(ranked), size)):
-        path = f"{curves.folder(store)}/{curves.shard(index)}"
-        title = f"{curves.name}.{index:03d}"
-        yield PruningUnit(title, path, tuple(ranked[start : start + size]), settings.step, budget)
+        part = tuple(ranked[start : start + size])
+        yield Shard(f"{curves.folder(store)}/{curves.shard(index)}", part, len(part) * tokens)
+
+
+def _units(
+    config: RunConfig, settings: PruneConfig, lacking: list[tuple[CurveSet, Shard]]
+) -> Iterator[tuple[CurveSet, PruningUnit]]:
+    """Shards of one task together, of about UNIT_TOKENS tokens: their curves share forwards."""
+    together: list[list[tuple[CurveSet, Shard]]] = []
+    for curves, shard in sorted(lacking, key=lambda one: one[0].heads.task):  # stable: methods stay in order
+        last = together[-1] if together else []
+        fits = sum(one.tokens for _, one in last) + shard.tokens <= UNIT_TOKENS
+        if last and fits and last[0][0].heads.task == curves.heads.task:
+            last.append((curves, shard))
+        else:
+            together.append([(curves, shard)])
+    for group in together:
+        first = group[0][0]
+        budget = FORWARD_FACTOR * (first.model.resolved.config.token_budget or config.token_budget)
+        title = "pruning." + group[0][1].path.rpartition("/")[2].removesuffix(".parquet")
+        yield first, PruningUnit(title, tuple(shard for _, shard in group), settings.step, budget)
 
 
 def _ranked(config: RunConfig, settings: PruneConfig, store: Store, curves: CurveSet) -> list[Curve]:
@@ -171,26 +238,18 @@ def _block(config: RunConfig, store: Store, curves: CurveSet, unit: PruningUnit)
     return pa.table({"task": [unit.to_json()], "views": [views], "rows": pa.array([rows], pa.list_(pa.int32()))})
 
 
-def _reports(config: RunConfig, store: Store, first: CurveSet, blocks: list[pa.Table]) -> Iterator[dict[str, Any]]:
+def _reports(config: RunConfig, store: Store, work: Work, share: Share, workers: int) -> Iterator[dict[str, Any]]:
     """The Ray Data pipeline of one model and precision: read the subset, draw a unit's curves, report."""
-    connect(config)
     import ray.data
 
-    model = first.model.resolved
-    on_gpu = uses_gpu(config)
-    share = share_of(model.config, on_gpu)
-    workers = cluster_slots(config, on_gpu).take(share, model.config.workers[0], model.config.workers[1])
-    if workers is None:
-        message = f"model {model.config.name} asks for more workers than the cluster has room for"
-        yield {"error": message, "fatal": True, "tokens": 0}
-        return
+    model = work.first.model.resolved
     dataset = (
-        ray.data.from_arrow(blocks)
+        ray.data.from_arrow(work.blocks)
         .map_batches(partial(read_unit, store=store), batch_size=1, batch_format="pyarrow", num_cpus=0)
         .map_batches(
             Pruner,
-            fn_constructor_args=[store, model, first.heads.dtype, config.seed, config.max_attempts],
-            compute=ray.data.ActorPoolStrategy(size=min(len(workers), len(blocks))),
+            fn_constructor_args=[store, model, work.first.heads.dtype, config.seed, config.max_attempts],
+            compute=ray.data.ActorPoolStrategy(size=workers),
             batch_size=1,
             batch_format="pyarrow",
             num_gpus=share.gpus,

@@ -24,11 +24,12 @@ from jobs.manifests import versions
 from jobs.pages.explorer import explorer
 from jobs.pages.results import results_of
 from jobs.plan import Plan, make_plan
+from jobs.prune import is_drawn, wanted_curves
 from jobs.stage import StageSummary
 from jobs.store import Store, StoreError
 
 SHIPPED = Path(__file__).with_name("bench") / "results"  # of machines that not everybody has
-VERSION = 1  # raise it when a report of the same store looks different
+VERSION = 2  # raise it when a report of the same store looks different
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:
@@ -50,7 +51,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         provenance=provenance(config, plan, store),
         results=results,
         tables=all_tables(store, results),
-        parts=(pruning_part(store, results), runtime_part(store, results)),
+        parts=(pruning_part(config, plan, store), runtime_part(store, results)),
         samples=explorer(config, plan, store, results),
         summary=_summary(plan, results),
         notes=tuple(_notes(plan, store, results)),
@@ -78,21 +79,24 @@ def provenance(config: RunConfig, plan: Plan, store: Store) -> Provenance:
     )
 
 
-def pruning_part(store: Store, results: Results) -> Part:
-    """Curves whose manifest says that all of them are there, at each model's first precision."""
+def pruning_part(config: RunConfig, plan: Plan, store: Store) -> Part:
+    """The wanted curves that are drawn; sets that are not are counted and marked missing."""
     rows: list[dict[str, Any]] = []
-    for (model, task), dtypes in results.dtypes.items():
-        prefix = f"pruning.{model}.{task}.{dtypes[0]}."
-        keys = [record["key"][:12] for _, record in store.manifests(prefix)]
-        files = [
-            path for path in store.files(store.pruning(model, task, dtypes[0])) if any(key in path for key in keys)
-        ]
-        if files:
-            rows += [row | {"model": model, "task": task} for row in store.read(files, PRUNING).to_pylist()]
-    curves = curves_of(rows)
-    tables = [areas(curves)] if curves else []
+    lacking: set[tuple[str, str, str]] = set()
+    wanted = [c for model in plan.models for c in wanted_curves(config, config.prune or PruneConfig(), model)]
+    for curves in wanted:
+        place = {"model": curves.heads.model, "task": curves.heads.task}
+        if is_drawn(store, curves):
+            shards = (store.manifest(curves.name) or {})["shards"]
+            files = [f"{curves.folder(store)}/{shard}" for shard in shards]
+            rows += [row | place for row in store.read(files, PRUNING).to_pylist()]
+        else:
+            lacking.add((place["task"], place["model"], curves.method))
+    drawn = curves_of(rows)
+    tables = [areas(drawn, lacking)] if drawn else []
     how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
-    return Part("Head pruning", how, pruning_figures(curves), tables)
+    note = f"{len(lacking)} of {len(wanted)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
+    return Part("Head pruning", how, pruning_figures(drawn), tables, note)
 
 
 def runtime_part(store: Store, results: Results) -> Part:

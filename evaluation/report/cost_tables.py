@@ -2,67 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from evaluation.report.figures import ORDERS, POOLINGS, Curve
 from evaluation.report.results import close_look, label, rank
-from evaluation.report.table import UNDEFINED, Cell, Column, Row, Table
+from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
+from evaluation.scoring.curves import RANDOM
 from evaluation.scoring.runtime import Cost, Pass
 
+STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregation", "method": "all"}
 _MIB = 1 << 20
 
 
-def areas(curves: Sequence[Curve]) -> Table:
-    """Area under each pruning curve: the mean accuracy over the share of heads removed."""
-    methods = sorted({curve.method for curve in curves}, key=rank)
-    poolings = [p for p in POOLINGS if any(curve.pooling == p and curve.order != "random" for curve in curves)]
-    orders = [order for order in ORDERS if any(curve.order == order for curve in curves)]
+def areas(curves: Sequence[Curve], lacking: Collection[tuple[str, str, str]] = ()) -> Table:
+    """Area under each pruning curve: the mean accuracy over the share of heads removed.
+
+    `lacking` are (task, model, method) whose curves are wanted and not drawn: their cells are missing.
+    """
+    known = {(curve.task, curve.model, curve.method) for curve in curves}
+    methods = sorted({method for _, _, method in known.union(lacking)}, key=rank)
+    columns = [
+        (order, pooling)
+        for order in ORDERS
+        for pooling in POOLINGS
+        if any((curve.order, curve.pooling) == (order, pooling) for curve in curves)
+    ]
     found = {(c.task, c.model, c.method, c.order, c.pooling): _area(c) for c in curves}
     rows = []
-    for task, model in dict.fromkeys((curve.task, curve.model) for curve in curves):
-        for method in methods:
+    for task, model in dict.fromkeys(place[:2] for place in [*((c.task, c.model) for c in curves), *lacking]):
+        own = [m for m in methods if (task, model, m) in known or (task, model, m) in lacking]
+        by_column = []
+        for order, pooling in columns:
             cells = []
-            for order in orders:
-                for pooling in poolings:
-                    place = (task, model, method, *(("random", "none") if method == "random" else (order, pooling)))
-                    cells.append(Cell(found[place]) if place in found else Cell(state=UNDEFINED))
-            if any(cell.state != UNDEFINED for cell in cells):
-                rows.append(Row(task, (model, label(method)), tuple(cells)))
+            for method in own:
+                drawn = ("random", "none") if method == RANDOM else (order, pooling)
+                value = found.get((task, model, method, *drawn))
+                state = DONE if value is not None else MISSING if (task, model, method) in lacking else UNDEFINED
+                cells.append(Cell(value, state))
+            by_column.append(mark(cells, digits=1, second=False, lower=order == "most_first"))
+        cells_of = zip(*by_column, strict=True)
+        rows += [Row(task, (model, label(method)), cells) for method, cells in zip(own, cells_of, strict=True)]
     return Table(
         "pruning_area",
         "Area under the pruning curves",
         "Mean accuracy over the share of heads removed, percent: higher is better where the least relevant heads go "
-        "first, lower where the most relevant do. Random is the mean over orders.",
+        "first, lower where the most relevant do; the best of a model is bold. Random is the mean over orders.",
         ("model", "method"),
-        tuple(Column(ORDERS[order], POOLINGS[pooling]) for order in orders for pooling in poolings),
+        tuple(Column(ORDERS[order], POOLINGS[pooling]) for order, pooling in columns),
         tuple(rows),
     )
 
 
 def cost_table(costs: Mapping[Pass, Cost]) -> Table:
-    """Every measured pass: milliseconds a sample, tokens a second, peak memory."""
-    rows = []
+    """A row for each measured pass or method, model, precision, device and length; its stages stand side by side."""
+    places: dict[tuple[str, ...], dict[str, Cost]] = {}
     for key, cost in costs.items():
-        low, median, high = (1000 * seconds for seconds in cost.sample_s)
-        peak = Cell(state=UNDEFINED) if cost.peak_bytes is None else Cell(cost.peak_bytes / _MIB)
-        names = (key.model, key.method, key.stage, key.device, f"≤ {key.length}")
-        cells = (Cell(median, n=cost.batches), Cell(low), Cell(high), Cell(cost.tokens_per_s), peak, Cell(cost.batches))
-        rows.append(Row(key.task, names, cells))
+        place = (key.task, key.model, key.dtype, label(key.method), key.device, f"≤ {key.length}")
+        places.setdefault(place, {})[key.stage] = cost
+    rows = []
+    for (task, *names), stages in places.items():
+        whole = stages.get("method")
+        speed = Cell(state=UNDEFINED) if whole is None else Cell(whole.tokens_per_s)
+        peak = None if whole is None else whole.peak_bytes
+        memory = Cell(state=UNDEFINED) if peak is None else Cell(peak / _MIB)
+        measured = (_milliseconds(stages.get(stage)) for stage in STAGES)
+        cells = (*measured, speed, memory, Cell(next(iter(stages.values())).batches))
+        rows.append(Row(task, tuple(names), cells))
     return Table(
         "runtime",
         "Measured passes",
-        "Medians and quartiles over the batches of a run, by the padded length of the batch. One pass serves several "
-        "methods and explanations: gradients is one forward and the backward passes of all of them.",
-        ("model", "pass", "stage", "device", "tokens"),
+        "Medians over the batches of a run, with quartiles where there are several, by the padded length of the batch. "
+        "One pass serves several methods: gradients is one forward for all that need a gradient, whose backward passes "
+        "and aggregation stand in rows of their own. A dash was not measured: memory on a CPU once a length only.",
+        ("model", "precision", "pass", "device", "tokens"),
         (
-            Column("ms per sample", "median", digits=2),
-            Column("ms per sample", "first quartile", digits=2),
-            Column("ms per sample", "third quartile", digits=2),
+            *(Column("ms per sample", name, significant=3, spread="quartiles") for name in STAGES.values()),
             Column("", "tokens/s", digits=0),
-            Column("", "peak MiB", digits=0),
+            Column("", "peak MiB", significant=3),
             Column("", "batches", digits=0),
         ),
         tuple(rows),

@@ -6,8 +6,10 @@ Figures are built without pyplot's global state, text stays text, and equal data
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -18,10 +20,13 @@ from matplotlib.figure import Figure as Plot
 
 from evaluation.report.page import Figure
 from evaluation.report.results import LABELS, label, rank
+from evaluation.scoring.curves import RANDOM
 from evaluation.scoring.runtime import Cost, Pass, costs
 
-#: Okabe and Ito's colours, and for methods beyond eight their dashed repetition.
-_COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
+#: Okabe and Ito's colours. The six methods that prune have one each; others take what is left, dashed.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
+_PRUNING = ("attnlrp", "lrp", "gradient_x_input", "alti_logit", "gradient_l1", "gradient_l2")
+_GREY = "#8a8577"
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "closelook",
@@ -29,11 +34,15 @@ _STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#8a8577",
+    "axes.edgecolor": _GREY,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#ece8de",
+    "xtick.color": "#63696e",
+    "ytick.color": "#63696e",
     "legend.frameon": False,
 }
+ACROSS = 3  # panels of a figure
 POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
 ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}
 NUMBERS = {"ra": "Figure 3", "sva": "Figure 4", "qa": "Figure 5"}
@@ -41,7 +50,7 @@ NUMBERS = {"ra": "Figure 3", "sva": "Figure 4", "qa": "Figure 5"}
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy [S] in percent after `removed` [S] heads; `low` and `high` are the extremes of random orders."""
+    """Accuracy [S] in percent after `removed` [S] heads; `low` and `high` are the extremes of `runs` random orders."""
 
     model: str
     task: str
@@ -52,132 +61,178 @@ class Curve:
     accuracy: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    runs: int = 1
+    samples: int = 0
 
 
 def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
     """`rows` are those of the pruning schema with their `model` and `task`; random orders become one mean curve."""
     runs: dict[tuple[str, str, str, str, str], dict[Any, list[tuple[int, int, float]]]] = {}
+    samples = {}
     for row in rows:
         key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
         point = (row["step"], len(row["pruned_heads"]), 100 * row["accuracy"])
         runs.setdefault(key, {}).setdefault(row["seed"], []).append(point)
+        samples[key] = row["n"]
     curves = []
     for key, seeds in runs.items():
         paths = [np.array(sorted(points)) for points in seeds.values()]  # [S, 3] each
         removed = np.cumsum(paths[0][:, 1])
         accuracy = np.stack([path[:, 2] for path in paths])  # [seeds, S]
         low, high = (accuracy.min(axis=0), accuracy.max(axis=0)) if len(paths) > 1 else (None, None)
-        curves.append(Curve(*key, removed, accuracy.mean(axis=0), low, high))
+        curves.append(Curve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), samples[key]))
     return curves
 
 
 def pruning_figures(curves: Sequence[Curve]) -> list[Figure]:
-    """Figure 2 (sva, ReLU per token), then a figure for each task and order: models down, poolings across."""
+    """Figure 2 (sva, ReLU per token), figures 3 to 5 (a task each, every pooling), then the other order, which is ours.
+
+    Figure 2 has a panel a model; the others have models down and poolings across.
+    """
     figures = []
-    main = [c for c in curves if c.task == "sva" and c.pooling == "relu_token" and c.order == "least_first"]
-    if main:
-        figures.append(_grid(curves, "sva", "least_first", ["relu_token"], "Figure 2", wide=True))
-    for task in dict.fromkeys(curve.task for curve in curves):
-        for order in ORDERS:
+    if any(c.task == "sva" and c.pooling == "relu_token" and c.order == "least_first" for c in curves):
+        figures.append(_pruning_figure(curves, "sva", "least_first", ["relu_token"], "Figure 2", main=True))
+    tasks = sorted({curve.task for curve in curves}, key=lambda task: (NUMBERS.get(task, "Figure"), task))
+    for order in ORDERS:
+        for task in tasks:
             own = {curve.pooling for curve in curves if (curve.task, curve.order) == (task, order)}
             poolings = [pooling for pooling in POOLINGS if pooling in own]
             number = NUMBERS.get(task, "Figure") if order == "least_first" else "Ours"
-            if poolings and not (main and task == "sva" and order == "least_first" and poolings == ["relu_token"]):
-                figures.append(_grid(curves, task, order, poolings, number))
+            if poolings:
+                figures.append(_pruning_figure(curves, task, order, poolings, number))
     return figures
 
 
-def _grid(
-    curves: Sequence[Curve], task: str, order: str, poolings: Sequence[str], number: str, wide: bool = False
+def _pruning_figure(
+    curves: Sequence[Curve], task: str, order: str, poolings: Sequence[str], number: str, main: bool = False
 ) -> Figure:
-    """Models down and poolings across; with `wide`, models across."""
+    """A panel for each model and pooling; `main` names the figure of the paper's main text."""
     models = list(dict.fromkeys(curve.model for curve in curves if curve.task == task))
-    cells = [(model, pooling) for model in models for pooling in poolings]
-    across = min(3, len(models)) if wide else len(poolings)
-    down = -(-len(cells) // across)
-    with matplotlib.rc_context(_STYLE):
-        plot = Plot(figsize=(max(4.2, 3.5 * across), 2.5 * down + 0.7), layout="constrained")
-        axes = plot.subplots(down, across, squeeze=False)
-        for axis, (model, pooling) in zip(axes.flat, cells, strict=False):
-            own = [c for c in curves if (c.model, c.task) == (model, task)]
-            shown = [c for c in own if (c.pooling, c.order) == (pooling, order) or c.order == "random"]
-            for curve in sorted(shown, key=lambda curve: rank(curve.method)):
-                _draw(axis, curve)
-            axis.set_title(f"{model} · {POOLINGS[pooling]}", fontsize=9, loc="left")
-            axis.set_ylim(-3, 103)
-            axis.set_xlabel("heads removed")
-            axis.set_ylabel("accuracy, %")
-        for axis in axes.flat[len(cells) :]:
-            axis.set_visible(False)
-        handles = {handle.get_label(): handle for axis in axes.flat for handle in axis.get_lines()}
-        plot.legend(handles=list(handles.values()), loc="outside lower center", ncols=4)
+    shown = [
+        c for c in curves if c.task == task and (c.order == RANDOM or (c.order == order and c.pooling in poolings))
+    ]
+    lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
+
+    def draw(axis: Axes, model: str, pooling: str) -> None:
+        own = [
+            c for c in shown if c.model == model and c.pooling in (pooling, "none" if c.order == RANDOM else pooling)
+        ]
+        for curve in sorted(own, key=lambda curve: rank(curve.method)):
+            _draw_curve(axis, curve)
+        axis.set_title(model if main else f"{model} · {POOLINGS[pooling]}", fontsize=9, loc="left")
+        axis.set_ylim(lowest - 2, 102)
+        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
+
+    panels = [partial(draw, model=model, pooling=pooling) for model in models for pooling in poolings]
+    across = min(ACROSS, len(models)) if main else len(poolings)
     better = "higher" if order == "least_first" else "lower"
+    pooled = f"{POOLINGS[poolings[0]]}. " if main else ""
     caption = (
-        f"Accuracy on {task} as heads are removed, {ORDERS[order]}: the {better} the curve the better. "
-        "Random is the mean over orders, its band their extremes."
+        f"{pooled}Accuracy on {_span(curve.samples for curve in shown)} samples as attention heads are removed, "
+        f"{ORDERS[order]}: the {better} the curve the better."
     )
-    return _figure(plot, f"pruning_{task}_{order}{'_main' * wide}", f"{number}. Head pruning, {task}", caption)
+    runs = [curve.runs for curve in shown if curve.order == RANDOM]
+    if runs:
+        caption += f" Random is the mean over {_span(runs)} orders, its band their extremes."
+    name = f"pruning_{task}_{order}{'_main' * main}"
+    return _figure(name, f"{number}. Head pruning, {task}", caption, panels, across, ("heads removed", "accuracy, %"))
 
 
-def _draw(axis: Axes, curve: Curve) -> None:
-    methods = [method for method in LABELS if method != "random"]
-    if curve.order == "random":
-        look: dict[str, Any] = {"color": "#8a8577", "linestyle": "--"}
+def _span(numbers: Iterable[int]) -> str:
+    """One number, or the fewest to the most."""
+    known = sorted(set(numbers))
+    return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
+
+
+def _draw_curve(axis: Axes, curve: Curve) -> None:
+    if curve.order == RANDOM:
+        look: dict[str, Any] = {"color": _GREY, "linestyle": "--"}
+    elif curve.method in _PRUNING:
+        look = {"color": _COLOURS[_PRUNING.index(curve.method)]}
     else:
-        index = methods.index(curve.method) if curve.method in methods else len(methods)
-        style = "-" if index < len(_COLOURS) else "-."
-        look = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": style}
+        look = {"color": _COLOURS[rank(curve.method)[0] % len(_COLOURS)], "linestyle": "-."}
     axis.plot(curve.removed, curve.accuracy, linewidth=1.4, label=label(curve.method), **look)
     if curve.low is not None and curve.high is not None:
-        axis.fill_between(curve.removed, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
+        axis.fill_between(curve.removed, curve.low, curve.high, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
-    """A figure a device from rows of the runtime schema with their model and dtype; tasks are taken together."""
-    found = costs(dict(row, task="") for row in rows)
-    return [
-        _runtime_figure(device, number, {key: cost for key, cost in found.items() if key.device == device})
-        for number, device in enumerate(dict.fromkeys(key.device for key in found))
-    ]
+    """Time, and memory where it is known, against length, for each device; rows are those of the runtime schema with
+    their model and dtype. Whole passes only, tasks taken together: a panel a model, a line a pass.
+    """
+    found = costs(dict(row, task="") for row in rows if row["stage"] == "method")
+    figures = []
+    for number, device in enumerate(dict.fromkeys(key.device for key in found)):
+        own = {key: cost for key, cost in found.items() if key.device == device}
+        figures.append(_cost_figure(device, f"runtime_{number}", own, "time"))
+        if any(cost.peak_bytes for cost in own.values()):
+            figures.append(_cost_figure(device, f"memory_{number}", own, "memory"))
+    return figures
 
 
-def _runtime_figure(device: str, number: int, found: Mapping[Pass, Cost]) -> Figure:
-    """Log-log: seconds a sample, and peak bytes where they are known, against length; a line a pass and model."""
-    several = len({key.dtype for key in found}) > 1
-    lines: dict[tuple[str, str], dict[int, Cost]] = {}
-    for key, cost in found.items():
-        model = f"{key.model} {key.dtype}" if several else key.model
-        name = key.method if key.stage == "method" else f"{key.method} {key.stage}"
-        lines.setdefault((model, name), {})[key.length] = cost
-    memory = any(cost.peak_bytes for points in lines.values() for cost in points.values())
-    passes = list(dict.fromkeys(name for _, name in lines))
-    models = list(dict.fromkeys(model for model, _ in lines))
-    marks = "osD^vP*X"
+def _cost_figure(device: str, name: str, found: Mapping[Pass, Cost], what: str) -> Figure:
+    """Log-log: `what` is time (milliseconds a sample) or memory (peak MiB of a batch)."""
+    models = list(dict.fromkeys((key.model, key.dtype) for key in found))
+    passes = list(dict.fromkeys(key.method for key in found))
+    lengths = sorted({key.length for key in found})
+
+    def draw(axis: Axes, model: tuple[str, str]) -> None:
+        for index, method in enumerate(passes):
+            points = {k.length: c for k, c in found.items() if (k.model, k.dtype, k.method) == (*model, method)}
+            _draw_costs(axis, points, method, _COLOURS[index % len(_COLOURS)], what)
+        axis.set_title(" · ".join(model), fontsize=9, loc="left")
+        axis.set(xscale="log", yscale="log", xlim=(lengths[0] / 1.2, lengths[-1] * 1.2))
+        axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(base=2))
+        axis.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 2, 5)))
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
+            scale.set_minor_locator(matplotlib.ticker.NullLocator())
+
+    panels = [partial(draw, model=model) for model in models]
+    names = ("tokens of the longest sample, up to", "ms per sample" if what == "time" else "peak MiB of a batch")
+    caption = "Both axes are logarithmic. "
+    caption += "Lines are medians over batches, bands their quartiles." if what == "time" else "Beyond the weights."
+    title = f"{what.capitalize()} against length, {device}"
+    return _figure(name, title, caption, panels, min(ACROSS, len(models)), names)
+
+
+def _draw_costs(axis: Axes, points: Mapping[int, Cost], name: str, colour: str, what: str) -> None:
+    lengths = sorted(length for length, cost in points.items() if what == "time" or cost.peak_bytes)
+    look: Any = {"color": colour, "marker": "o", "linewidth": 1.2, "markersize": 3.5, "label": name}
+    if what == "memory":
+        axis.plot(lengths, [(points[length].peak_bytes or 0) / (1 << 20) for length in lengths], **look)
+    elif lengths:
+        low, median, high = 1000 * np.array([points[length].sample_s for length in lengths]).T
+        axis.plot(lengths, median, **look)
+        axis.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _figure(
+    name: str, title: str, caption: str, panels: Sequence[Callable[[Axes], None]], across: int, axes: tuple[str, str]
+) -> Figure:
+    """`panels` draw themselves, `across` in a row; for narrow screens a second picture has them below each other."""
+    wide = _svg(panels, across, axes)
+    return Figure(name, title, caption, *wide, *(_svg(panels, 1, axes) if across > 1 else wide))
+
+
+def _svg(panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str, str]) -> tuple[str, int]:
+    """(picture, width in pixels) of panels that share the scale of y; `names` are those of the axes x and y."""
+    down = -(-len(panels) // across)
     with matplotlib.rc_context(_STYLE):
-        plot = Plot(figsize=(5.2 * (1 + memory), 4.4), layout="constrained")
-        axes = plot.subplots(1, 1 + memory, squeeze=False)[0]
-        for (model, name), points in lines.items():
-            lengths = sorted(points)
-            mark = marks[models.index(model) % len(marks)]
-            look: Any = {"color": _COLOURS[passes.index(name) % len(_COLOURS)], "marker": mark}
-            times = np.array([points[length].sample_s for length in lengths])  # [points, 3]
-            axes[0].plot(lengths, times[:, 1], linewidth=1.2, markersize=4, label=f"{model}, {name}", **look)
-            axes[0].fill_between(lengths, times[:, 0], times[:, 2], color=look["color"], alpha=0.12, linewidth=0)
-            if memory:
-                peaks = [points[length].peak_bytes or np.nan for length in lengths]
-                axes[1].plot(lengths, peaks, linewidth=1.2, markersize=4, **look)
-        for axis, name in zip(axes, ("seconds per sample", "peak bytes of a batch"), strict=False):
-            axis.set(xscale="log", yscale="log", xlabel="tokens of the batch's longest sample, up to", ylabel=name)
-            axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(base=2))
-            axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
-            axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        plot.legend(loc="outside lower center", ncols=3, fontsize=8)
-    caption = "Both axes are logarithmic. Lines are medians over batches, bands their quartiles."
-    return _figure(plot, f"runtime_{number}", f"Time and memory against length, {device}", caption)
-
-
-def _figure(plot: Plot, name: str, title: str, caption: str) -> Figure:
-    sink = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
+        plot = Plot(figsize=(3.6 * across if across > 1 else 3.5, 2.35 * down + 0.7), layout="constrained")
+        axes = list(plot.subplots(down, across, squeeze=False, sharey=True).flat)
+        for at, (axis, draw) in enumerate(zip(axes, panels, strict=False)):
+            draw(axis)
+            axis.set_xlabel(names[0] if at + across >= len(panels) else "")
+            axis.set_ylabel(names[1] if at % across == 0 else "")
+        for axis in axes[len(panels) :]:
+            axis.remove()
+        handles = {str(line.get_label()): line for axis in axes[: len(panels)] for line in axis.get_lines()}
+        order = list(LABELS.values())
+        ordered = sorted(handles, key=lambda name: order.index(name) if name in order else -1)
+        plot.legend(
+            [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=7 if across > 2 else 3
+        )
+        sink = io.StringIO()
         plot.savefig(sink, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    return Figure(name, title, caption, sink.getvalue(), width=round(plot.get_figwidth() * 96))
+    return sink.getvalue(), round(plot.get_figwidth() * 96)

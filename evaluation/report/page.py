@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.report import heatmap
-from evaluation.report.render import comma_separated, latex, markdown, number, spans, why
+from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
 from evaluation.report.results import Results, label
 from evaluation.report.table import Column, Table
 from evaluation.report.tables import BASELINE
@@ -55,17 +55,15 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot as SVG."""
+    """A plot as SVG, and once more for narrow screens; widths are in pixels."""
 
     name: str
     title: str
     caption: str
     svg: str
-    width: int  # pixels
-
-    @property
-    def uri(self) -> str:
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+    width: int
+    narrow: str
+    narrow_width: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,7 @@ class Part:
     how: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
+    note: str = ""  # what is missing of it
 
 
 @dataclass(frozen=True)
@@ -190,14 +189,31 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "number": lambda value, column: number(value, column.digits, column.signed),
-        "signed": lambda value, column: number(value, column.digits, signed=True),
+        "number": lambda value, column: number(value, decimals(value, column), column.signed),
+        "signed": lambda value, column: number(value, decimals(value, column), signed=True),
         "stars": stars,
         "why": why,
+        "uri": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
+        "prose": _prose,
         "edges": _edges,
+        "choices": _choices,
         "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
     }
     return environment
+
+
+def _prose(text: str) -> Markup:
+    """`text` escaped, with what stands between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
+def _choices(table: Table) -> list[tuple[str, list[str]]]:
+    """(what names rows, its values) for everything that tells rows of the table apart."""
+    names = [(table.section, [row.section for row in table.rows])]
+    names += [(head, [row.labels[at] for row in table.rows]) for at, head in enumerate(table.heads)]
+    found = [(name, list(dict.fromkeys(values))) for name, values in names]
+    return [(name, values) for name, values in found if len(values) > 1]
 
 
 def _edges(columns: Sequence[Column]) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -16,23 +17,31 @@ NOTHING = "–"
 
 def number(value: float, digits: int, signed: bool = False) -> str:
     """With a minus sign of the width of a digit; a rounded zero has no sign."""
-    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-    if not float(text):
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    if not round(value, digits):
         text = text.lstrip("+-")
     return text.replace("-", "−")
+
+
+def decimals(value: float, column: Column) -> int:
+    """How many digits follow the point: the column's, or as many as its significant digits ask for."""
+    if column.significant is None or not value:
+        return column.digits
+    return max(0, column.significant - 1 - math.floor(math.log10(abs(value))))
 
 
 def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:
     """Number, stars and interval, or the state. `close_look` adds the paper's number and ours minus it."""
     if cell.value is None:
         return why(cell)
-    text = number(cell.value, column.digits, column.signed) + column.unit
+    digits = decimals(cell.value, column)
+    text = number(cell.value, digits, column.signed) + column.unit
     if cell.p is not None:
         text += stars(cell.p)
     if cell.low is not None and cell.high is not None and not column.signed:
-        text += f" [{number(cell.low, column.digits)}, {number(cell.high, column.digits)}]"
+        text += f" [{number(cell.low, digits)}, {number(cell.high, digits)}]"
     if close_look and cell.reference is not None and cell.difference is not None:
-        text += f" ({cell.reference:g}, {number(cell.difference, column.digits, signed=True)})"
+        text += f" ({cell.reference:g}, {number(cell.difference, digits, signed=True)})"
     return text
 
 

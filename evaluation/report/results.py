@@ -12,19 +12,20 @@ from typing import NamedTuple
 from evaluation.report.table import UNDEFINED
 from evaluation.scoring.statistics import Comparison
 
+#: In the order of Close Look's columns; what it leaves out of its tables follows.
 LABELS = {
     "alti_logit": "ALTI-Logit",
     "alti": "ALTI",
     "attnlrp": "AttnLRP",
-    "attnlrp_explicit": "AttnLRP explicit",
     "lrp": "LRP",
     "gradient_l2": "Gradient l2",
+    "attention_rollout": "AttnRollout",
     "gradient_l1": "Gradient l1",
     "gradient_x_input": "Gradient×Input",
-    "attention_rollout": "AttnRollout",
+    "attnlrp_explicit": "AttnLRP explicit",
     "random": "Random",
 }
-#: Columns in the order of Close Look's tables, then ours. ALTI stands in for ALTI-Logit where that is not defined.
+#: Groups of methods that share columns: ALTI stands in for ALTI-Logit where that is not defined.
 COLUMNS = (("alti_logit", "alti"), *((name,) for name in LABELS if name not in ("alti_logit", "alti")))
 
 
@@ -59,6 +60,15 @@ class Score(NamedTuple):
     n: int
 
 
+class Size(NamedTuple):
+    """The shape of a model, as table 9 of Close Look lists it."""
+
+    parameters: int
+    layers: int
+    heads: int
+    width: int
+
+
 @dataclass(frozen=True)
 class Results:
     """Everything the tables show. Cells that are not in `states` are not defined, as ALTI-Logit on BERT."""
@@ -71,6 +81,7 @@ class Results:
     scores: Mapping[tuple[Place, Variant, str], Score]  # the last is the metric
     comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)  # (model, task, dtype)
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, task) -> the model in Close Look
+    sizes: Mapping[str, Size] = field(default_factory=dict)  # by model; not of models out of reach
 
     def state(self, place: Place) -> str:
         return self.states.get(place, UNDEFINED)

@@ -36,7 +36,9 @@ class Column:
     side: str = ""
     signed: bool = False  # a difference: printed with its sign
     digits: int = 1
+    significant: int | None = None  # digits of numbers that differ by orders of magnitude, instead of `digits`
     unit: str = ""
+    spread: str = "95 % interval"  # what `low` and `high` of its cells are
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,13 @@ class Table:
     section: str = "task"  # what the sections of rows are
 
 
-def mark(cells: Sequence[Cell], digits: int, second: bool = True) -> list[Cell]:
-    """`cells` of one metric with the best marked and the second best, as they are printed: equal digits are ties."""
+def mark(cells: Sequence[Cell], digits: int, second: bool = True, lower: bool = False) -> list[Cell]:
+    """`cells` of one metric with the best marked and the second best, as they are printed: equal digits are ties.
+
+    The best is the highest, or with `lower` the lowest.
+    """
     shown = [None if cell.value is None else round(cell.value, digits) for cell in cells]
-    ranked = sorted({value for value in shown if value is not None}, reverse=True)
+    ranked = sorted({value for value in shown if value is not None}, reverse=not lower)
     if len(ranked) < 2:
         return list(cells)
     marks = {ranked[0]: "best"} | ({ranked[1]: "second"} if second else {})

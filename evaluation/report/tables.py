@@ -11,6 +11,7 @@ from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import TEST
 
 BASELINE = "random"
+DOUBLE = "float64"
 Group = tuple[str, ...]  # methods that share a column
 
 
@@ -25,9 +26,13 @@ class Pair:
     right: Mapping[str, str] = field(default_factory=dict)
     methods: Group | None = None  # all if None
     precisions: bool = False  # the sides are precisions, not variants
+    printed: str | None = None  # the table of Close Look that has the numbers, where it is another one
+    distinct: bool = False  # rows whose sides are equal throughout are left out
     note: str = ""
 
 
+NO_POSITIONS = " Models whose embeddings are token embeddings alone have no choice and are left out."
+EMBEDDINGS = (("full", "partial"), {"embedding": "full"}, {"embedding": "partial"})
 PAIRS = (
     Pair(
         "2",
@@ -38,15 +43,22 @@ PAIRS = (
     ),
     Pair("3", "Special tokens", ("without", "with special"), {"tokens": "non_special"}, {"tokens": "all"}),
     Pair("4", "Context only against full question", ("context", "full"), {"scope": "context"}, {"scope": "full"}),
-    Pair("5", "Precision", ("default", "float64"), precisions=True),
+    Pair("5", "Precision", ("default", "float64"), precisions=True, note=" The default precision stands in the row."),
     Pair(
         "6",
         "Full against partial embeddings",
-        ("full", "partial"),
-        {"embedding": "full"},
-        {"embedding": "partial"},
-        methods=("attnlrp", "lrp", "gradient_x_input"),
-        note=" Close Look prints it twice, as tables 6 and 7.",
+        *EMBEDDINGS,
+        methods=("attnlrp", "lrp"),
+        distinct=True,
+        note=NO_POSITIONS,
+    ),
+    Pair(
+        "7",
+        "Full against partial embeddings, every method that has the choice",
+        *EMBEDDINGS,
+        printed="6",
+        distinct=True,
+        note=NO_POSITIONS + " Close Look prints table 6 again under this number.",
     ),
 )
 
@@ -128,27 +140,29 @@ def pair_table(results: Results, pair: Pair) -> Table:
         for task, model in _places(results)
     }
     shown = [g for g in groups if any(c.state != UNDEFINED for cells in found.values() for c in cells[g])]
-    title = "Tables 6 and 7" if pair.number == "6" else f"Table {pair.number}"
     return Table(
         f"table{pair.number}",
-        f"{title}. {pair.title}",
+        f"Table {pair.number}. {pair.title}",
         f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1; the better one is bold."
         + pair.note,
-        ("model",),
+        ("model", "default") if pair.precisions else ("model",),
         tuple(Column(_name(g), METRICS[m].label, side) for g in shown for m in metrics for side in pair.sides),
         tuple(
-            Row(task, (model,), tuple(cell for group in shown for cell in cells[group]))
+            Row(task, _labels(results, pair, model, task), tuple(cell for group in shown for cell in cells[group]))
             for (task, model), cells in found.items()
             if any(cell.state != UNDEFINED for group in shown for cell in cells[group])
+            and not (pair.distinct and all(_same(cells[group]) for group in shown))
         ),
     )
 
 
 def accuracies(results: Results) -> Table:
-    """Table 9: how often the target's logit is larger than the foil's."""
+    """Table 9: the models, and how often the target's logit is larger than the foil's."""
     rows = []
     for model in results.models:
-        cells = []
+        size = results.sizes.get(model)
+        shape = (None,) * 4 if size is None else (size.parameters / 1e6, *size[1:])
+        cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in shape]
         for task in results.tasks:
             if (model, task) in results.dtypes:
                 found = results.accuracy(model, task, results.dtypes[model, task][0])
@@ -159,10 +173,14 @@ def accuracies(results: Results) -> Table:
         rows.append(Row("", (model,), tuple(cells)))
     return Table(
         "table9",
-        "Table 9. Prediction accuracy",
-        "Share of samples whose target has a larger logit than the foil, percent.",
+        "Table 9. Models and prediction accuracy",
+        "Accuracy is the share of samples whose target has a larger logit than the foil, percent.",
         ("model",),
-        tuple(Column("accuracy", task) for task in results.tasks),
+        (
+            Column("model", "parameters", digits=2, unit=" M"),
+            *(Column("model", name, digits=0) for name in ("layers", "heads", "hidden size")),
+            *(Column("accuracy", task) for task in results.tasks),
+        ),
         tuple(rows),
     )
 
@@ -172,19 +190,37 @@ def _sides(results: Results, pair: Pair, group: Group, model: str, task: str, me
     dtypes = results.dtypes[model, task]
     chosen = (dtypes[0], dtypes[0])
     if pair.precisions:
-        plain = [dtype for dtype in dtypes if dtype != "float64"]
-        if not plain or "float64" not in dtypes:
+        default = _default_precision(dtypes)
+        if default is None or DOUBLE not in dtypes:
             return [Cell(state=UNDEFINED)] * (2 * len(metrics))
-        chosen = (plain[0], "float64")
+        chosen = (default, DOUBLE)
+    printed = pair.printed or pair.number
     cells = []
     for metric in metrics:
         both = [
-            _cell(results, _defined(results, group, model, task, dtype), metric, pair.number, side, **changes)
+            _cell(results, _defined(results, group, model, task, dtype), metric, printed, side, **changes)
             for dtype, side, changes in zip(chosen, ("left", "right"), (pair.left, pair.right), strict=True)
         ]
         one_sided = any(cell.state == UNDEFINED for cell in both)
         cells += [Cell(state=UNDEFINED)] * 2 if one_sided else mark(both, digits=1, second=False)
     return cells
+
+
+def _same(cells: Sequence[Cell]) -> bool:
+    """Whether every pair of neighbours is the same number."""
+    return all(
+        left.value is not None and left.value == right.value
+        for left, right in zip(cells[::2], cells[1::2], strict=True)
+    )
+
+
+def _labels(results: Results, pair: Pair, model: str, task: str) -> tuple[str, ...]:
+    return (model, _default_precision(results.dtypes[model, task]) or "–") if pair.precisions else (model,)
+
+
+def _default_precision(dtypes: Sequence[str]) -> str | None:
+    """The model's own: the first that is not double."""
+    return next((dtype for dtype in dtypes if dtype != DOUBLE), None)
 
 
 def _cell(results: Results, place: Place, metric: str, table: str, side: str, **changes: str) -> Cell:

@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.results import Place, Results, Score, Variant, close_look
+from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
-from jobs.config import RunConfig
+from jobs.config import ModelConfig, RunConfig
 from jobs.evaluate import scores_name
+from jobs.models import architecture
 from jobs.plan import Plan, PlannedCell, state
 from jobs.store import Cell, Store
 
@@ -40,6 +41,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         states=_unplanned(config, plan) | states,
         scores={key: score for place in states if states[place] == DONE for key, score in _scores(store, cells[place])},
         published=_published(config),
+        sizes={model.name: _size(model.resolved.config) for model in plan.models},
     )
     done = [place for place in states if states[place] == DONE]
     groups: dict[tuple[str, str, str], list[Place]] = {}
@@ -121,6 +123,15 @@ def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
         if (model, task) in lost and (model, method) not in undefined
     ]
     return dict.fromkeys(places, MISSING)
+
+
+def _size(model: ModelConfig) -> Size:
+    """Of the model without its weights: parameters that are tied count once."""
+    from lrp_core import random_model
+
+    config = architecture(model)
+    parameters = sum(parameter.numel() for parameter in random_model(config, device="meta").model.parameters())
+    return Size(parameters, config.num_hidden_layers, config.num_attention_heads, config.hidden_size)
 
 
 def _published(config: RunConfig) -> dict[tuple[str, str], str]:

@@ -23,14 +23,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """Curves that are committed together, and the tokens of their forwards."""
+
+    path: str
+    curves: tuple[Curve, ...]
+    tokens: int
+
+
+@dataclass(frozen=True)
 class PruningUnit:
-    """Curves that are drawn and committed together; travels to the workers as JSON."""
+    """Shards whose curves are drawn together; travels to the workers as JSON."""
 
     title: str
-    path: str  # of its shard
-    curves: tuple[Curve, ...]
+    shards: tuple[Shard, ...]
     step: int
     token_budget: int
+
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        return tuple(curve for shard in self.shards for curve in shard.curves)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -38,8 +50,12 @@ class PruningUnit:
     @classmethod
     def from_json(cls, text: str) -> PruningUnit:
         raw = json.loads(text)
-        curves = tuple(Curve(**{**curve, "heads": tuple(curve["heads"])}) for curve in raw["curves"])
-        return cls(**{**raw, "curves": curves})
+        return cls(**{**raw, "shards": tuple(_shard(shard) for shard in raw["shards"])})
+
+
+def _shard(raw: dict[str, Any]) -> Shard:
+    curves = tuple(Curve(**{**curve, "heads": tuple(curve["heads"])}) for curve in raw["curves"])
+    return Shard(**{**raw, "curves": curves})
 
 
 class Pruner:
@@ -59,7 +75,7 @@ class Pruner:
         report |= {"error": "", "fatal": False}
         try:
             report["splits"] = self._run(unit, rows)
-            report["tokens"] = len(unit.curves) * sum(len(sample["input_ids"]) for sample in rows)
+            report["tokens"] = sum(shard.tokens for shard in unit.shards)
         except (ModelUnavailable, OSError) as error:
             report |= {"error": _one_line(error), "fatal": True}
         except Exception as error:
@@ -81,7 +97,12 @@ class Pruner:
             self._view = open_view(self._model, self._dtype, device, self._seed)
         sweep = Sweep(self._view, unit.curves, unit.step)
         accuracy, splits = accuracy_that_fits(sweep, rows, unit.token_budget)
-        self._store.write_shard(unit.path, curve_table(sweep, accuracy, len(rows)), PRUNING)
+        table = curve_table(sweep, accuracy, len(rows))
+        start = 0
+        for shard in unit.shards:
+            points = len(shard.curves) * len(sweep.removed)
+            self._store.write_shard(shard.path, table.slice(start, points), PRUNING)
+            start += points
         attempts.clear()
         return splits
 

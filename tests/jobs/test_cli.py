@@ -121,13 +121,17 @@ def test_status_counts_cells_and_says_by_its_exit_code_whether_all_are_done(clos
     assert "2 model_error" in out
     store.write_manifest(cells[1].name, {"state": "complete", "cell": vars(cells[1])})
     store.write_manifest(cells[2].name, {"state": "complete", "cell": vars(cells[2])})
-    assert closelook("status", "--config", path)[0] == 0
+    code, out, _ = closelook("status", "--config", path)
+    assert (code, "3 scores: 0 done, 0 partial, 3 missing" in out) == (1, True)
+    assert "3 cells: 3 done" in out
 
 
 def test_what_is_not_prepared_counts_as_missing(closelook, tmp_path):
     code, out, _ = closelook("status", "--config", "demo", "--root", str(tmp_path / "root"))
     assert code == 1
-    assert "89 cells: 0 done, 0 partial, 89 missing" in out
+    assert "171 cells: 0 done, 0 partial, 171 missing" in out, "15 x 8 of relevance, 3 x (5 + 6 + 6) of heads"
+    assert "120 scores: 0 done, 0 partial, 120 missing" in out
+    assert "60 sets of curves: 0 done, 0 partial, 60 missing" in out
     assert not (tmp_path / "root").exists()
 
 
@@ -141,7 +145,7 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     files = set(store.files("", "", recursive=True))
     reseeded = ["--config", path, "--set", "seed=1"]
     _, out, _ = closelook("status", *reseeded)
-    assert "1 stale cells, which `closelook gc` removes" in out
+    assert "1 stale records, which `closelook gc` removes" in out
     _, out, _ = closelook("gc", "--dry-run", *reseeded)
     assert "2 files would be removed" in out
     assert set(store.files("", "", recursive=True)) == files

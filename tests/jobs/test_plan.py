@@ -118,6 +118,14 @@ def test_heads_are_planned_for_the_subset_and_the_methods_that_have_them(base, m
     assert heads == {"attnlrp": 4, "gradient_x_input": 4}
 
 
+def test_heads_are_planned_in_the_first_precision_of_a_task(base, model, tmp_path):
+    _, store = base
+    models = [{"name": "gpt2", "id": str(model), "dtypes": {"sva": ["float64", "float32"]}}]
+    found = make_plan(config_of(tmp_path, model, models=models, heads={"sva": 4}), store)
+    dtypes = {(planned.cell.product, planned.cell.dtype) for planned in found.cells()}
+    assert dtypes == {("relevance", "float64"), ("relevance", "float32"), ("heads", "float64")}
+
+
 def test_the_manifest_decides_what_is_done(base):
     config, store = base
     planned = next(make_plan(config, store).cells())

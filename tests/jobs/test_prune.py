@@ -13,9 +13,10 @@ from evaluation.scoring.pruning import Sweep
 from jobs.inputs import read_unit
 from jobs.models import resolve
 from jobs.plan import make_plan
+from jobs.pools import Slots
 from jobs.prune import prune
 from jobs.store import Cell
-from jobs.workers.pruner import Pruner, PruningUnit, accuracy_that_fits
+from jobs.workers.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
 from lrp_core import POOLINGS, load_model
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -74,12 +75,15 @@ def finished(tmp_path_factory, model, local_ray):
 def inline(monkeypatch):
     """The stage with a worker in this process instead of a pool."""
 
-    def reports(config, store, first, blocks):
-        pruner = Pruner(store, first.model.resolved, first.heads.dtype, config.seed, config.max_attempts)
-        for block in blocks:
+    def reports(config, store, work, share, workers):
+        pruner = Pruner(store, work.first.model.resolved, "float32", config.seed, config.max_attempts)
+        for block in work.blocks:
             yield from pruner(read_unit(block, store)).to_pylist()
 
     monkeypatch.setattr(stage, "_reports", reports)
+    monkeypatch.setattr(stage, "connect", lambda config: None)
+    monkeypatch.setattr(stage, "uses_gpu", lambda config: False)
+    monkeypatch.setattr(stage, "cluster_slots", lambda config, on_gpu: Slots([({}, 2)]))
 
 
 @pytest.mark.ray
@@ -192,7 +196,8 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
 
 def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
     config, store = run_of(tmp_path, model)
-    unit = PruningUnit("pruning.a.000", "pruning/a.parquet", tuple(sweep.curves), 1, 64)
+    shard = Shard("pruning/a.parquet", tuple(sweep.curves), 64)
+    unit = PruningUnit("pruning.a.000", (shard,), 1, 64)
     columns = ["sample_id", "input_ids", "position", "target_id", "foil_id"]
     block = pa.table({"task": [unit.to_json()], **{name: [[row[name] for row in ROWS[:2]]] for name in columns}})
     pruner = Pruner(store, resolve(config.models[0]), "float32", seed=0, max_attempts=2)
@@ -204,4 +209,4 @@ def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
     kill.undo()
     (report,) = pruner(block).to_pylist()
     assert report["error"].startswith("pruning.a.000: RuntimeError: it ended 2 workers; lower the model's token_budget")
-    assert not store.exists(unit.path)
+    assert not store.exists(shard.path)

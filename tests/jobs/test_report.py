@@ -1,6 +1,7 @@
 """The report shows what the store holds and says what it does not."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -9,11 +10,15 @@ from evaluation.schema import PRUNING, RUNTIME, SCORES
 from jobs import evaluate, report
 from jobs.bench.harness import Bench
 from jobs.bench.storage import write as write_bench
-from jobs.config import RunConfig
+from jobs.config import PruneConfig, RunConfig
 from jobs.pages import explorer, results
-from jobs.plan import Plan
-from jobs.store import StoreError
+from jobs.plan import Plan, PlannedCell
+from jobs.prune import is_drawn, wanted_curves
+from jobs.store import Cell, StoreError
+from lrp_core.types import Request
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
+
+DEFAULT = ("contrastive", "full")
 
 
 class Words:
@@ -135,15 +140,21 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
         path = f"{store.pruning('gpt2', 'sva', 'float32')}/attnlrp-{key}-000.parquet"
         store.write_shard(path, pa.Table.from_pylist(points, PRUNING), PRUNING)
         points = [row | {"accuracy": 0.0} for row in points]
-    store.write_manifest("pruning.gpt2.sva.float32.attnlrp", {"key": "aaaaaaaaaaaa" + "0" * 52})
+    heads = PlannedCell(Cell("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (Request("attnlrp", *DEFAULT),), 8)
+    plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
+    ranked, drawn_at_random = wanted_curves(QUICK, PruneConfig(), plan.models[0])
+    store.write_manifest(ranked.name, {"key": ranked.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]})
+    assert not is_drawn(store, drawn_at_random)
     timing = {"batch_id": "b", "method": "gradients", "stage": "method", "length": 9, "batch": 2, "wall_s": 0.1,
               "peak_bytes": None, "planned_bytes": None, "chunk": None, "device": "cpu"}  # fmt: skip
     path = f"{store.runtime('gpt2', 'sva', 'float32')}/0.parquet"
     store.write_shard(path, pa.Table.from_pylist([timing], RUNTIME), RUNTIME)
     report.write_report(QUICK, plan, store)
     assert "Not run." not in text(store, "curves.html")
+    assert "1 of 2 sets of curves are not drawn" in text(store, "curves.html")
     assert "| gpt2 | AttnLRP | 87.5 |" in text(store, "tables/pruning_area.md")
-    assert "| gpt2 | gradients | method | cpu | ≤ 16 | 50.00 |" in text(store, "tables/runtime.md")
+    assert "| gpt2 | Random | missing |" in text(store, "tables/pruning_area.md")
+    assert "| gpt2 | float32 | gradients | cpu | ≤ 16 | – | – | – | 50.0 |" in text(store, "tables/runtime.md")
     assert store.exists("report/figures/pruning_sva_least_first_main.svg")
 
 

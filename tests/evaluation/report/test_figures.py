@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from evaluation.report.cost_tables import areas, cost_table, explicit_against_modified
+from evaluation.report.cost_tables import areas, cost_table
 from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
 from evaluation.scoring.runtime import costs
 
@@ -40,7 +40,9 @@ def test_figures_2_to_5_by_task_and_pooling():
     rows += [*random_points(), *points(order="most_first")]
     figures = pruning_figures(curves_of(rows))
     titles = [figure.title.split(".")[0] for figure in figures]
-    assert titles == ["Figure 2", "Figure 3", "Figure 4", "Ours", "Figure 5"]
+    assert titles == ["Figure 2", "Figure 3", "Figure 4", "Figure 5", "Ours"]
+    assert "Random is the mean over 2 orders" in figures[2].caption
+    assert "on 10 samples" in figures[2].caption
     figure4 = figures[2].svg
     for text in ("gpt2 · ReLU dim", "gpt2 · ReLU per token", "gpt2 · no ReLU", "AttnLRP", "Random"):
         assert text in figure4, "text stays text"
@@ -50,20 +52,39 @@ def test_pictures_are_well_formed_and_the_same_each_time():
     first, again = (pruning_figures(curves_of([*points(), *random_points()])) for _ in range(2))
     assert [figure.svg for figure in first] == [figure.svg for figure in again]
     ElementTree.fromstring(first[0].svg)
-    assert first[0].uri.startswith("data:image/svg+xml;base64,")
+    ElementTree.fromstring(first[0].narrow)
 
 
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
     place = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
     rows = [place | {"stage": "method", "wall_s": n / 9, "length": n, "batch": 2, "peak_bytes": None} for n in (8, 30)]
     assert runtime_figures([]) == []
-    [figure] = runtime_figures(rows)
-    assert "peak bytes" not in figure.svg
+    forward = [row | {"stage": "forward"} for row in rows]
+    [figure] = runtime_figures([*rows, *forward])
+    assert "ms per sample" in figure.svg
+    assert "gpt2 · float32" in figure.svg
     known = [row | {"peak_bytes": 1 << 20, "device": "H200"} for row in rows]
-    second, _ = runtime_figures([*rows, *known])
-    assert "peak bytes" in second.svg
-    assert (second.name, second.title) == ("runtime_0", "Time and memory against length, H200")
-    assert cost_table(costs(rows)).rows[0].labels == ("gpt2", "gradients", "method", "cpu", "≤ 8")
+    time, memory, _ = runtime_figures([*rows, *known])
+    assert (time.name, time.title) == ("runtime_0", "Time against length, H200")
+    assert (memory.name, memory.title) == ("memory_0", "Memory against length, H200")
+    assert "peak MiB" in memory.svg
+
+
+def test_stages_of_a_pass_stand_side_by_side():
+    place = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "length": 8, "batch": 2}
+    times = {"forward": (0.2, 0.4), "method": (1.0, 1.0)}
+    rows = [
+        place | {"method": "gradients", "stage": stage, "wall_s": wall_s, "peak_bytes": 1 << 20}
+        for stage, seconds in times.items()
+        for wall_s in seconds
+    ]
+    rows.append(place | {"method": "attnlrp", "stage": "backward", "wall_s": 0.6, "peak_bytes": None})
+    attnlrp, gradients = cost_table(costs(rows)).rows
+    assert gradients.labels == ("gpt2", "float32", "gradients", "cpu", "≤ 8")
+    assert [cell.value for cell in gradients.cells] == [pytest.approx(150), None, None, 500, 16, 1, 2]
+    assert (gradients.cells[0].low, gradients.cells[0].high) == (pytest.approx(125), pytest.approx(175))
+    assert attnlrp.labels[2] == "AttnLRP"
+    assert [cell.value for cell in attnlrp.cells[:4]] == [None, 300, None, None]
 
 
 def test_area_is_the_mean_accuracy_over_the_share_of_heads():
@@ -72,12 +93,11 @@ def test_area_is_the_mean_accuracy_over_the_share_of_heads():
     assert table.rows[0].cells[0].value == pytest.approx((100 + 80) / 4 + (80 + 50) / 4)
 
 
-def test_table_8_holds_the_papers_rows_and_ours_when_measured():
-    assert {row.section for row in explicit_against_modified([]).rows} == {"Close Look"}
-    assert "not run" in explicit_against_modified([]).caption
-    rows = [{"part": "table_8", "geometry": "gpt2", "method": method, "median": at, "unit": "ms"}
-            for at, method in enumerate(("gradient_x_input", "attnlrp", "attnlrp_explicit"), start=1)]  # fmt: skip
-    ratios = {"gpt2: explicit / attnlrp backward": {"value": 1.5, "target": 1.15, "better": "higher"}}
-    ours = explicit_against_modified([{"device": "CPU", "rows": rows, "ratios": ratios}]).rows[0]
-    assert (ours.section, ours.labels) == ("ours", ("gpt2", "CPU"))
-    assert [cell.value for cell in ours.cells] == [1, 3, 2, 1.5]
+def test_the_best_area_is_marked_and_what_is_not_drawn_is_missing():
+    worse = points("lrp", shares=(1.0, 0.5, 0.5))
+    rows = [*points(), *worse, *points(order="most_first"), *points("lrp", order="most_first", shares=(1.0, 0.5, 0.5))]
+    table = areas(curves_of(rows), lacking={("sva", "gpt2", "gradient_l1")})
+    marks = {row.labels[1]: [(cell.mark, cell.state) for cell in row.cells] for row in table.rows}
+    assert marks["AttnLRP"] == [("best", "done"), ("", "done")]
+    assert marks["LRP"] == [("", "done"), ("best", "done")], "most relevant first: lower is better"
+    assert marks["Gradient l1"] == [("", "missing")] * 2

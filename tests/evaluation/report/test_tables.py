@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evaluation.report.render import cell_text, comma_separated, latex, markdown, number, tex
-from evaluation.report.results import Place, Results, Score, Variant, close_look
+from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
 from evaluation.report.table import Cell, Column, Row, Table, mark
 from evaluation.report.tables import score_tables
 from evaluation.scoring.metrics import METRICS
@@ -120,6 +120,7 @@ def test_methods_are_compared_with_each_other():
         ("table3", ("without", "with special"), (60.0, 59.7)),
         ("table4", ("context", "full"), (60.0, 59.6)),
         ("table6", ("full", "partial"), (60.0, 59.8)),
+        ("table7", ("full", "partial"), (60.0, 59.8)),
     ],
 )
 def test_pairs_hold_two_settings_side_by_side(name, sides, pair):
@@ -141,11 +142,33 @@ def test_precision_needs_both():
     assert "Nothing to show" in markdown(table(some_results(), "table5"))
     found = table(some_results(dtypes=("float64", "bfloat16")), "table5")
     assert values(found)[:2] == [60.0, 59.5]
+    assert found.rows[0].labels == ("gpt2", "bfloat16")
 
 
-def test_accuracies_by_task():
-    found = table(some_results(), "table9")
-    assert values(found) == [97.0, 97.0]
+def test_tables_6_and_7_have_the_papers_numbers_and_7_every_method():
+    ours = some_results(published={("gpt2", "sva"): "gpt2"}, methods=("attnlrp", "lrp", "gradient_l2", "random"))
+    six, seven = (table(ours, name) for name in ("table6", "table7"))
+    assert [cell.reference for cell in six.rows[0].cells[:2]] == [39, 41]
+    assert six.columns == seven.columns, "no other method has a choice of embeddings here"
+    assert seven.rows == six.rows
+
+
+def test_models_without_a_choice_of_embeddings_are_left_out_of_table_6():
+    found = some_results(models=("gpt2", "llama"))
+    full = {(place, variant, metric): score for (place, variant, metric), score in found.scores.items()}
+    for place, variant, metric in full:
+        if place.model == "llama" and variant.embedding == "partial":
+            full[place, variant, metric] = full[place, variant._replace(embedding="full"), metric]
+    same = Results(**(vars(found) | {"scores": full}))
+    assert {row.labels for row in table(same, "table6").rows} == {("gpt2",)}
+    assert {row.labels for row in table(same, "table2").rows} == {("gpt2",), ("llama",)}
+
+
+def test_table_9_holds_shapes_and_accuracies_by_task():
+    sizes = {"gpt2": Size(124_439_808, 12, 12, 768)}
+    found = table(some_results(models=("gpt2", "llama"), sizes=sizes), "table9")
+    assert values(found) == [pytest.approx(124.439808), 12, 12, 768, 97.0, 97.0]
+    assert values(found, row=1) == [None, None, None, None, 97.0, 97.0]
 
 
 def test_close_look_stands_beside_a_published_model_only():
