@@ -1,0 +1,42 @@
+"""What a person sees of a long stage: rows, speed and time left of every model, as bars or as lines."""
+
+import io
+import re
+
+from rich.console import Console
+
+from jobs.workers import progress as module
+from jobs.workers.progress import Progress
+
+
+def shown(terminal: bool, monkeypatch) -> str:
+    """The screen after half of one model's rows and all of the other's."""
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
+    screen = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    with Progress({"gpt2": 16, "bert": 4}, screen) as progress:
+        for model, rows in (("gpt2", 8), ("bert", 4)):
+            progress.begin(model)
+            progress.advance(model, rows, tokens=10 * rows)
+        progress._bars.refresh()
+    return screen.file.getvalue()
+
+
+def test_lines_tell_rows_speed_and_time_left_of_every_model(monkeypatch):
+    last = shown(False, monkeypatch).splitlines()[-1]
+    half, done = last.removeprefix("attribute: ").split("; ")
+    assert re.fullmatch(r"gpt2 8/16 rows, [\d,]+ tokens/s, \d+ s left", half)
+    assert re.fullmatch(r"bert 4/4 rows, [\d,]+ tokens/s", done)
+
+
+def test_a_terminal_gets_a_bar_a_model(monkeypatch):
+    screen = shown(True, monkeypatch)
+    assert re.search(r"gpt2 \S+ +8/16 +[\d,]+ tokens/s +[-\d]+:[-\d]+:[-\d]+", screen)
+    assert re.search(r"bert \S+ +4/4 +[\d,]+ tokens/s", screen)
+
+
+def test_lines_come_at_most_every_ten_seconds():
+    screen = Console(file=io.StringIO(), force_terminal=False)
+    with Progress({"gpt2": 16}, screen) as progress:
+        progress.begin("gpt2")
+        progress.advance("gpt2", 8, tokens=80)
+    assert screen.file.getvalue() == ""
