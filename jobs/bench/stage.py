@@ -72,9 +72,10 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
     return StageSummary("bench", measured, len(wanted) - len(todo), tuple(failures), tuple(lines))
 
 
-def wanted_measurements(settings: BenchConfig, plan: Plan) -> Iterator[Measurement]:
+def wanted_measurements(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
+    """One of each model that has the task; none without settings."""
     for model in plan.models:
-        if settings.task in model.inputs:
+        if settings is not None and settings.task in model.inputs:
             yield Measurement(model, settings.task, settings.samples)
 
 

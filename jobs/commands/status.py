@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from jobs.bench.stage import DTYPE, is_measured, wanted_measurements
 from jobs.commands.cost import by_reason, count_heads, defined
 from jobs.commands.gc import stale_results
 from jobs.config import ModelConfig, RunConfig
@@ -18,7 +19,7 @@ from jobs.plan import Plan, State, make_plan, stale, state
 from jobs.prune import state_of, wanted_curves
 from jobs.store import Store
 
-RESULTS = {"scores": "scores", "curves": "sets of curves"}  # products that are made of cells
+RESULTS = {"scores": "scores", "curves": "sets of curves", "bench": "benchmarks"}  # products that are no cells
 
 
 @dataclass
@@ -66,6 +67,8 @@ def collect(config: RunConfig, plan: Plan, store: Store) -> dict[tuple[str, str,
             for product, count in counts.items():
                 if count:
                     lines[model.name, task, dtype, product] = Line(Counter(missing=count))
+        if config.bench is not None and task == config.bench.task:
+            lines[model.name, task, DTYPE, "bench"] = Line(Counter(missing=1))
     for planned in plan.cells():
         cell = planned.cell
         line = lines.setdefault((cell.model, cell.task, cell.dtype, cell.product), Line())
@@ -77,6 +80,9 @@ def collect(config: RunConfig, plan: Plan, store: Store) -> dict[tuple[str, str,
         line = lines.setdefault((*place, name), Line())
         line.states[result] += 1
         line.samples = lines[*place, "relevance" if name == "scores" else "heads"].samples
+    for one in wanted_measurements(config.bench, plan):
+        measured: State = "done" if is_measured(store, one) else "missing"
+        lines[one.model, one.task, DTYPE, "bench"] = Line(Counter({measured: 1}), len(one.rows))
     places = list(dict.fromkeys(line[:3] for line in lines))
     return dict(sorted(lines.items(), key=lambda line: places.index(line[0][:3])))
 

@@ -6,6 +6,7 @@ from evaluation.schema import BENCH
 from jobs.bench import stage
 from jobs.bench.stage import bench
 from jobs.bench.table_8 import METHODS
+from jobs.commands.status import collect
 from jobs.models import resolve
 from jobs.run import run
 from tests.jobs.small import config_of, prepared, rows_of, save_model
@@ -104,6 +105,18 @@ def test_other_weights_are_measured_again(tmp_path, models):
     changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
     moved = stage.Measurement(stage.ModelPlan(changed, one.plan.inputs, ()), one.task, one.samples)
     assert moved.key != one.key
+
+
+def test_status_counts_benchmarks(tmp_path, models, inline):
+    config, store = run_of(tmp_path, models[0])
+
+    def state():
+        lines = collect(config, stage.make_plan(config, store), store)
+        return lines["gpt2", "sva", "float32", "bench"].states
+
+    assert state() == {"missing": 1}
+    bench(config, store)
+    assert state() == {"done": 1}
 
 
 def test_a_run_benchmarks_only_where_the_config_says_so(tmp_path, models, monkeypatch):
