@@ -32,7 +32,9 @@ def areas(curves: Sequence[Curve], lacking: Collection[tuple[str, str, str]] = (
     ]
     found = {(c.task, c.model, c.method, c.order, c.pooling): _area(c) for c in curves}
     rows = []
-    for task, model in dict.fromkeys(place[:2] for place in [*((c.task, c.model) for c in curves), *lacking]):
+    places = list(dict.fromkeys([*((c.task, c.model) for c in curves), *(place[:2] for place in sorted(lacking))]))
+    tasks = list(dict.fromkeys(task for task, _ in places))
+    for task, model in sorted(places, key=lambda place: tasks.index(place[0])):
         own = [m for m in methods if (task, model, m) in known or (task, model, m) in lacking]
         by_column = []
         for order, pooling in columns:

@@ -43,6 +43,7 @@ _STYLE: Any = {
     "legend.frameon": False,
 }
 ACROSS = 3  # panels of a figure
+NARROW = 3.3  # inches of a figure that has one panel in a row
 POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
 ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}
 NUMBERS = {"ra": "Figure 3", "sva": "Figure 4", "qa": "Figure 5"}
@@ -219,7 +220,7 @@ def _svg(panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str
     """(picture, width in pixels) of panels that share the scale of y; `names` are those of the axes x and y."""
     down = -(-len(panels) // across)
     with matplotlib.rc_context(_STYLE):
-        plot = Plot(figsize=(3.6 * across if across > 1 else 3.5, 2.35 * down + 0.7), layout="constrained")
+        plot = Plot(figsize=(3.6 * across if across > 1 else NARROW, 2.35 * down + 0.7), layout="constrained")
         axes = list(plot.subplots(down, across, squeeze=False, sharey=True).flat)
         for at, (axis, draw) in enumerate(zip(axes, panels, strict=False)):
             draw(axis)
@@ -231,7 +232,7 @@ def _svg(panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str
         order = list(LABELS.values())
         ordered = sorted(handles, key=lambda name: order.index(name) if name in order else -1)
         plot.legend(
-            [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=7 if across > 2 else 3
+            [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=(2, 4, 7)[min(across, 3) - 1]
         )
         sink = io.StringIO()
         plot.savefig(sink, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)

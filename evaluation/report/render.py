@@ -13,6 +13,7 @@ from evaluation.report.table import DONE, UNDEFINED, Cell, Column, Table
 from evaluation.scoring.statistics import stars
 
 NOTHING = "–"
+MOST_DECIMALS = 3
 
 
 def number(value: float, digits: int, signed: bool = False) -> str:
@@ -27,7 +28,7 @@ def decimals(value: float, column: Column) -> int:
     """How many digits follow the point: the column's, or as many as its significant digits ask for."""
     if column.significant is None or not value:
         return column.digits
-    return max(0, column.significant - 1 - math.floor(math.log10(abs(value))))
+    return min(MOST_DECIMALS, max(0, column.significant - 1 - math.floor(math.log10(abs(value)))))
 
 
 def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:

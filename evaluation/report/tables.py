@@ -41,7 +41,7 @@ PAIRS = (
         {"explanation": "contrastive"},
         {"explanation": "target"},
     ),
-    Pair("3", "Special tokens", ("without", "with special"), {"tokens": "non_special"}, {"tokens": "all"}),
+    Pair("3", "Special tokens", ("without", "with"), {"tokens": "non_special"}, {"tokens": "all"}),
     Pair("4", "Context only against full question", ("context", "full"), {"scope": "context"}, {"scope": "full"}),
     Pair("5", "Precision", ("default", "float64"), precisions=True, note=" The default precision stands in the row."),
     Pair(

@@ -104,9 +104,11 @@ def pg(block: Block) -> np.ndarray:
 @metric("PG2")
 def pg2(block: Block) -> np.ndarray:
     """Pointing game, top 2 (Close Look v1): one of the two tokens with the largest relevance is evidence."""
-    others = block.relevance.copy()
-    others[block.rows, block.top] = -np.inf
-    return pg(block) | block.evidence[block.rows, others.argmax(axis=1)]
+    largest = block.relevance[block.rows, block.top]
+    block.relevance[block.rows, block.top] = -np.inf
+    second = block.relevance.argmax(axis=1)
+    block.relevance[block.rows, block.top] = largest  # without a copy of the block
+    return pg(block) | block.evidence[block.rows, second]
 
 
 @metric("MRR")
@@ -156,10 +158,14 @@ def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offse
             f"{len(relevance)} relevances, {len(evidence)} evidence, {len(chosen)} chosen marks, {offsets[-1]} tokens"
         )
     defect = np.full(len(offsets) - 1, NO_EVIDENCE, np.int8)
-    defect[_samples_of(chosen & evidence, offsets)] = FINE
-    defect[_samples_of(chosen & ~np.isfinite(relevance), offsets)] = NOT_FINITE
+    evidence = evidence & chosen
+    defect[_samples_of(evidence, offsets)] = FINE
+    finite = np.isfinite(relevance)
+    if not finite.all():
+        defect[_samples_of(chosen & ~finite, offsets)] = NOT_FINITE
     values = {name: np.zeros(len(defect), np.float32) for name in METRICS}
-    relevance, evidence = np.where(chosen, relevance, relevance.dtype.type(-np.inf)), evidence & chosen
+    relevance = relevance.copy()
+    relevance[~chosen] = -np.inf  # few tokens are not chosen
     for samples, block in _blocks(relevance, evidence, offsets, np.flatnonzero(defect == FINE)):
         for name, declared in METRICS.items():
             values[name][samples] = declared.function(block)

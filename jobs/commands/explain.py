@@ -27,7 +27,7 @@ def explain(
 
     `names` are methods separated by commas. `___` marks the place of the target; without it, the target follows the
     sentence. Where there are no colours, the numbers are printed. Raises UserError for unknown models and methods, and
-    for words that are not one token of the model's.
+    for words that are not one token of the model's, and for a page that cannot be written.
     """
     methods = [method(name.strip()) for name in names.split(",")]
     resolved = resolve(ModelConfig(name="model", id=model_id))
@@ -58,7 +58,10 @@ def explain(
         facts = {"text": row["text"], "slot": row["slot"], "target": target, "foil": foil, "model": model_id}
         entry = data(tokens, lines, special=special, **facts)
         provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
-        html.write_text(explain_page(entry, f"{model_id}: {what}", provenance), encoding="utf-8")
+        try:
+            html.write_text(explain_page(entry, f"{model_id}: {what}", provenance), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write {html}: {error.strerror}") from None
         console.print(f"written to {html}", markup=False)
 
 

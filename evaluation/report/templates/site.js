@@ -11,7 +11,7 @@
     table.querySelectorAll("th[aria-sort]").forEach((head) => head.removeAttribute("aria-sort"));
     button.closest("th").setAttribute("aria-sort", up ? "ascending" : "descending");
     const rows = [...table.tBodies[0].rows];
-    const order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
+    const order = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
     rows.sort((x, y) => {
       const a = value(x, at), b = value(y, at);
       if (a === null || b === null) return (a === null) - (b === null); // what has no number stays below
@@ -19,7 +19,26 @@
     });
     table.tBodies[0].append(...rows);
   }
-  document.querySelectorAll("table.sortable").forEach((table) => {
+  /* What names a row stays in sight while its numbers scroll, where there is room for both. */
+  function stick(table) {
+    const labels = [...table.querySelectorAll("tr.labels th.text")];
+    table.querySelectorAll(".stuck").forEach((cell) => { cell.classList.remove("stuck", "last"); cell.style.left = ""; });
+    const room = table.parentElement.clientWidth, widths = labels.map((head) => head.offsetWidth);
+    if (table.querySelector(".empty") || table.offsetWidth <= room || widths.reduce((sum, width) => sum + width, 0) > 0.45 * room) return;
+    let left = 0;
+    widths.forEach((width, at) => {
+      for (const { cells } of table.rows) {
+        cells[at].classList.add("stuck");
+        cells[at].classList.toggle("last", at === widths.length - 1);
+        cells[at].style.left = `${left}px`;
+      }
+      left += width;
+    });
+  }
+  const tables = [...document.querySelectorAll("table.sortable")];
+  tables.forEach(stick);
+  addEventListener("resize", () => tables.forEach(stick));
+  tables.forEach((table) => {
     table.querySelectorAll("tr.labels button").forEach((button, at) => button.addEventListener("click", () => sort(table, at, button)));
   });
   document.querySelectorAll(".filtered").forEach((section) => {

@@ -1,0 +1,78 @@
+"""What is made of cells follows them: its state is told, and what another key has replaced is removed."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from jobs import evaluate
+from jobs.commands import gc
+from jobs.commands.status import collect
+from jobs.config import PruneConfig
+from jobs.plan import Plan, PlannedCell
+from jobs.prune import wanted_curves
+from jobs.store import Cell
+from lrp_core.types import Request
+from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
+
+PRUNING = CONFIG.model_copy(update={"prune": PruneConfig(random_runs=2)})
+
+
+@pytest.fixture
+def scored(tmp_path, monkeypatch):
+    """A scored store whose plan also wants curves of AttnLRP; (store, plan)."""
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    heads = PlannedCell(Cell("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (attnlrp(),), 8)
+    plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
+    evaluate.score_plan(PRUNING, plan, store)
+    monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
+    return store, plan
+
+
+def attnlrp():
+    return Request("attnlrp", "contrastive", "full")
+
+
+def draw(store, curves, key=None):
+    """What a complete set of curves leaves in the store, under its own key or another."""
+    curves = replace(curves, key=key or curves.key)
+    store.write_bytes(f"{curves.folder(store)}/{curves.shard(0)}", b"")
+    store.write_manifest(curves.name, {"key": curves.key, "shards": [curves.shard(0)]})
+    return f"{curves.folder(store)}/{curves.shard(0)}"
+
+
+def states(plan, store, product):
+    return collect(PRUNING, plan, store)["gpt2", "sva", "float32", product].states
+
+
+def test_scores_and_curves_are_counted_by_state(scored):
+    store, plan = scored
+    assert states(plan, store, "scores") == Counter(done=4)
+    ranked, drawn_at_random = wanted_curves(PRUNING, PRUNING.prune, plan.models[0])
+    assert states(plan, store, "curves") == Counter(missing=2)
+    draw(store, ranked)
+    store.write_bytes(f"{drawn_at_random.folder(store)}/{drawn_at_random.shard(0)}", b"")
+    assert states(plan, store, "curves") == Counter(done=1, partial=1)
+
+
+def test_scores_of_a_cell_that_changed_are_missing_and_removed(scored):
+    store, plan = scored
+    assert gc.garbage(PRUNING, store) == []
+    changed = a_cell(method="random")
+    rows = relevance_rows(write_benchmark(store, "sva", 8), "random", seed=3)
+    write_cell(store, changed, rows, state="partial")
+    assert states(plan, store, "scores") == Counter(done=3, missing=1)
+    name = "gpt2.sva.float32.random"
+    assert gc.garbage(PRUNING, store) == [
+        f"scores/{name}.parquet", f"scores_samples/{name}.parquet", f"manifest/scores.{name}.json"
+    ]  # fmt: skip
+
+
+def test_curves_of_other_heads_are_removed_and_begun_ones_kept(scored):
+    store, plan = scored
+    ranked, drawn_at_random = wanted_curves(PRUNING, PRUNING.prune, plan.models[0])
+    old = draw(store, ranked, key="f" * 64)
+    store.write_bytes(f"{ranked.folder(store)}/{ranked.shard(0)}", b"")
+    draw(store, drawn_at_random)
+    assert states(plan, store, "curves") == Counter(partial=1, done=1)
+    assert gc.garbage(PRUNING, store) == [old, f"manifest/{ranked.name}.json"]
