@@ -24,6 +24,11 @@ from evaluation.schema import check
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
+#: Where object stores look for credentials; the end of their error messages.
+_CREDENTIALS = {
+    "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
+    "gs": " (credentials are the file named by GOOGLE_APPLICATION_CREDENTIALS)",
+}
 
 
 class StoreError(UserError):
@@ -70,7 +75,7 @@ class Store:
         try:
             self._fs, base = pafs.FileSystem.from_uri(self.root)
         except (pa.ArrowInvalid, OSError) as error:
-            raise StoreError(f"cannot use the root {root}: {_one_line(error)}") from None
+            raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
         if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
@@ -131,7 +136,10 @@ class Store:
             self.write_bytes(f"{TEMPORARY}probe", b"")
             self.delete(f"{TEMPORARY}probe")
         except OSError as error:
-            raise StoreError(f"cannot write to the root {self.root}: {_one_line(error)}") from None
+            raise StoreError(f"cannot write to the root {self.root}: {_one_line(error)}{self._hint()}") from None
+
+    def _hint(self) -> str:
+        return _CREDENTIALS.get(self.root.partition("://")[0], "")
 
     def url(self, path: str = "") -> str:
         """`path` as a person would type it."""

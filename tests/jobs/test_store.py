@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -78,6 +79,15 @@ def test_a_link_does_not_lead_out_of_the_root(store, tmp_path):
 def test_an_unusable_root_is_one_line(root):
     with pytest.raises(StoreError, match=r"cannot (use|write to) the root"):
         Store(root).create()
+
+
+def test_an_object_store_that_refuses_says_where_credentials_come_from(monkeypatch):
+    def refuse(uri):
+        raise OSError("AWS Error ACCESS_DENIED")
+
+    monkeypatch.setattr("jobs.store.pafs", SimpleNamespace(FileSystem=SimpleNamespace(from_uri=refuse)))
+    with pytest.raises(StoreError, match=r"ACCESS_DENIED \(credentials are AWS_ACCESS_KEY_ID and"):
+        Store("s3://bucket/run")
 
 
 def test_missing_things_are_told_apart(store):
