@@ -2,13 +2,10 @@
 
 import re
 import socket
-import sys
 import time
 
 import pytest
-from rich.console import Console
 
-from jobs import __main__ as cli
 from jobs.lock import run_lock
 from jobs.plan import make_plan
 from jobs.store import Store
@@ -18,25 +15,6 @@ from tests.jobs.small import config_of, prepared, rows_of, save_model
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("models") / "gpt2")
-
-
-@pytest.fixture
-def closelook(monkeypatch, capsys):
-    """Run the command in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["closelook", *arguments])
-        monkeypatch.setattr(cli, "console", Console(highlight=False, soft_wrap=True, width=200))
-        monkeypatch.setattr(cli, "errors", Console(stderr=True, highlight=False, soft_wrap=True, width=200))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
@@ -182,6 +160,8 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
     [
         (["--target", "w10", "--method", "alti"], "alti is not defined for gpt2 (pre-norm): use alti_logit"),
         (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
+        (["--target", "w10", "--method", "lrp,altii"], "unknown method 'altii' (did you mean 'alti'?)"),
+        (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
         (["--target", "two words"], "cannot be explained"),
     ],
 )
@@ -189,6 +169,7 @@ def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, messa
     code, _, err = closelook("explain", "--model", str(model), "w5 w7", *arguments)
     assert code == 2
     assert message in err
+    assert len(err.splitlines()) == 1
 
 
 def test_an_unknown_benchmark_names_the_nearest(closelook):
