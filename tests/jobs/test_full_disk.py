@@ -74,7 +74,7 @@ def expected(tmp_path_factory, model, local_ray):
     return relevance_of(config, store)
 
 
-@pytest.mark.parametrize("pages", [0, 3, 12])
+@pytest.mark.parametrize("pages", [0, 12])
 def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_space(
     pages, disk, expected, tmp_path, model
 ):
