@@ -16,7 +16,9 @@ import torch
 
 from jobs.bench.harness import Bench, Options, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.samples import alone, random_row, rows_like_sva, sva_like
+from jobs.bench.table_8 import METHODS as TABLE_8
 from jobs.bench.table_8 import once, table_8
+from jobs.bench.work import Counting
 from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView, Request, random_model
 from lrp_core.gradients import READINGS, explain_many
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         samples = chosen.samples or (3 if chosen.quick else 10 if large else 40)
         batches = [batch.to(chosen.device) for batch in sva_like(view, samples)]
         table_8(bench, name, view, batches)
+        work(bench, name, view, batches[0])
         memory(bench, name, view, chosen.device, length=32 if chosen.quick else 512)
         if not large:
             sharing(bench, name, view, batches[: max(2, samples // 8)], chosen.device)
@@ -93,6 +96,14 @@ def _positive(text: str) -> int:
 
 
 # what is measured
+
+
+def work(bench: Bench, name: str, view: ModelView, batch: Batch) -> None:
+    """Operations and bytes of the backward pass and aggregation of one sample: the floor under table 8's ratios."""
+    for method in TABLE_8:
+        counting = Counting()
+        once(view, batch, method, counting)
+        bench.row(part="work", geometry=name, method=method, length=batch.input_ids.shape[1], **vars(counting.work))
 
 
 def sharing(bench: Bench, name: str, view: ModelView, batches: Sequence[Batch], device: str) -> None:

@@ -20,6 +20,7 @@ from lrp_core.explicit import EPSILON, relevance_flow
 from lrp_core.gradients import READINGS, attribution, objective
 from lrp_core.scope import rules_on
 
+_NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 
 
@@ -69,35 +70,40 @@ def measure(view: ModelView, batches: Sequence[Batch]) -> tuple[dict[str, list[f
     return backward, forward
 
 
-def once(view: ModelView, batch: Batch, method: str) -> tuple[float, float]:
+def once(
+    view: ModelView, batch: Batch, method: str, around_backward: AbstractContextManager = _NOTHING
+) -> tuple[float, float]:
     """Seconds of the forward pass and of backward plus aggregation, contrastive, full embeddings.
 
     Plain gradient x input is the stock model, without any rule of ours.
     """
     if method == "attnlrp_explicit":
-        return _explicit_once(view, batch)
+        return _explicit_once(view, batch, around_backward)
     rules: AbstractContextManager = (
         nullcontext() if method == "gradient_x_input" else rules_on(view, [READINGS[method].composite])
     )
     with torch.enable_grad(), rules:
         token, full = view.embed(batch)
-        return _timed(view, batch, token.detach().requires_grad_(), full.detach())
+        return _timed(view, batch, token.detach().requires_grad_(), full.detach(), around_backward)
 
 
-def _timed(view: ModelView, batch: Batch, token: torch.Tensor, full: torch.Tensor) -> tuple[float, float]:
+def _timed(
+    view: ModelView, batch: Batch, token: torch.Tensor, full: torch.Tensor, around_backward: AbstractContextManager
+) -> tuple[float, float]:
     device = str(view.device)
     synchronise(device)
     start = time.perf_counter()
     explained = objective(view.logits(view.hidden(batch, token), batch), "contrastive")
     synchronise(device)
     middle = time.perf_counter()
-    (gradient,) = torch.autograd.grad(explained.sum(), token)
-    attribution(gradient, full, batch.attention_mask, READINGS["attnlrp"].measure)
+    with around_backward:
+        (gradient,) = torch.autograd.grad(explained.sum(), token)
+        attribution(gradient, full, batch.attention_mask, READINGS["attnlrp"].measure)
     synchronise(device)
     return middle - start, time.perf_counter() - middle
 
 
-def _explicit_once(view: ModelView, batch: Batch) -> tuple[float, float]:
+def _explicit_once(view: ModelView, batch: Batch, around_backward: AbstractContextManager) -> tuple[float, float]:
     device = str(view.device)
     with torch.enable_grad():
         token = view.embed(batch)[0].detach().requires_grad_()
@@ -108,8 +114,9 @@ def _explicit_once(view: ModelView, batch: Batch) -> tuple[float, float]:
         explained = objective(view.unembed(final := state.detach().requires_grad_(), batch), "contrastive")
         synchronise(device)
         middle = time.perf_counter()
-        (gradient,) = torch.autograd.grad(explained.sum(), final)
-        (relevance,) = torch.autograd.grad(state, token, final.detach() * gradient)
-        relevance.sum(-1).masked_fill(batch.attention_mask == 0, 0)
+        with around_backward:
+            (gradient,) = torch.autograd.grad(explained.sum(), final)
+            (relevance,) = torch.autograd.grad(state, token, final.detach() * gradient)
+            relevance.sum(-1).masked_fill(batch.attention_mask == 0, 0)
         synchronise(device)
         return middle - start, time.perf_counter() - middle

@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
 
 from evaluation.schema import BENCH
 from jobs.bench import lrp
 from jobs.bench.harness import Bench, met, paired_ratio, summary, table
+from jobs.bench.work import Counting
+from jobs.geometries import GEOMETRIES
+from lrp_core import random_model
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -18,7 +23,7 @@ def test_quick_run_reports_every_ratio(tmp_path):
     assert json.loads((tmp_path / "lrp.json").read_text()) == result
     assert result["bench"] == "lrp"
     assert {"torch", "transformers"} <= set(result["versions"])
-    assert {row["part"] for row in result["rows"]} >= {"table_8", "sharing", "batching", "memory"}
+    assert {row["part"] for row in result["rows"]} >= {"table_8", "work", "sharing", "batching", "memory"}
     assert len(result["ratios"]) == 6
     assert all(name.startswith("gpt2 shrunk: ") for name in result["ratios"]), "nobody takes them for gpt2's"
     for ratio in result["ratios"].values():
@@ -68,6 +73,31 @@ def test_bad_options_are_one_line(arguments, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+def test_work_is_what_a_pass_computes_reads_and_writes():
+    x, weight = torch.ones(3, 4), torch.ones(4, 5, requires_grad=True)
+    y = (x @ weight).sum()
+    with Counting() as counting:
+        torch.autograd.grad(y, weight)
+    assert counting.work.product_bytes == 4 * (3 * 4 + 3 * 5 + 4 * 5)
+    ones_like, product = 4 + 4, counting.work.product_bytes
+    assert counting.work.moved_bytes == ones_like + product
+    assert counting.work.operations == 2
+
+
+@pytest.mark.parametrize(("geometry", "most"), [("bert-base", 1.02), ("gpt2", 1.0), ("Llama-3.2-1B", 1.0)])
+def test_the_rules_move_hardly_more_bytes_than_the_plain_gradient(geometry, most):
+    """At the width of the geometry, where weights dominate; time on a busy machine would not be as clear."""
+    config = replace(GEOMETRIES[geometry], layers=1, vocabulary=128).config()
+    view = random_model(config)
+    bench = Bench("lrp", "cpu")
+    lrp.work(bench, geometry, view, lrp.sva_like(view, 1)[0])
+    work = {row["method"]: row for row in bench.rows}
+    plain = work["gradient_x_input"]
+    assert work["attnlrp"]["product_bytes"] == plain["product_bytes"]
+    assert work["attnlrp"]["moved_bytes"] <= most * plain["moved_bytes"]
+    assert work["lrp"]["moved_bytes"] < 0.95 * plain["moved_bytes"]
 
 
 def test_table_says_met_or_missed():
