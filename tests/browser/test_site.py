@@ -5,10 +5,12 @@ Screenshots of every page at desk and phone width are kept in tests/artifacts.
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from evaluation.report.heatmap import Line, data
 from evaluation.report.page import Provenance, explain_page
+from evaluation.schema import RUNTIME
 from jobs import evaluate, report
 from jobs.pages import explorer
 from tests.browser.driver import CHROMIUM, DRIVER, browser
@@ -37,10 +39,24 @@ def site(tmp_path_factory):
     quick = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 4})})
     store, plan = write_store(root, models=("gpt2", "llama"), samples=16, text=ATTACK)
     evaluate.score_plan(quick, plan, store)
+    time_passes(store)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explorer, "load_tokenizer", lambda model: Words())
         report.write_report(quick, plan, store)
     return root / "report"
+
+
+def time_passes(store):
+    """Runtimes of both models at two lengths."""
+    timing = {"batch_id": "b", "stage": "method", "batch": 2, "device": "cpu"}
+    for model in ("gpt2", "llama"):
+        rows = [
+            timing | {"method": method, "length": length, "wall_s": length / 100, "peak_bytes": length << 20}
+            for method in ("gradients", "rollout")
+            for length in (8, 32)
+        ]
+        path = f"{store.runtime(model, 'sva', 'float32')}/0.parquet"
+        store.write_shard(path, pa.Table.from_pylist(rows, RUNTIME), RUNTIME)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +136,35 @@ def test_methods_and_metrics_can_be_filtered(page):
     assert tab.script(shown) == ["PG", "MRR", "RMA", "PTA"]
     click(tab, "[data-filter=metric] input[value=PG2]")
     assert tab.script(shown) == ["PG", "PG2", "MRR", "RMA", "PTA"]
+
+
+def test_rows_of_a_long_table_can_be_filtered_by_what_names_them(page):
+    tab = page("curves.html")
+    assert set(column(tab, "runtime", "pass")) == {"gradients", "rollout"}
+    click(tab, "[data-filter=pass] input[value=rollout]")
+    assert set(column(tab, "runtime", "pass")) == {"gradients"}
+    click(tab, "[data-filter=model] input[value=gpt2]")
+    assert set(column(tab, "runtime", "model")) == {"llama"}
+
+
+def test_what_names_a_row_stays_in_sight_while_its_numbers_scroll(page):
+    tab = page("tables.html")
+    tab.resize(*WIDTHS["phone"])
+    tab.script("dispatchEvent(new Event('resize'))")
+    left = "return document.querySelector('#table1 tbody th:nth-child(2)').getBoundingClientRect().left"
+    before = tab.script(left)
+    scroll = "const box = document.querySelector('#table1').parentElement; box.scrollLeft = 200; return box.scrollLeft"
+    assert tab.script(scroll) == 200
+    assert tab.script(left) == before
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_figures_have_a_form_that_fits_the_screen(page, width):
+    tab = page("curves.html")
+    tab.resize(*WIDTHS[width])
+    loaded = "const image = document.querySelector('.plot img'); return image.decode().then(() => [image.width, "
+    shown, room = tab.script(f"{loaded} image.closest('.scroll').clientWidth])")
+    assert 250 < shown <= room
 
 
 def test_a_heatmap_shows_relevance_evidence_and_special_tokens(page):
