@@ -95,13 +95,15 @@ def speed(bench: Bench, name: str, case: Case, chosen: argparse.Namespace) -> No
         bench.row(part="speed", geometry=name, way=way, **facts, **summary(values), unit="s per sample and point")
     one, batched, steps, merged, shared = seconds.values()
     ratio = paired_ratio(one, shared)
-    bench.ratio(f"{name}: sweep / one at a time throughput", ratio.pop("median"), TARGET, "higher", **ratio)
+    bench.ratio("sweep / one at a time throughput", ratio.pop("median"), TARGET, "higher", geometry=name, **ratio)
     for gain, before, after in (
         ("steps of a curve in a batch, over samples", batched, steps),
         ("merging curves", steps, merged),
         ("sharing lower layers", merged, shared),
     ):
-        bench.row(part="gain", geometry=name, of=gain, **paired_ratio(before, after), unit="ratio")
+        found = paired_ratio(before, after)
+        bench.row(part="gain", geometry=name, of=gain, **found, unit="ratio")
+        bench.ratio(f"gain of {gain}", found.pop("median"), 1.0, "higher", geometry=name, **found)
     _project(bench, name, case, summary(shared)["median"], summary(one)["median"])
 
 
@@ -139,7 +141,7 @@ def agreement(bench: Bench, name: str, case: Case) -> None:
     chosen = list(range(0, len(sweep.masks), max(1, len(sweep.masks) // 16)))
     alone = torch.stack([_alone(case.view, sample, sweep.masks[i]) for i in chosen])
     difference = (together[chosen] - alone).abs().max() / together.std()
-    bench.ratio(f"{name}: sweep - one at a time, largest difference", float(difference), 1e-3, "lower")
+    bench.ratio("sweep - one at a time, largest difference", float(difference), 1e-3, "lower", geometry=name)
 
 
 # the ways

@@ -12,6 +12,7 @@ def test_the_bench_reports_its_promise_its_gains_and_the_hours(tmp_path, capsys)
     promise = result["ratios"]["gpt2: sweep / one at a time throughput"]
     assert (promise["target"], promise["better"]) == (3.0, "higher")
     assert {row["of"] for row in result["rows"] if row["part"] == "gain"} >= {"merging curves", "sharing lower layers"}
+    assert result["ratios"]["gpt2: gain of merging curves"]["geometry"] == "gpt2"
     (projected,) = [row for row in result["rows"] if row["part"] == "projection"]
     assert projected["points"] == 46 * 145
     assert 0 < projected["sweep_h"] < projected["one_at_a_time_h"]
