@@ -37,7 +37,11 @@ const Heatmap = (() => {
       const line = element("div", "line");
       const head = element("div", "method");
       head.append(element("strong", "", row.label));
-      if (row.hit !== undefined) head.append(element("span", row.hit ? "hit" : "miss", row.hit ? "on evidence" : "elsewhere"));
+      if (row.hit !== undefined) {
+        const top = element("span", row.hit ? "hit" : "miss", row.hit ? "on evidence" : "elsewhere");
+        top.title = "where the most relevant of the tokens that count is";
+        head.append(top);
+      }
       head.append(element("output", "value", ""));
       const strip = element("div", "tokens");
       entry.tokens.forEach((_, at) => strip.append(token(entry, row, at)));
