@@ -181,7 +181,7 @@ BENCH = _schema(
         ("bench", _STR, False),
         ("device", _STR, False),
         ("part", _STR, False),  # of the benchmark; "ratio" for what is promised
-        ("model", _STR, True),  # by its name in the config, or a geometry with random weights
+        ("model", _STR, True),  # by its name in the config; random/<geometry> for random weights
         ("task", _STR, True),
         ("dtype", _STR, True),
         ("method", _STR, True),  # or another way of doing what is measured

@@ -54,7 +54,7 @@ def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
 
 def measure_rows(bench: Bench, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
     """Table 8 of one model on rows of a tokenised view."""
-    table_8(bench, name, view, [alone(row).to(view.device) for row in rows], task)
+    table_8(bench, {"model": name}, view, [alone(row).to(view.device) for row in rows], task=task)
 
 
 def first_rows(inputs: Inputs, count: int) -> list[dict[str, Any]]:

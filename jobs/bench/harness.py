@@ -13,7 +13,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -22,6 +22,8 @@ from typing import Any, NoReturn
 
 import torch
 
+#: Options that name a place on the machine: where results go does not matter, what is measured by its kind.
+_PLACES = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
 _PACKAGES = ("torch", "transformers", "accelerate", "numpy", "ray")
 
 
@@ -42,13 +44,24 @@ class Bench:
         self.rows.append(measured)
 
     def ratio(
-        self, name: str, value: float, target: float, better: str, *, geometry: str | None = None, **details: Any
+        self,
+        name: str,
+        value: float,
+        target: float,
+        better: str,
+        *,
+        model: str | None = None,
+        geometry: str | None = None,
+        **details: Any,
     ) -> None:
-        """`better` is "lower" (value at most target) or "higher" (at least); `geometry` is the model of the ratio."""
-        promise = {"value": round(value, 4), "target": target, "better": better, **details}
-        if geometry is not None:
-            name, promise = f"{geometry}: {name}", {**promise, "geometry": geometry}
-        self.ratios[name] = promise
+        """`better` is "lower" (value at most target) or "higher" (at least).
+
+        A ratio of one model says which: `model` is a config's, `geometry` one with random weights.
+        """
+        known = {"model": model, "geometry": geometry}
+        place = {kind: subject for kind, subject in known.items() if subject is not None}
+        full = ": ".join([*place.values(), name])
+        self.ratios[full] = {"value": round(value, 4), "target": target, "better": better, **details, **place}
 
     def result(self) -> dict[str, Any]:
         return {
@@ -132,7 +145,8 @@ def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> di
 def device_name(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name()
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' * (threads > 1)}"
 
 
 def versions() -> dict[str, str]:
@@ -146,16 +160,30 @@ def versions() -> dict[str, str]:
 
 
 class Options(argparse.ArgumentParser):
-    """Command line options; what is wrong with them is one line. `command` is what was typed."""
+    """Command line options; what is wrong with them is one line. `command` is what to type for the same again."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
         chosen = super().parse_args(given, namespace)
-        chosen.command = shlex.join([*self.prog.split(), *given])
+        chosen.command = shlex.join([*self.prog.split(), *_anywhere(given)])
         return chosen
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
+
+
+def _anywhere(given: Sequence[str]) -> Iterator[str]:
+    """The words of a command without the places of this machine."""
+    words = iter(given)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option not in _PLACES:
+            yield word
+            continue
+        if not equals:
+            next(words, None)
+        if _PLACES[option]:
+            yield from (option, _PLACES[option])
 
 
 def parser(name: str, description: str) -> Options:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         large = geometry.parameters > _LARGE and not chosen.device.startswith("cuda")
         samples = chosen.samples or (3 if chosen.quick else 10 if large else 40)
         batches = [batch.to(chosen.device) for batch in sva_like(view, samples)]
-        table_8(bench, name, view, batches)
+        table_8(bench, {"geometry": name}, view, batches)
         work(bench, name, view, batches[0])
         memory(bench, name, view, chosen.device, length=32 if chosen.quick else 512)
         if not large:

@@ -68,17 +68,17 @@ def paragraph(name: str, result: Mapping[str, Any]) -> str:
 
 def tables(result: Mapping[str, Any]) -> str:
     """Ratios of models, a column a model, and those of no model in particular."""
-    of_models = {name: ratio for name, ratio in result["ratios"].items() if "geometry" in ratio}
-    others = {name: ratio for name, ratio in result["ratios"].items() if "geometry" not in ratio}
+    of_models = {name: ratio for name, ratio in result["ratios"].items() if _model(ratio)}
+    others = {name: ratio for name, ratio in result["ratios"].items() if not _model(ratio)}
     return "\n".join("\n".join(lines) + "\n" for lines in (list(_pivoted(of_models)), list(_listed(others))) if lines)
 
 
 def _pivoted(ratios: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    models = list(dict.fromkeys(ratio["geometry"] for ratio in ratios.values()))
+    models = list(dict.fromkeys(_model(ratio) for ratio in ratios.values()))
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for name, ratio in ratios.items():
-        label = name.removeprefix(f"{ratio['geometry']}: ")
-        rows.setdefault((label, _target(ratio)), {})[ratio["geometry"]] = _value(ratio)
+        label = name.removeprefix(f"{_model(ratio)}: ")
+        rows.setdefault((label, _target(ratio)), {})[_model(ratio)] = _value(ratio)
     if rows:
         yield from _header("ratio", "target", *models)
     for (label, target), cells in rows.items():
@@ -90,6 +90,10 @@ def _listed(ratios: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield from _header("ratio", "target", "value")
     for name, ratio in ratios.items():
         yield _line(name, _target(ratio), _value(ratio))
+
+
+def _model(ratio: Mapping[str, Any]) -> str:
+    return ratio.get("model") or ratio.get("geometry") or ""
 
 
 def _header(*names: str) -> Iterator[str]:

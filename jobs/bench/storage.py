@@ -18,7 +18,7 @@ from jobs.store import Store
 RATIO = "ratio"  # the part, and the unit
 #: What benchmarks call the way of doing something that they measured.
 _METHOD = ("method", "run", "way", "scoring", "of")
-_PLACE = {"part": ("part", "what"), "model": ("model", "geometry"), "method": _METHOD} | {
+_PLACE = {"part": ("part", "what"), "model": ("model",), "method": _METHOD} | {
     column: (column,) for column in ("task", "dtype", "length")
 }
 _UNITS = {"per_s": "1/s", "ms": "ms", "s": "s", "seconds": "s", "h": "h", "hours": "h", "bytes": "bytes"}
@@ -51,7 +51,7 @@ def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A number for each of a row's floats, summaries and bytes; the rest says what they are of."""
-    said = dict(row)
+    said = _named(row)
     measured: dict[str, Any] = {}
     if "median" in said:  # a summary spread over the row
         measured["median"] = {name: said.pop(name) for name in _SUMMARY}
@@ -71,12 +71,20 @@ def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
-    said = dict(ratio)
-    model = said.pop("geometry", None)
+    said = _named(ratio)
+    subject, model = ratio.get("model") or ratio.get("geometry"), said.pop("model", None)
     promised = {column: said.pop(column) for column in ("target", "better")}
     summary = {"median": said.pop("value"), **{key: said.pop(key, None) for key in _SUMMARY[1:]}}
     place = {"part": RATIO, "model": model, "details": json.dumps(said)}
-    return place | promised | _number(name.removeprefix(f"{model}: "), RATIO, summary)
+    return place | promised | _number(name.removeprefix(f"{subject}: "), RATIO, summary)
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    """With random weights of a geometry under the name that a config has for them."""
+    said = dict(row)
+    if (geometry := said.pop("geometry", None)) is not None:
+        said["model"] = f"random/{geometry}"
+    return said
 
 
 def _number(measure: str, unit: str | None, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,13 +24,15 @@ _NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 
 
-def table_8(bench: Bench, name: str, view: ModelView, batches: Sequence[Batch], task: str | None = None) -> None:
+def table_8(bench: Bench, subject: dict[str, str], view: ModelView, batches: Sequence[Batch], **details: str) -> None:
     """Plain gradient x input, lrp, attnlrp and explicit attnlrp on every batch of one sample, and their ratios.
 
+    `subject` is the `model` of a config or a `geometry` with random weights; `details` go into the rows.
     The report reads the rows of this part: `backward_ms` of each method, and the `speedup` over attnlrp_explicit.
     """
     backward, forward = measure(view, batches)
-    place = {"geometry": name, "task": task, "dtype": str(view.dtype).removeprefix("torch.")}
+    (name,) = subject.values()
+    place = {**subject, **details, "dtype": str(view.dtype).removeprefix("torch.")}
     for method in METHODS:
         timed = {"forward_ms": _milliseconds(forward[method]), "backward_ms": _milliseconds(backward[method])}
         bench.row(part="table_8", **place, method=method, **timed)
@@ -38,12 +40,12 @@ def table_8(bench: Bench, name: str, view: ModelView, batches: Sequence[Batch], 
     print(f"{name}: median ms of backward and aggregation over {len(batches)} samples: {found}", flush=True)
     for method, target in (("attnlrp", 1.05), ("lrp", 0.95)):
         ratio = paired_ratio(backward[method], backward["gradient_x_input"])
-        bench.ratio(f"{method} backward / plain", ratio.pop("median"), target, "lower", geometry=name, **ratio)
+        bench.ratio(f"{method} backward / plain", ratio.pop("median"), target, "lower", **subject, **ratio)
     speedup = paired_ratio(backward["attnlrp_explicit"], backward["attnlrp"])
     bench.row(part="table_8", **place, method="attnlrp_explicit", speedup=dict(speedup))
     target = 1.6 if view.device.type == "cuda" else 1.15
     promised = speedup.pop("median")
-    bench.ratio("explicit / attnlrp backward", promised, target, "higher", geometry=name, **speedup)
+    bench.ratio("explicit / attnlrp backward", promised, target, "higher", **subject, **speedup)
     whole = {method: [sum(pair) for pair in zip(forward[method], backward[method], strict=True)] for method in METHODS}
     total = paired_ratio(whole["attnlrp"], whole["gradient_x_input"])
     bench.row(part="forward and backward", **place, method="attnlrp / plain", ratio=total)

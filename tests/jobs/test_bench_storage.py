@@ -23,13 +23,13 @@ def a_bench():
 def test_floats_summaries_and_bytes_are_measured_and_the_rest_says_of_what():
     wall, peak, bare, ratio = numbers(a_bench().result())
     assert wall == {
-        "bench": "lrp", "device": "CPU (2 cores)", "part": "speed", "model": "gpt2", "task": None, "dtype": None,
+        "bench": "lrp", "device": "CPU (2 cores)", "part": "speed", "model": "random/gpt2", "task": None, "dtype": None,
         "method": "ours", "length": 8, "measure": "wall_s", "value": 2.0, "unit": "s", "q1": 1.0, "q3": 3.0, "n": 5,
         "details": '{"batch": 64}',
     }  # fmt: skip
     assert (peak["measure"], peak["value"], peak["unit"], peak["q1"]) == ("peak_bytes", 7, "bytes", None)
     assert (bare["part"], bare["method"], bare["measure"], bare["unit"]) == ("overhead", "bare", "median", "s")
-    assert (ratio["part"], ratio["model"], ratio["measure"]) == ("ratio", "gpt2", "ours / theirs")
+    assert (ratio["part"], ratio["model"], ratio["measure"]) == ("ratio", "random/gpt2", "ours / theirs")
     assert (ratio["value"], ratio["target"], ratio["better"], ratio["n"]) == (0.5, 1.0, "lower", 5)
     assert json.loads(ratio["details"]) == {"cores": 2}
 
@@ -66,7 +66,14 @@ def test_every_benchmark_keeps_its_results_where_it_is_told(tmp_path):
     assert {(row["task"], row["method"], row["measure"], row["unit"]) for row in rates} == {
         (row["task"], row["scoring"], "tokens_per_s", "1/s") for row in result["rows"]
     }
-    assert result["command"] == f"closelook bench metrics --quick --root {tmp_path}"
+    assert result["command"] == "closelook bench metrics --quick"
+
+
+def test_the_command_names_no_place_of_the_machine():
+    options = parser("lrp", "")
+    options.add_argument("--lxt")
+    chosen = options.parse_args(["--quick", "--json=/home/me/x", "--root", "/tmp/y", "--lxt", "/tmp/z"])
+    assert chosen.command == "closelook bench lrp --quick --lxt PYTHON"
 
 
 def test_wrong_options_are_one_line_and_exit_code_2(capsys):

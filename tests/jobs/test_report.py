@@ -192,8 +192,8 @@ def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch)
     evaluate.score_plan(QUICK, plan, store)
     report.write_report(QUICK, plan, store)
     page = text(store, "tables/table8.md")
-    assert "| gpt2 | a CPU | – | – | 12.5 | – |" in page
-    assert "| gpt2 | H200 | – | – | 12.5 | – |" in page
+    assert "| random/gpt2 | a CPU | – | – | 12.5 | – |" in page
+    assert "| random/gpt2 | H200 | – | – | 12.5 | – |" in page
 
 
 def test_the_papers_models_on_published_data_are_recognised_and_the_demos_are_not():
