@@ -28,10 +28,11 @@ _SETTINGS = {
     "RAY_DATA_PARQUET_FOOTER_NUM_ACTORS": "1",  # 32 by default, for every read
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU see none
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray's C++ side calls an error what Ray Data does on purpose: restartable actors whose arguments are objects.
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 # A Ray that takes this machine for one that cannot be part of a cluster binds every port to loopback.
-# Its C++ side reports as errors what Ray Data does on purpose (restartable actors with arguments in the object store).
-_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 class ClusterUnreachable(RuntimeError):
@@ -155,13 +156,16 @@ class Slots:
         return sum(_fitting(size, share.size) for labels, size in self._nodes if _matches(labels, share))
 
     def take(self, share: Share, fewest: int, most: int) -> list[int] | None:
-        """The nodes of `fewest` to `most` new workers, as many as fit; None when not even the fewest do."""
+        """The nodes of `fewest` to `most` new workers, as many as fit; None when not even the fewest do.
+
+        `most` may be less than `fewest`: a run that continues may have work for one worker only.
+        """
         with self._changed:
             taken: list[int] = []
             for node, (labels, _) in enumerate(self._nodes):
                 if _matches(labels, share):
                     taken += [node] * min(_fitting(self._free[node], share.size), most - len(taken))
-            if len(taken) < fewest:
+            if len(taken) < min(fewest, most):
                 return None
             for node in taken:
                 self._free[node] -= share.size
