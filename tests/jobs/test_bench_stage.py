@@ -7,6 +7,8 @@ from jobs.bench import stage
 from jobs.bench.stage import bench
 from jobs.bench.table_8 import METHODS
 from jobs.commands.status import collect
+from jobs.config import RunConfig
+from jobs.configfile import ConfigError
 from jobs.models import resolve
 from jobs.run import run
 from tests.jobs.small import config_of, prepared, rows_of, save_model
@@ -105,6 +107,11 @@ def test_other_weights_are_measured_again(tmp_path, models):
     changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
     moved = stage.Measurement(stage.ModelPlan(changed, one.plan.inputs, ()), one.task, one.samples)
     assert moved.key != one.key
+
+
+def test_a_task_that_the_run_does_not_have_is_an_error():
+    with pytest.raises(ConfigError, match=r"bench.task: no task 'svaa' \(did you mean 'sva'\?\)"):
+        RunConfig.load("demo", overrides=["bench.task=svaa"])
 
 
 def test_status_counts_benchmarks(tmp_path, models, inline):
