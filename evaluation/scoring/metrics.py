@@ -25,10 +25,13 @@ DEFECTS = {NOT_FINITE: "relevance that is not finite", NO_EVIDENCE: "no evidence
 class Block:
     """Padded rows of similar length, each with evidence, and what several metrics need of them."""
 
-    def __init__(self, relevance: np.ndarray, evidence: np.ndarray) -> None:
+    def __init__(self, relevance: np.ndarray, count: np.ndarray, evidence_at: np.ndarray) -> None:
+        """`evidence_at` [E]: where the evidence of all rows is in the flattened block, ascending; few tokens are."""
         self.relevance = relevance  # [B, T], -inf where a token is not chosen, and on padding
-        self.evidence = evidence  # [B, T] bool, False there
-        self.count = row_count(relevance > -np.inf)  # [B] chosen tokens of each row
+        self.count = count  # [B] chosen tokens of each row
+        self.evidence = np.zeros(relevance.shape, bool)  # [B, T], False there
+        self.evidence.ravel()[evidence_at] = True
+        self._evidence_at = evidence_at
         self.rows = np.arange(len(relevance))
 
     @cached_property
@@ -54,11 +57,6 @@ class Block:
     def evidence_sum(self, values: np.ndarray) -> np.ndarray:
         """[B] of `values` [B, T] over evidence."""
         return np.add.reduceat(values.ravel()[self._evidence_at], self._evidence_starts)
-
-    @cached_property
-    def _evidence_at(self) -> np.ndarray:
-        """[E] where the evidence of all rows is in the flattened block; few tokens are evidence."""
-        return np.flatnonzero(self.evidence)
 
     @cached_property
     def _evidence_starts(self) -> np.ndarray:
@@ -137,7 +135,7 @@ def mrr_strict(block: Block) -> np.ndarray:
 def rma(block: Block) -> np.ndarray:
     """Relevance mass accuracy (Arras et al. 2022): positive relevance on evidence, as a share; 0 if there is none."""
     mass = np.maximum(block.relevance, 0)  # [B, T]
-    total = mass.sum(axis=1)
+    total = mass @ np.ones(mass.shape[1], mass.dtype)  # faster than a sum
     return np.divide(block.evidence_sum(mass), total, out=np.zeros_like(total), where=total > 0)
 
 
@@ -160,13 +158,12 @@ def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offse
     defect = np.full(len(offsets) - 1, NO_EVIDENCE, np.int8)
     evidence = evidence & chosen
     defect[_samples_of(evidence, offsets)] = FINE
-    finite = np.isfinite(relevance)
-    if not finite.all():
-        defect[_samples_of(chosen & ~finite, offsets)] = NOT_FINITE
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not np.isfinite(relevance.sum())  # one pass; too large a sum only costs the next one
+    if suspicious:
+        defect[_samples_of(chosen & ~np.isfinite(relevance), offsets)] = NOT_FINITE
     values = {name: np.zeros(len(defect), np.float32) for name in METRICS}
-    relevance = relevance.copy()
-    relevance[~chosen] = -np.inf  # few tokens are not chosen
-    for samples, block in _blocks(relevance, evidence, offsets, np.flatnonzero(defect == FINE)):
+    for samples, block in _blocks(relevance, evidence, chosen, offsets, np.flatnonzero(defect == FINE)):
         for name, declared in METRICS.items():
             values[name][samples] = declared.function(block)
     return Scores(values, defect)
@@ -186,7 +183,7 @@ def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _blocks(
-    relevance: np.ndarray, evidence: np.ndarray, offsets: np.ndarray, samples: np.ndarray
+    relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray, samples: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Block]]:
     """(their numbers, padded block) for runs of `samples`; tokens that are not chosen have relevance -inf."""
     lengths = np.diff(offsets)
@@ -196,19 +193,41 @@ def _blocks(
         lengths = lengths[samples]
         before = np.cumsum(lengths) - lengths
         token = np.repeat(offsets[samples] - before, lengths) + np.arange(lengths.sum())
-        relevance, evidence = relevance[token], evidence[token]
-    evidence_at = np.flatnonzero(evidence)  # few tokens are
+        relevance, evidence, chosen = relevance[token], evidence[token], chosen[token]
+    evidence_at, others_at = np.flatnonzero(evidence), np.flatnonzero(~chosen)  # [E] and [O] in S; few tokens are
     starts = np.cumsum(lengths) - lengths
     begin = 0
     while begin < len(samples):
         end = min(len(samples), begin + max(1, BLOCK_TOKENS // int(lengths[begin])))
         part = slice(starts[begin], starts[end - 1] + lengths[end - 1])
-        real = np.arange(lengths[begin]) < lengths[begin:end, None]  # [B, T]
-        padded = np.full(real.shape, -np.inf, relevance.dtype)
-        padded[real] = relevance[part]
-        marked = evidence_at[slice(*np.searchsorted(evidence_at, (part.start, part.stop)))]
-        row = np.searchsorted(starts[begin:end], marked, side="right") - 1
-        inside = np.zeros(real.shape, bool)
-        inside[row, marked - starts[begin:end][row]] = True
-        yield samples[begin:end], Block(padded, inside)
+        padded = _padded(relevance[part], lengths[begin:end])
+        (_, inside), (rows, outside) = (
+            _in_block(at, part, starts[begin:end], padded.shape[1]) for at in (evidence_at, others_at)
+        )
+        padded.ravel()[outside] = -np.inf
+        count = lengths[begin:end] - np.bincount(rows, minlength=len(padded))
+        yield samples[begin:end], Block(padded, count, inside)
         begin = end
+
+
+def _padded(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rows of descending `lengths` that follow one another in `tokens`, padded by -inf: a copy a length."""
+    block = np.empty((len(lengths), lengths[0]), tokens.dtype)
+    row = token = 0
+    for stop in (*(np.flatnonzero(np.diff(lengths)) + 1), len(lengths)):
+        size = (stop - row, lengths[row])
+        block[row:stop, : size[1]] = tokens[token : token + size[0] * size[1]].reshape(size)
+        block[row:stop, size[1] :] = -np.inf
+        token += size[0] * size[1]
+        row = stop
+    return block
+
+
+def _in_block(at: np.ndarray, part: slice, starts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of those of the tokens `at` that are in `part`, and where they are in the flattened block.
+
+    `starts` are where the block's rows begin, `width` is its longest row.
+    """
+    own = at[slice(*np.searchsorted(at, (part.start, part.stop)))]
+    row = np.searchsorted(starts, own, side="right") - 1
+    return row, own - starts[row] + row * width
