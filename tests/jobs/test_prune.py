@@ -150,6 +150,22 @@ def test_an_interrupted_run_draws_only_what_is_missing(tmp_path, model, inline, 
     assert [path for path in times if store.modified_s(path) != times[path]] == [lost]
 
 
+def test_curves_of_all_methods_are_drawn_together_up_to_a_limit(tmp_path, model, inline, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(stage, "PruningUnit", lambda *unit: drawn.append(unit[1]) or PruningUnit(*unit))
+    config, store = run_of(tmp_path / "one", model)
+    write_heads(config, store)
+    prune(config, store)
+    assert [len(shards) for shards in drawn] == [3], "two methods and random orders"
+    whole = points(store)
+    monkeypatch.setattr(stage, "UNIT_TOKENS", max(shard.tokens for shard in drawn.pop()))
+    config, store = run_of(tmp_path / "several", model)
+    write_heads(config, store)
+    prune(config, store)
+    assert [len(shards) for shards in drawn] == [1, 1, 1]
+    assert points(store) == whole
+
+
 def test_curves_of_new_heads_replace_the_old_ones(tmp_path, model, inline):
     config, store = run_of(tmp_path, model)
     write_heads(config, store)
