@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import log
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from alti.threads import run_all
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.parts import BlockView, NormView
 from lrp_core.rules.normalization import inverse_rms
 from lrp_core.types import UnsupportedModel
 from lrp_core.view import ModelView
+
+_CACHED = 2**20  # numbers that stay in the cache of a CPU from one elementwise operation to the next
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -50,11 +54,15 @@ class Layer:
         """[B, H, T, K], each head with the values of its group."""
         return self._per_head(self.value)
 
-    def weights(self) -> Tensor:
+    def weights(self, workers: int = 1) -> Tensor:
         """Attention weights [B, H, Tj, Ti], sources first; meaningless for destinations that see nothing (padding)."""
-        hidden = ~self.allowed.transpose(1, 2).unsqueeze(1)  # [B | 1, 1, Tj, Ti]
-        scores = self._per_head(self.key) @ (self.query.to(self.dtype) * self.scaling).transpose(2, 3)
-        return scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).softmax(-2)
+        mask = self._mask()
+        scores = self._per_head(self.key) @ (self.query.to(self.dtype) * (self.scaling / log(2))).transpose(2, 3)
+        n, heads, *pair = scores.shape
+        together = heads if scores.is_cuda else max(1, _CACHED // (n * pair[0] * pair[1]))
+        parts = iter(scores.split(together, 1))  # for all workers
+        run_all([partial(_softmax_over_sources, parts, mask)] * workers)
+        return scores
 
     def at(self, position: Tensor) -> Layer:
         """The same block with one destination for each sample [B]: residual, query, attended and allowed are rows."""
@@ -67,8 +75,21 @@ class Layer:
             allowed=self.allowed.expand(len(at), -1, -1)[at, position].unsqueeze(1),
         )
 
+    def _mask(self) -> Tensor:
+        """What scores lose [B | 1, 1, Tj, Ti], laid out as they are: strides that differ would cost more than the sum."""
+        hidden = ~self.allowed.transpose(1, 2).contiguous().unsqueeze(1)
+        return torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, torch.finfo(self.dtype).min)
+
     def _per_head(self, grouped: Tensor) -> Tensor:
         return grouped.to(self.dtype).repeat_interleave(self.query.shape[1] // grouped.shape[1], dim=1)
+
+
+def _softmax_over_sources(scores: Iterator[Tensor], mask: Tensor) -> None:
+    """In place, of binary logarithms [B, h, Tj, Ti]: unlike those of e, powers of two underflow at full speed."""
+    for some in scores:
+        some.add_(mask)
+        some.sub_(some.amax(-2, keepdim=True)).exp2_()
+        some.div_(some.sum(-2, keepdim=True))
 
 
 @contextmanager

@@ -34,14 +34,15 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     """
     residual = layer.residual.to(layer.dtype)
     resultant = residual + layer.attended
-    parts = AttentionParts(layer.weights(), layer.values(), output_weights(layer), residual, resultant, layer.allowed)
+    weights = layer.weights(chunk.workers)
+    parts = AttentionParts(weights, layer.values(), output_weights(layer), residual, resultant, layer.allowed)
     gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
 
 def post_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     """Map [B, Ti, Tj] of a block whose norm follows the residual sum."""
-    parts = _through_norm(layer)
+    parts = _through_norm(layer, chunk.workers)
     gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
@@ -63,7 +64,7 @@ def output_weights(layer: Layer) -> Tensor:
     return layer.block.output_weights()[0].to(layer.residual.device, layer.dtype)
 
 
-def _through_norm(layer: Layer) -> AttentionParts:
+def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
     """The block behind its norm, every row multiplied by the row's standard deviation.
 
     The norm of the sum at i is linearised with the deviation of that very sum (Ferrando et al. 2022, eq. 9; they take
@@ -83,7 +84,7 @@ def _through_norm(layer: Layer) -> AttentionParts:
         resultant.addcmul_(shift.to(output), deviation)
     output = _centred(output).mul_(weight)
     residual = _centred(residual).mul_(weight)
-    return AttentionParts(layer.weights(), layer.values(), output, residual, resultant, layer.allowed)
+    return AttentionParts(layer.weights(workers), layer.values(), output, residual, resultant, layer.allowed)
 
 
 def _centred(x: Tensor) -> Tensor:

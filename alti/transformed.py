@@ -86,12 +86,13 @@ def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
     def work(vector_buffer: Tensor, product_buffer: Tensor) -> None:
         for b, group in groups:
             products = value_output(parts.value[b, :, group], parts.output, product_buffer)  # [b, j, H, D]
-            for j in slices(group.start, group.stop, step):
-                product = products[:, j.start - group.start : j.stop - group.start]
-                for i in slices(j.start if causal else 0, length, rows):
-                    vectors = _vectors(parts, product, vector_buffer, b, j, i)
-                    torch.maximum(vectors, parts.resultant[b, None, i], out=vectors)
-                    torch.sum(vectors, -1, out=found[b, j, i])
+            weights = parts.weights[b, :, group].permute(0, 2, 3, 1)  # [b, j, i, H]
+            for j, i in blocks(group, length, step, rows, causal):
+                at = slice(j.start - group.start, j.stop - group.start)
+                vectors = _product(weights[:, at, i], products[:, at], vector_buffer)  # [b, j, i, D]
+                _add_residual(vectors, parts.residual[b], j, i)
+                torch.maximum(vectors, parts.resultant[b, None, i], out=vectors)
+                torch.sum(vectors, -1, out=found[b, j, i])
 
     empty = parts.resultant.new_empty
     buffers = [(empty(samples * step * rows, width), empty(samples * held, heads, width)) for _ in range(chunk.workers)]
@@ -110,17 +111,28 @@ def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
     return samples, min(length, max(step, chunk.sources // samples)), step, rows
 
 
-def _vectors(parts: AttentionParts, product: Tensor, buffer: Tensor, b: slice, j: slice, i: slice) -> Tensor:
-    """Transformed vectors [b, j, i, D] of a block in `buffer`, from value-output vectors `product` [b, j, H, D]."""
-    weights = parts.weights[b, :, j, i].permute(0, 2, 3, 1)  # [b, j, i, H]
+def blocks(group: slice, length: int, step: int, rows: int, causal: bool) -> Iterator[tuple[slice, slice]]:
+    """Sources and destinations of each block of a group of sources. Destinations change last, so that what the block
+    puts out there stays in the cache; a causal mask leaves out those before the sources."""
+    for i in slices(group.start if causal else 0, length, rows):
+        for j in slices(group.start, min(group.stop, i.stop) if causal else group.stop, step):
+            yield j, slice(max(i.start, j.start), i.stop) if causal else i
+
+
+def _product(weights: Tensor, product: Tensor, buffer: Tensor) -> Tensor:
+    """Transformed vectors [b, j, i, D] in `buffer`, of weights [b, j, i, H] and value-output vectors [b, j, H, D]."""
     shape = weights.shape[:3]
     vectors = buffer[: shape.numel()].view(*shape, -1)
-    torch.bmm(weights.flatten(0, 1), product.flatten(0, 1), out=vectors.view(-1, *vectors.shape[2:]))
+    torch.bmm(weights.flatten(0, 1), product.flatten(0, 1), out=vectors.flatten(0, 1))
+    return vectors
+
+
+def _add_residual(vectors: Tensor, residual: Tensor, j: slice, i: slice) -> None:
+    """Adds residual [b, T, D] to transformed vectors [b, j, i, D] where source and destination are the same."""
     low, high = max(i.start, j.start), min(i.stop, j.stop)
     if low < high:
         own = vectors[:, low - j.start : high - j.start, low - i.start : high - i.start]
-        own.diagonal(dim1=1, dim2=2).add_(parts.residual[b, low:high].transpose(1, 2))
-    return vectors
+        own.diagonal(dim1=1, dim2=2).add_(residual[:, low:high].transpose(1, 2))
 
 
 def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:

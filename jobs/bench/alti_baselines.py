@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from alti.layers import Layer, visiting
 from alti.threads import run_all
-from alti.transformed import Chunk, extents, slices
+from alti.transformed import Chunk, blocks, extents, slices
 from lrp_core import Batch, ModelView
 
 
@@ -60,11 +60,10 @@ def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
     def transformed(groups: Iterator[slice], vectors: Tensor, products: Tensor) -> None:
         for group in groups:
             torch.bmm(values[:, group], output, out=products[: group.stop - group.start].transpose(0, 1))
-            for j in slices(group.start, group.stop, step):
+            for j, i in blocks(group, length, step, rows, causal=True):
                 sources = products[j.start - group.start : j.stop - group.start]
-                for i in slices(j.start, length, rows):
-                    block = vectors[: (j.stop - j.start) * (i.stop - i.start)].view(j.stop - j.start, -1, width)
-                    torch.bmm(weights[:, j, i].permute(1, 2, 0), sources, out=block)
+                block = vectors[: (j.stop - j.start) * (i.stop - i.start)].view(j.stop - j.start, -1, width)
+                torch.bmm(weights[:, j, i].permute(1, 2, 0), sources, out=block)
 
     def run() -> None:
         for projection in projections:
