@@ -50,7 +50,7 @@
     const head = element("header");
     const sentence = element("p", "sentence");
     const before = entry.text.slice(0, entry.slot), after = entry.text.slice(entry.slot);
-    sentence.append(before, /\S$/.test(before) ? " " : "", element("mark", entry.correct === false ? "bad" : "ok", entry.target), after);
+    sentence.append(before, /\S$/.test(before) ? " " : "", element("mark", entry.correct === false ? "bad" : "ok", entry.target), /^[\p{L}\p{N}]/u.test(after) ? " " : "", after);
     const facts = element("dl", "sample-facts");
     const pair = (name, value) => { const both = element("div"); both.append(element("dt", "", name), " ", element("dd", "", value)); facts.append(both); };
     const fact = (name, value) => value != null && pair(name, String(value));
