@@ -32,7 +32,8 @@ _SETTINGS = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 # A Ray that takes this machine for one that cannot be part of a cluster binds every port to loopback.
-_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# It warns of four times as many processes as it may start at once, by default one a core: few pools reach that.
+_LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_maximum_startup_concurrency": "8"}
 
 
 class ClusterUnreachable(RuntimeError):
