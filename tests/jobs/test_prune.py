@@ -166,6 +166,23 @@ def test_curves_of_all_methods_are_drawn_together_up_to_a_limit(tmp_path, model,
     assert points(store) == whole
 
 
+def test_a_pool_that_fails_is_told_and_the_others_go_on(tmp_path, model, inline, monkeypatch):
+    models = [{"name": name, "id": str(model)} for name in ("gpt2", "other")]
+    config, store = run_of(tmp_path, model, models=models)
+    write_heads(config, store)
+    whole = stage._reports
+
+    def reports(config, store, work, *rest):
+        if work.first.model.name == "other":
+            raise RuntimeError("a node died\nlong trace")
+        yield from whole(config, store, work, *rest)
+
+    monkeypatch.setattr(stage, "_reports", reports)
+    summary = prune(config, store)
+    assert summary.failures == ("other float32: RuntimeError: a node died",)
+    assert summary.computed == 3
+
+
 def test_curves_of_new_heads_replace_the_old_ones(tmp_path, model, inline):
     config, store = run_of(tmp_path, model)
     write_heads(config, store)
