@@ -76,7 +76,7 @@ class Layer:
         )
 
     def _mask(self) -> Tensor:
-        """What scores lose [B | 1, 1, Tj, Ti], laid out as they are: strides that differ would cost more than the sum."""
+        """What scores lose [B | 1, 1, Tj, Ti], laid out as they are: other strides would cost more than the sum."""
         hidden = ~self.allowed.transpose(1, 2).contiguous().unsqueeze(1)
         return torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, torch.finfo(self.dtype).min)
 

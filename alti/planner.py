@@ -102,7 +102,7 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     kernel += 0 if g.post_norm else tokens * g.d_model * g.model_bytes  # normalised input
     rollout = pairs * (g.work_bytes + 1)  # and the mask
     weights = pairs * g.n_heads * g.work_bytes
-    softmax = weights + max(weights, 2 * tokens * heads * g.work_bytes) + pairs  # scores beside queries and keys
+    softmax = weights + (pairs + 2 * tokens * heads) * g.work_bytes + pairs  # in place, beside mask, queries and keys
     streams = tokens * (g.d_model + heads) * g.work_bytes  # resultant and values
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0

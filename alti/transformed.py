@@ -51,10 +51,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     one elementwise pass over each transformed vector, and sums of T that need none:
     |y| - |y - T| = 2 sum max(y, 0) - 2 sum max(T, y) + sum T.
     """
-    maxima = _maxima(parts, chunk)  # [B, Tj, Ti]
-    gain = parts.resultant.clamp_min(0).sum(-1)[:, None, :] - maxima
-    gain.mul_(2).add_(_sums(parts))
-    gain = gain.transpose(1, 2).clamp_min_(0)
+    gain = _gain(parts, chunk).transpose(1, 2).clamp_min_(0)
     visible = parts.allowed | torch.eye(gain.shape[-1], dtype=torch.bool, device=gain.device)
     return gain.masked_fill_(~visible, 0)  # a vector of zeros contributes nothing, whatever rounding says
 
@@ -75,11 +72,13 @@ def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
     return gain.masked_fill_(~visible, 0)
 
 
-def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
-    """Sum over D of max(T_i(x_j), y_i), [B, Tj, Ti]; entries that a causal mask hides are not computed."""
+def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
+    """|y_i|_1 - |y_i - T_i(x_j)|_1, [B, Tj, Ti]; meaningless where a causal mask hides j."""
     n, heads, length, _ = parts.weights.shape
     causal, width = parts.causal, parts.output.shape[-1]
     found = parts.resultant.new_zeros(n, length, length)
+    positive = parts.resultant.clamp_min(0).sum(-1).unsqueeze(1)  # [B, 1, Ti]
+    value_sums = torch.einsum("bhjk,hk->bjh", parts.value, parts.output.sum(-1)).unsqueeze(-1)  # [B, Tj, H, 1]
     samples, held, step, rows = extents(n, length, chunk)
     groups = iter([(b, group) for b in slices(0, n, samples) for group in slices(0, length, held)])  # for all workers
 
@@ -87,12 +86,16 @@ def _maxima(parts: AttentionParts, chunk: Chunk) -> Tensor:
         for b, group in groups:
             products = value_output(parts.value[b, :, group], parts.output, product_buffer)  # [b, j, H, D]
             weights = parts.weights[b, :, group].permute(0, 2, 3, 1)  # [b, j, i, H]
+            gain, residual, resultant = found[b, group], parts.residual[b], parts.resultant[b].unsqueeze(1)
             for j, i in blocks(group, length, step, rows, causal):
                 at = slice(j.start - group.start, j.stop - group.start)
                 vectors = _product(weights[:, at, i], products[:, at], vector_buffer)  # [b, j, i, D]
-                _add_residual(vectors, parts.residual[b], j, i)
-                torch.maximum(vectors, parts.resultant[b, None, i], out=vectors)
-                torch.sum(vectors, -1, out=found[b, j, i])
+                _add_residual(vectors, residual, j, i)
+                torch.maximum(vectors, resultant[:, :, i], out=vectors)
+                torch.sum(vectors, -1, out=gain[:, at, i])
+            sums = torch.bmm(weights.flatten(0, 1), value_sums[b, group].flatten(0, 1)).view_as(gain)
+            sums[:, :, group].diagonal(dim1=1, dim2=2).add_(residual[:, group].sum(-1))
+            gain.sub_(positive[b]).mul_(-2).add_(sums)
 
     empty = parts.resultant.new_empty
     buffers = [(empty(samples * step * rows, width), empty(samples * held, heads, width)) for _ in range(chunk.workers)]
@@ -141,15 +144,6 @@ def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:
     products = buffer[: b * j]
     torch.bmm(value.transpose(0, 1).flatten(1, 2), output, out=products.transpose(0, 1))
     return products.view(b, j, heads, -1)
-
-
-def _sums(parts: AttentionParts) -> Tensor:
-    """Sum over D of T_i(x_j), [B, Tj, Ti]."""
-    per_head = torch.einsum("bhjk,hk->bhj", parts.value, parts.output.sum(-1))  # [B, H, Tj]
-    sums = torch.diag_embed(parts.residual.sum(-1))
-    for head in range(per_head.shape[1]):
-        sums.addcmul_(parts.weights[:, head], per_head[:, head, :, None])
-    return sums
 
 
 def slices(start: int, stop: int, step: int) -> Iterator[slice]:

@@ -33,7 +33,7 @@ def uniform(view, samples: int, length: int) -> Batch:
     return Batch(ids, torch.ones_like(ids), torch.full((samples,), length - 1), ids[:, 0], ids[:, 1])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", SIZES)
 def test_predicted_bytes_are_within_a_fifth_of_the_measured_peak(name, dtype):
     view = tiny_model(name, dtype, **SIZES[name])
