@@ -103,7 +103,7 @@ def speed(bench: Bench, name: str, case: Case, chosen: argparse.Namespace) -> No
     ):
         found = paired_ratio(before, after)
         bench.row(part="gain", geometry=name, of=gain, **found, unit="ratio")
-        bench.ratio(f"gain of {gain}", found.pop("median"), 1.0, "higher", geometry=name, **found)
+        print(f"{name}: gain of {gain}: {found['median']:.2f} ({found['q1']:.2f} to {found['q3']:.2f})")
     _project(bench, name, case, summary(shared)["median"], summary(one)["median"])
 
 

@@ -12,11 +12,12 @@ def test_the_bench_reports_its_promise_its_gains_and_the_hours(tmp_path, capsys)
     promise = result["ratios"]["gpt2: sweep / one at a time throughput"]
     assert (promise["target"], promise["better"]) == (3.0, "higher")
     assert {row["of"] for row in result["rows"] if row["part"] == "gain"} >= {"merging curves", "sharing lower layers"}
-    assert result["ratios"]["gpt2: gain of merging curves"]["geometry"] == "gpt2"
     (projected,) = [row for row in result["rows"] if row["part"] == "projection"]
     assert projected["points"] == 46 * 145
     assert 0 < projected["sweep_h"] < projected["one_at_a_time_h"]
-    assert "gpt2: sweep / one at a time throughput" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "gpt2: sweep / one at a time throughput" in shown
+    assert "gpt2: gain of merging curves: " in shown
 
 
 def test_the_bench_runs_where_only_torch_and_transformers_are():
