@@ -29,7 +29,7 @@ class Block:
         """`evidence_at` [E]: where the evidence of all rows is in the flattened block, ascending; few tokens are."""
         self.relevance = relevance  # [B, T], -inf where a token is not chosen, and on padding
         self.count = count  # [B] chosen tokens of each row
-        self.evidence = np.zeros(relevance.shape, bool)  # [B, T], False there
+        self.evidence: np.ndarray = np.zeros(relevance.shape, bool)  # [B, T], False there
         self.evidence.ravel()[evidence_at] = True
         self._evidence_at = evidence_at
         self.rows = np.arange(len(relevance))
