@@ -13,13 +13,20 @@ from alti import kernel
 _CHECK = """
 from alti import fused, transformed
 from alti.kernel import _sample
-from alti.transformed import Chunk
+from alti.transformed import AttentionParts, Chunk
+from tests.alti.test_alti_transformed import random_parts
 
-parts = _sample("cpu")
-expected = transformed.contributions(parts, Chunk(64, 4096))
-for sources in (1, 7, 50, 1000):
-    found = fused.contributions(parts, Chunk(sources, 1))
-    assert (found - expected).abs().max() < 1e-5 * expected.max(), sources
+def single(parts):
+    tensors = {name: x if name == "allowed" else x.float() for name, x in vars(parts).items()}
+    return AttentionParts(**tensors)
+
+padded = [single(random_parts(causal, length=19, d_model=70)) for causal in (True, False)]
+many_heads = single(random_parts(causal=True, samples=2, length=70, heads=20, d_model=64))
+for parts in (_sample("cpu"), *padded, many_heads):
+    expected = transformed.contributions(parts, Chunk(64, 4096))
+    for sources in (1, 7, 50, 1000):
+        found = fused.contributions(parts, Chunk(sources, 1))
+        assert (found - expected).abs().max() < 1e-5 * expected.max(), sources
 """
 
 
