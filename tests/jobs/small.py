@@ -103,12 +103,12 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     return found
 
 
-def closelook(*arguments: str, inside: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def closelook(*arguments: str, inside: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
     """The command in a process group of its own, with a Ray of its own; `inside` comes before it, as in `sudo`."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
         [*inside, sys.executable, "-m", "jobs", *arguments],
-        env=environment | {"PYTHONPATH": str(REPOSITORY)},
+        env=inherited | {"PYTHONPATH": str(REPOSITORY)} | environment,
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,11 +1,14 @@
 """`ray job submit --working-dir . -- python -m jobs run` against a head node, as the README says."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -33,7 +36,9 @@ def head(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    environment["RAY_AUTH_MODE"] = "token"
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # jobs run the head's python
+    subprocess.run([RAY, "get-auth-token", "--generate"], env=environment, check=True, capture_output=True)
     options = {
         "node-ip-address": "127.0.0.1",
         "port": port,
@@ -92,6 +97,7 @@ def finished(head, tmp_path_factory):
     root = tmp_path_factory.mktemp("finished") / "root"
     code, out = submit(head, *job(root))
     assert code == 0, out
+    assert "core_worker.cc" not in out, "what is no error is not shown as one"
     return root, out
 
 
@@ -101,6 +107,25 @@ def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(head, 
     assert "succeeded" in out
     assert (root / "report" / "index.html").is_file()
     assert "nothing to do" in submit(head, *job(root))[1]
+
+
+def test_the_dashboard_knows_the_pipelines_by_their_models(head, finished):
+    address, environment = head
+    token = (Path(environment["HOME"]) / ".ray" / "auth_token").read_text().strip()
+
+    def ask(path: str):
+        request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    jobs = [found["job_id"] for found in ask("/api/jobs/") if found["job_id"]]
+    names = [one["dataset"] for found in jobs for one in ask(f"/api/data/datasets/{found}")["datasets"]]
+    assert any(name.startswith("attribute-gpt2") for name in names), names
+
+
+def test_no_one_without_the_token_is_answered(head):
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{head[0]}/api/jobs/", timeout=30)
 
 
 def test_of_two_submissions_at_once_one_is_refused_and_the_other_completes(head, finished, tmp_path):

@@ -1,0 +1,155 @@
+"""What a run must never do: unpickle, run code of a model, listen to the network, tell secrets, leave its root."""
+
+import json
+import os
+import pickle
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from evaluation.schema import VIEW
+from jobs.config import ModelConfig, RunConfig
+from jobs.configfile import ConfigError
+from jobs.lock import run_lock
+from jobs.models import load_tokenizer, open_view, resolve
+from jobs.store import Store
+from jobs.workers.attempts import Attempts
+from lrp_core.types import UserError
+from tests.jobs.small import closelook, config_of, ended, prepared, rows_of, save_model
+
+SECRET = "hunter2-never-to-be-seen"
+
+
+class Trap:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self._mark,)
+
+
+@pytest.fixture
+def mark(tmp_path) -> Path:
+    return tmp_path / "mark"
+
+
+def test_the_trap_works(mark):
+    pickle.loads(pickle.dumps(Trap(mark)))
+    assert mark.exists()
+
+
+def test_nothing_of_the_store_is_unpickled(tmp_path, mark):
+    store = Store(str(tmp_path / "root"))
+    for path in ("part.parquet", "manifest/cell.json", "attempts/unit.json", "lock/0-aa.json"):
+        store.write_bytes(path, pickle.dumps(Trap(mark)))
+    with pytest.raises(ValueError, match="Parquet"):  # pyarrow's ArrowInvalid
+        store.read("part.parquet", VIEW)
+    with pytest.raises(UnicodeDecodeError):
+        store.manifest("cell")
+    with pytest.raises(UnicodeDecodeError):
+        Attempts(store, "unit", 1).begin()
+    with pytest.raises(UnicodeDecodeError), run_lock(store):
+        pass
+    assert not mark.exists()
+
+
+def test_pickled_weights_are_refused(tmp_path, mark):
+    directory = save_model(tmp_path / "gpt2")
+    (directory / "model.safetensors").unlink()
+    (directory / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(mark)))
+    with pytest.raises(UserError, match="safetensors"):
+        resolve(ModelConfig(name="gpt2", id=str(directory)))
+    assert not mark.exists()
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path, mark):
+    directory = save_model(tmp_path / "gpt2")
+    (directory / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": ["evil.Slow", None]}
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((directory / name).read_text())
+        (directory / name).write_text(json.dumps({**settings, "auto_map": classes}))
+    model = ModelConfig(name="gpt2", id=str(directory))
+    open_view(resolve(model), "float32", "cpu")
+    load_tokenizer(model)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("key", ["trust_remote_code", "models.gpt2.trust_remote_code", "ray.runtime_env"])
+def test_no_key_of_a_config_lets_foreign_code_in(key):
+    with pytest.raises(ConfigError, match="unknown config key"):
+        RunConfig.load("smoke", overrides=[f"{key}=true"])
+
+
+@pytest.mark.parametrize("override", ["tasks={../sva: {source: demo}}", "name=a/b"])
+def test_neither_tasks_nor_runs_have_names_that_lead_out_of_the_root(override):
+    with pytest.raises(ConfigError, match="may hold only letters"):
+        RunConfig.load("smoke", overrides=[override])
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="listening ports are read from /proc")
+def test_a_ray_of_ones_own_listens_on_loopback_only(local_ray):
+    local_ray.get(local_ray.remote(lambda: 0).remote())  # workers listen too
+    found = listening(descendants(os.getpid()))
+    assert len(found) >= 3, "the head, the node and a worker at the least"
+    assert {address for address, _ in found} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, found
+
+
+@pytest.mark.ray
+def test_no_secret_of_the_environment_reaches_the_store_or_a_log(tmp_path):
+    config = config_of(tmp_path / "root", save_model(tmp_path / "gpt2"))
+    prepared(config, rows_of(12))
+    (tmp_path / "small.yaml").write_text(config.model_dump_json())
+    logs = Path(tempfile.mkdtemp(prefix="ray-"))  # names of sockets below it are short
+    secrets = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN"), SECRET)
+    run = closelook("attribute", "--config", str(tmp_path / "small.yaml"), RAY_TMPDIR=str(logs), **secrets)
+    code, out, err = ended(run)
+    written = [path for folder in (tmp_path / "root", logs) for path in folder.rglob("*") if path.is_file()]
+    content = {path: path.read_bytes() for path in written}
+    shutil.rmtree(logs)
+    assert code == 0, err
+    assert any(path.suffix == ".json" for path in written)
+    assert any(path.suffix == ".log" for path in written)
+    assert SECRET not in out + err
+    assert [path for path, text in content.items() if SECRET.encode() in text] == []
+
+
+def descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended
+        children.setdefault(parent, []).append(int(status.parent.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def listening(pids: list[int]) -> set[tuple[str, int]]:
+    """(address, port) of every TCP socket on which these processes listen."""
+    own = {target for pid in pids for target in _open_files(pid) if target.startswith("socket:")}
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in own:
+                host, port = local.split(":")
+                words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
+                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+def _open_files(pid: int) -> list[str]:
+    try:
+        return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []  # it has ended
