@@ -1,6 +1,8 @@
 """What the Ray path costs over a bare loop, what a second worker brings, and how long the whole paper would take.
 
 The bare loop is the worker itself, called in a process of its own on the same units, with the same reads and commits.
+Whole runs count from the plan to the last manifest, with the imports and the loading of the model on either side; only
+joining or starting Ray itself is left out, and reported. Steady is the time from the first commit to the last.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,13 @@ import pyarrow as pa
 
 from evaluation.schema import RUNTIME, VIEW
 from jobs.attribute import ModelWork, attribute, missing_work
-from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
-from jobs.bench.simulation import Simulated, paper_jobs, simulate
+from jobs.bench.harness import Bench, device_name, paired_ratio, parser, summary
+from jobs.bench.simulation import Relative, Simulated, paper_jobs, simulate
+from jobs.commands.cost import forwards
 from jobs.config import RunConfig
 from jobs.geometries import GEOMETRIES
 from jobs.inputs import read_unit
+from jobs.methods import METHODS
 from jobs.models import load_tokenizer, tokenizer_key
 from jobs.plan import make_plan
 from jobs.pools import connect
@@ -30,9 +35,10 @@ from jobs.store import Store
 from jobs.workers.worker import Worker, WorkerOptions
 
 OVERHEAD_TARGET = 1.10
-METHODS = ["attnlrp", "gradient_x_input"]
+OVERHEAD_METHODS = ["attnlrp", "gradient_x_input"]
 LENGTHS = {"ra": (4, 8), "sva": (8, 40), "qa": (120, 260)}  # tokens, fewest and most, as in the published data
-ROWS = {"ra": 200, "sva": 100, "qa": 16}
+OVERHEAD_ROWS = {"qa": 20}
+COST_ROWS = {"ra": 100, "sva": 40, "qa": 4}
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -42,12 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     chosen = options.parse_args(arguments)
     bench = Bench("job", device_name("cpu"))
     repeats = chosen.repeats or (1 if chosen.quick else 3)
+    relative: Relative = {}
     with tempfile.TemporaryDirectory(prefix="closelook-bench-") as folder:
         runs = Runs(Path(folder), chosen.quick)
-        connect(runs.config("gpt2", 1))
+        start = time.perf_counter()
+        connect(runs.config("gpt2", 1, OVERHEAD_ROWS))
+        bench.row(what="start of a local Ray", seconds=time.perf_counter() - start)
         overhead(bench, runs, repeats)
-        for geometry in chosen.geometry or ([] if chosen.quick else ["bert-base", "gpt2"]):
-            cost_table(bench, runs, geometry)
+        for geometry in chosen.geometry or ["bert-base", "gpt2"]:
+            relative |= cost_table(bench, runs, geometry)
     for gpus in (8, 64):
         schedule(bench, simulate(paper_jobs(relative), gpus), gpus)
     return bench.finish(chosen)
@@ -57,58 +66,87 @@ class Runs:
     """Runs over random tokens, each under a root of its own."""
 
     def __init__(self, folder: Path, quick: bool) -> None:
-        self._folder, self._quick, self._count = folder, quick, 0
+        self._folder, self.quick, self._count = folder, quick, 0
 
-    def config(self, geometry: str, workers: int, tasks: Sequence[str] = ("qa",)) -> RunConfig:
+    def config(
+        self, geometry: str, workers: int, rows: Mapping[str, int], methods: Sequence[str] = OVERHEAD_METHODS
+    ) -> RunConfig:
+        """A run over `rows` samples of each task, a few batches a shard."""
         self._count += 1
         family = GEOMETRIES[geometry].family
         model = {"name": geometry, "id": f"random/{geometry}", "tokenizer": _demo_tokenizer(family)}
-        if self._quick:
+        if self.quick:
             model["id"] = f"demo/{family}"
         return RunConfig.model_validate(
             {
                 "name": "bench",
                 "root": str(self._folder / str(self._count)),
                 "device": "cpu",
-                "tasks": {task: {"source": "demo"} for task in tasks},
+                "tasks": {
+                    task: {"source": "demo", "limit": min(n, 8) if self.quick else n} for task, n in rows.items()
+                },
                 "models": [{**model, "workers": [workers, workers]}],
-                "methods": METHODS,
-                "token_budget": 1024,
-                "shard_rows": 4,
+                "methods": methods,
+                "token_budget": 512,
+                "shard_rows": 2,
             }
         )
 
     def prepared(self, config: RunConfig) -> Store:
         store = Store(config.root)
         key = tokenizer_key(load_tokenizer(config.models[0]))
-        for task in config.tasks:
-            rows = _random_rows(task, 8 if self._quick else ROWS[task])
+        for task, settings in config.tasks.items():
+            fewest, most = LENGTHS[task]
+            lengths = (min(fewest, 30), min(most, 40)) if self.quick else (fewest, most)  # demo models are short
+            rows = _random_rows(task, settings.limit or 1, lengths)
             store.write_shard(f"{store.views(key, task)}/0.parquet", pa.Table.from_pylist(rows, schema=VIEW), VIEW)
             store.write_manifest(f"views.{key}.{task}", {"rows": len(rows)})
         return store
 
 
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one run: all of it, and from the first commit of a shard to the last."""
+
+    whole_s: float
+    steady_s: float
+
+    @classmethod
+    def of(cls, whole_s: float, store: Store) -> Timed:
+        if store.files("relevance/rejects", recursive=True):
+            raise RuntimeError("the benchmark's run rejected rows")
+        commits = [store.modified_s(path) or 0.0 for path in store.files("relevance", recursive=True)]
+        return cls(whole_s, max(commits) - min(commits))
+
+
 def overhead(bench: Bench, runs: Runs, repeats: int) -> None:
-    """The same units by a bare loop, by Ray with one worker, and by Ray with two."""
+    """The same units by a bare loop, by Ray with one worker, and by Ray with two, in turn."""
+    seconds: dict[str, list[Timed]] = {"bare loop": [], "ray, one worker": [], "ray, two workers": []}
+    for _ in range(repeats):
+        for (name, timed), workers in zip(seconds.items(), (0, 1, 2), strict=True):
+            config = runs.config("gpt2", workers or 1, OVERHEAD_ROWS)
+            store = runs.prepared(config)
+            whole_s = by_ray(config, store) if workers else in_own_process(config, store)
+            timed.append(Timed.of(whole_s, store))
+            print(f"{name}: {timed[-1].whole_s:.1f} s, steady {timed[-1].steady_s:.1f} s", flush=True)
+    whole = {name: [one.whole_s for one in timed] for name, timed in seconds.items()}
+    steady = {name: [one.steady_s for one in timed] for name, timed in seconds.items()}
+    for name in seconds:
+        bench.row(what=name, geometry="gpt2", seconds=summary(whole[name]), steady_seconds=summary(steady[name]))
+    bare, one, two = seconds
+    for kind, found in (("whole run", whole), ("steady", steady)):
+        ratio = paired_ratio(found[one], found[bare])["median"]
+        bench.ratio(f"ray over bare loop, {kind}", ratio, OVERHEAD_TARGET, "lower", geometry="gpt2")
+        ratio = paired_ratio(found[one], found[two])["median"]
+        bench.ratio(f"two workers over one, {kind}", ratio, 1.0, "higher", geometry="gpt2", cores=os.cpu_count())
 
-    def bare() -> float:
-        config = runs.config("gpt2", 1)
-        return in_own_process(config, runs.prepared(config))
 
-    def ray(workers: int) -> float:
-        config = runs.config("gpt2", workers)
-        store = runs.prepared(config)
-        start = time.perf_counter()
-        if not attribute(config, store).complete:
-            raise RuntimeError("the benchmark's run did not complete")
-        return time.perf_counter() - start
-
-    seconds = interleave({"bare": bare, "ray": lambda: ray(1), "two": lambda: ray(2)}, repeats, warmup=0)
-    for name, values in seconds.items():
-        bench.row(what=name, seconds=summary(values))
-    bench.ratio("ray over bare loop", paired_ratio(seconds["ray"], seconds["bare"])["median"], OVERHEAD_TARGET, "lower")
-    scaling = paired_ratio(seconds["ray"], seconds["two"])["median"]
-    bench.ratio("two workers over one", scaling, 1.0, "higher", cores=os.cpu_count())
+def by_ray(config: RunConfig, store: Store) -> float:
+    """Wall seconds of the stage. Raises RuntimeError when it does not complete."""
+    start = time.perf_counter()
+    if not attribute(config, store).complete:
+        raise RuntimeError("the benchmark's run did not complete")
+    return time.perf_counter() - start
 
 
 def in_own_process(config: RunConfig, store: Store) -> float:
@@ -136,25 +174,35 @@ def bare_loop(config: RunConfig, store: Store, work: ModelWork) -> None:
             raise RuntimeError(report["error"])
 
 
-def cost_table(bench: Bench, runs: Runs, geometry: str) -> None:
-    """Seconds of one core per 1,000 samples of each task."""
-    config = runs.config(geometry, 1, tasks=list(LENGTHS))
+def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:
+    """One core's seconds per 1,000 samples, by task and pass. Returns all passes over the gradients' one, by task."""
+    masked = GEOMETRIES[geometry].family == "bert"
+    methods = [name for name, info in METHODS.items() if ("masked" if masked else "causal") in info.models]
+    config = runs.config(geometry, 1, COST_ROWS, methods)
     store = runs.prepared(config)
     in_own_process(config, store)
+    relative: Relative = {}
     for task in config.tasks:
-        runtime = store.read(store.runtime(geometry, task, "float32"), RUNTIME)
-        rows = [row for row in runtime.to_pylist() if row["stage"] == "method"]
-        samples = sum(row["batch"] for row in rows)
-        seconds = sum(row["wall_s"] for row in rows)
-        tokens = sum(row["batch"] * row["length"] for row in rows)
-        bench.row(
-            what="cost",
-            geometry=geometry,
-            task=task,
-            methods=METHODS,
-            seconds_per_1000_samples=1000 * seconds / samples,
-            seconds_per_token=seconds / tokens,
-        )
+        table = store.read(store.runtime(geometry, task, "float32"), RUNTIME)
+        rows = [row for row in table.to_pylist() if row["stage"] == "method"]
+        seconds = {name: sum(row["wall_s"] for row in rows if row["method"] == name) for name in _passes(methods)}
+        of_one = [row for row in rows if row["method"] == "gradients"]
+        samples = sum(row["batch"] for row in of_one)
+        tokens = sum(row["batch"] * row["length"] for row in of_one)
+        for name, spent in [*seconds.items(), ("all", sum(seconds.values()))]:
+            measured = {"seconds_per_1000_samples": 1000 * spent / samples, "seconds_per_token": spent / tokens}
+            bench.row(what="cost", geometry=geometry, task=task, method=name, **measured)
+        if not runs.quick:
+            gradients = [name for name in methods if METHODS[name].pass_name == "gradients"]
+            operations = 2.0 * GEOMETRIES[geometry].block_parameters * tokens * forwards(config, gradients)
+            gflops = operations / seconds["gradients"] / 1e9
+            bench.row(what="operations of the gradients' pass", geometry=geometry, task=task, gflops=gflops)
+        relative["masked" if masked else "causal", task] = sum(seconds.values()) / seconds["gradients"]
+    return relative
+
+
+def _passes(methods: Sequence[str]) -> list[str]:
+    return sorted({METHODS[name].pass_name for name in methods})
 
 
 def schedule(bench: Bench, found: Simulated, gpus: int) -> None:
@@ -164,7 +212,7 @@ def schedule(bench: Bench, found: Simulated, gpus: int) -> None:
         makespan_hours=found.makespan_s / 3600,
         utilisation=found.utilisation,
         longest_tail_hours=found.tail_s / 3600,
-        bound_by=found.last,
+        bound_by=f"{found.last} on {found.last_workers} GPUs",
         lower_bound_hours=found.lower_bound_s / 3600,
     )
     bench.ratio(f"paper on {gpus} GPUs, makespan over bound", found.makespan_s / found.lower_bound_s, 1.25, "lower")
@@ -176,11 +224,11 @@ def _demo_tokenizer(family: str) -> str:
     return str(model_dir(family))
 
 
-def _random_rows(task: str, n: int) -> list[dict[str, Any]]:
+def _random_rows(task: str, n: int, lengths: tuple[int, int]) -> list[dict[str, Any]]:
     draw = random.Random(0)
     rows = []
     for i in range(n):
-        length = draw.randint(*LENGTHS[task])
+        length = draw.randint(*lengths)
         ids = [draw.randrange(5, 60) for _ in range(length)]
         marks = [False] * length
         rows.append(

@@ -11,6 +11,8 @@ from jobs.geometries import geometry_of
 from jobs.methods import METHODS
 from jobs.pools import Share, Slots
 
+#: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
+Relative = dict[tuple[str, str], float]
 START_S = 60.0  # of a model's pool: processes, weights
 SHARE = Share(1, 0)
 
@@ -32,11 +34,15 @@ class Simulated:
     utilisation: float  # busy share of all GPUs until the end
     tail_s: float
     last: str  # the model that ends last
+    last_workers: int
     lower_bound_s: float  # all work over all GPUs
 
 
-def paper_jobs(workers: int | None = None) -> list[Job]:
-    """The nine models of the config `paper` over all published samples; `workers` in place of each model's most."""
+def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> list[Job]:
+    """The nine models of the config `paper` over all published samples; `workers` in place of each model's most.
+
+    `relative` are measured costs of all passes over that of the gradients; what is not measured is estimated.
+    """
     config = RunConfig.load("paper")
     jobs = []
     for model in config.models:
@@ -45,10 +51,12 @@ def paper_jobs(workers: int | None = None) -> list[Job]:
             continue
         kind = "masked" if geometry.family == "bert" else "causal"
         names = [name for name in config.methods if kind in METHODS[name].models]
+        gradients = [name for name in names if METHODS[name].pass_name == "gradients"]
         units: list[float] = []
         for task, (samples, length) in PUBLISHED.items():
+            total = forwards(config, gradients) * relative[kind, task] if relative else forwards(config, names)
             for dtype in model.dtypes_for(task):
-                operations = 2.0 * geometry.block_parameters * samples * length * forwards(config, names)
+                operations = 2.0 * geometry.block_parameters * samples * length * total
                 count = -(-samples // config.shard_rows)
                 units += [operations / FLOPS[dtype] / count] * count
         jobs.append(Job(model.name, workers or model.workers[1], tuple(units)))
@@ -73,10 +81,11 @@ def simulate(jobs: list[Job], gpus: int) -> Simulated:
                 workers_end += finished
                 last_start = now
                 heapq.heappush(ends, (max(finished), job.model, taken))
-        now, last, taken = heapq.heappop(ends)
-        slots.give_back(SHARE, taken)
+        now, last, released = heapq.heappop(ends)
+        slots.give_back(SHARE, released)
     first_idle = min((end for end in workers_end if end >= last_start), default=now)
-    return Simulated(now, busy / (gpus * now), now - first_idle, last, sum(sum(job.unit_s) for job in jobs) / gpus)
+    bound_s = sum(sum(job.unit_s) for job in jobs) / gpus
+    return Simulated(now, busy / (gpus * now), now - first_idle, last, len(released), bound_s)
 
 
 def _pool(job: Job, workers: int, start: float) -> list[float]:

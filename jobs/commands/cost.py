@@ -20,8 +20,9 @@ from jobs.store import Store
 
 #: (samples, mean tokens) of the published data sets, for tasks that are not prepared (Close Look 4.1, 5.1).
 PUBLISHED = {"ra": (1000, 8), "sva": (30_000, 30), "qa": (40_000, 200)}
-#: Forwards that a pass costs, beside one backward for each set of rules and explained logit. Rough on purpose.
-FORWARDS = {"gradients": 1.0, "rollout": 1.5, "random": 1.0, "explicit": 8.0, "alti": 25.0}
+#: Forwards that a pass costs, beside one backward for each set of rules and explained logit: measured on a CPU at the
+#: geometries of bert-base and gpt2 (jobs/bench/results/job-cpu.json), rounded up.
+FORWARDS = {"gradients": 1.0, "rollout": 1.2, "random": 1.0, "explicit": 6.0, "alti": 2.5}
 RULES = {"gradient_l1": "plain", "gradient_l2": "plain", "gradient_x_input": "plain"}
 #: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
