@@ -184,7 +184,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(undistu
     assert code == 1
     assert "attribute: 5 computed, 0 up to date" in out
     assert "5 cells are not complete, among them" in out
-    (failure,) = [line for line in err.splitlines() if "broken" in line]
+    (failure,) = [line for line in err.splitlines() if "cannot be loaded" in line]
     assert failure.strip().startswith("model broken cannot be loaded: ")
     states = {str(p.cell): state(store, p.cell) for p in make_plan(config, store).cells()}
     assert {name for name, found in states.items() if found == "done"} == set(undisturbed[2])
@@ -216,6 +216,27 @@ def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_i
     assert not any("attnlrp" in path for path in store.files("relevance", recursive=True))
     assert attribute(config, store).complete
     assert relevance_of(config, store) == undisturbed[2]
+
+
+@pytest.mark.parametrize(("workers", "at_once"), [([2, 2], 1), ([1, 1], 2)])
+def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, at_once, tmp_path, local_ray, monkeypatch):
+    order, running, most, whole = [], [], [], stage.run_model
+
+    def watched(config, store, work, *rest):
+        order.append(work.name)
+        running.append(work.name)
+        most.append(len(running))
+        try:
+            return whole(config, store, work, *rest)
+        finally:
+            running.remove(work.name)
+
+    monkeypatch.setattr(stage, "run_model", watched)
+    models = [{"name": name, "id": str(save_model(tmp_path / name)), "workers": workers} for name in ("c", "a", "b")]
+    config = config_of(tmp_path / "root", models=models, methods=["gradient_x_input"])
+    assert attribute(config, prepared(config, ROWS)).complete
+    assert order == ["c", "a", "b"]
+    assert max(most) == at_once
 
 
 def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(tmp_path, model, local_ray):

@@ -26,7 +26,6 @@ def cluster():
     import ray
     from ray.cluster_utils import Cluster
 
-    ray.shutdown()  # of whatever a module before this one left
     ray.shutdown()  # one that another module left
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     nodes.second = nodes.add_node(num_cpus=1)
@@ -70,6 +69,34 @@ def test_a_run_outlives_a_node_that_is_removed(cluster, tmp_path, model, monkeyp
     assert relevance_of(config, store) == relevance_of(undisturbed, other)
 
 
+@pytest.mark.ray
+def test_shares_of_gpus_go_to_the_nodes_with_their_label(cluster, tmp_path, model):
+    """Half a GPU, a whole one and two, of three that Ray only counts where there are none: models run on the CPU."""
+    node = cluster.add_node(num_cpus=1, num_gpus=3, labels={"gpu-memory": "24gb"})
+    cluster.wait_for_nodes()
+    asks = {
+        "halves": {"gpus": 0.5, "workers": [2, 2]},
+        "pair": {"gpus": 2, "max_memory": {"cpu": "1GiB"}},
+        "whole": {"gpus": 1},
+        "elsewhere": {"gpus": 1, "labels": {"gpu-memory": "80gb"}},
+    }
+    labels = {"labels": {"gpu-memory": "24gb"}}
+    config = config_of(
+        tmp_path / "root", models=[{"name": name, "id": str(model)} | labels | ask for name, ask in asks.items()]
+    )
+    store = prepared(config, ROWS)
+    summary = attribute(config, store)
+    cluster.remove_node(node)
+    (failure,) = summary.failures
+    assert failure == "model elsewhere asks for more than the cluster has: 1 x 1 GPU on nodes labelled gpu-memory=80gb"
+    found = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
+    for method in config.methods:
+        halves, whole = (found[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
+        assert halves.num_rows
+        assert halves == whole
+        assert f"relevance pair/sva/float32/{method}" in found
+
+
 def test_workers_are_packed_by_node():
     slots = Slots([({}, 2.0), ({}, 1.0)])
     assert slots.room(Share(2, 0)) == 1
@@ -89,6 +116,12 @@ def test_labels_choose_the_nodes():
     assert slots.room(large) == 2
     assert slots.take(large, 1, 8) == [1, 1]
     assert slots.take(large, 1, 8) is None
+
+
+def test_a_model_with_less_work_than_its_fewest_workers_gets_what_it_can_use():
+    slots = Slots([({}, 2.0)])
+    assert slots.take(Share(1, 0), fewest=2, most=1) == [0]
+    assert slots.take(Share(1, 0), fewest=2, most=2) is None
 
 
 def test_thirds_of_a_gpu_fit_three_times():
