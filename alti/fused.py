@@ -25,7 +25,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     causal = parts.causal
     samples = max(1, min(n, chunk.sources // length))
     held = min(length, max(1, chunk.sources // samples))
-    buffer = parts.resultant.new_empty(samples * held, heads, width)
+    buffer = parts.resultant.new_empty(samples * held * heads * width)
     for b in slices(0, n, samples):
         for j in slices(0, length, held):
             products = value_output(parts.value[b, :, j], parts.output, buffer)  # [b, j, H, D]
@@ -52,7 +52,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
 @triton.jit
 def _gain(
     weights,  # [b, H, Tj, Ti]
-    products,  # [b, j, H, D]
+    products,  # [b, j, H, D], heads outermost in memory
     residual,  # [b, T, D]
     resultant,  # [b, T, D]
     gain,  # [b, Tj, Ti], zeros
@@ -80,7 +80,7 @@ def _gain(
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for start in range(0, WIDTH, STEP):
         d = start + tl.arange(0, STEP)
-        u_at = ((sample * n_sources + at) * HEADS + h[:, None]) * WIDTH + d[None, :]
+        u_at = ((h[:, None] * tl.num_programs(2) + sample) * n_sources + at) * WIDTH + d[None, :]
         u = tl.load(products + u_at, mask=(h[:, None] < HEADS) & (d[None, :] < WIDTH), other=0.0)  # [H, STEP]
         vector = tl.dot(w, u, input_precision="ieee")  # [BLOCK, STEP]
         own = tl.load(residual + (sample * length + source) * WIDTH + d, mask=d < WIDTH, other=0.0)

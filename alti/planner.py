@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import psutil
@@ -20,7 +21,8 @@ from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
 _SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors are made by one product: enough to keep it busy
-_VECTOR_BYTES = {"cpu": 2**22, "cuda": 2**26}  # transformed vectors: on a CPU, what its last cache holds
+_VECTOR_BYTES = {"cpu": 2**20, "cuda": 2**26}  # transformed vectors: on a CPU, half of what a core's own cache holds
+_WIDTH = {"cpu": 512, "cuda": 2**30}  # entries of a vector at a time, so that many destinations are cached together
 _WORTH_THREADS = 2**23  # entries of transformed vectors of a layer, some milliseconds of work
 _COMPOSED = 4  # tensors [T, d_mlp] that gelu_new, made of elementary operations, holds at its peak
 _SPREAD = 2  # a batch is cut where its samples would be padded to more than this many times their length
@@ -66,10 +68,11 @@ class Geometry:
 
     def chunk(self, batch: int, length: int) -> Chunk:
         """What is fast when memory is plenty."""
-        vectors = _VECTOR_BYTES[self.device] // (self.d_model * self.work_bytes)
+        width = ceil(self.d_model / ceil(self.d_model / _WIDTH[self.device]))
+        vectors = _VECTOR_BYTES[self.device] // (width * self.work_bytes)
         workers = self.threads if batch * length**2 * self.d_model >= _WORTH_THREADS else 1
         sources = min(_SOURCES[self.device], batch * length)
-        return Chunk(sources, max(1, min(vectors, batch * length * length)), workers)
+        return Chunk(sources, max(1, min(vectors, batch * length * length)), workers, width)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Plan:
 
     @property
     def smallest(self) -> bool:
-        return self.batch == 1 and self.chunk == Chunk(1, 1)
+        return self.batch == 1 and self.chunk.is_smallest
 
     def halved(self, batch: int) -> Plan:
         """For `batch` samples after memory ran out: the same chunk for half the samples, or half the chunk for one."""
@@ -107,7 +110,9 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
     samples, sources, step, rows = extents(batch, length, chunk)
-    vectors = 0 if g.fused else chunk.workers * samples * step * rows * g.d_model
+    width = min(g.d_model, chunk.width or g.d_model)
+    vectors = 0 if g.fused else chunk.workers * samples * step * rows * width
+    vectors += 0 if width == g.d_model else tokens * g.d_model  # the resultant in strips
     products = chunk.workers * samples * sources * g.n_heads * g.d_model
     mapping = weights + streams + (vectors + products + pairs) * g.work_bytes
     block = max(copied + max(softmax, mapping), (converted + g.post_norm) * projection + streams)
@@ -124,7 +129,7 @@ def plan(geometry: Geometry, length: int, byte_budget: int, batch: int) -> Plan:
         need = predict(geometry, size, length, chunk)
         if need <= byte_budget:
             return Plan(size, length, chunk, need, byte_budget)
-    while chunk != Chunk(1, 1):
+    while not chunk.is_smallest:
         chunk = smaller(chunk)
         need = predict(geometry, 1, length, chunk)
         if need <= byte_budget:
@@ -150,7 +155,7 @@ def smaller(chunk: Chunk) -> Chunk:
     """Half of what is held: by half the threads, then by each."""
     if chunk.workers > 1:
         return replace(chunk, workers=chunk.workers // 2)
-    return Chunk(max(1, chunk.sources // 2), max(1, chunk.vectors // 2))
+    return replace(chunk, sources=max(1, chunk.sources // 2), vectors=max(1, chunk.vectors // 2))
 
 
 def free_bytes(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from alti.threads import run_all
+from alti.threads import run_all, without_python
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,13 @@ class Chunk:
     """How much of a layer exists at a time, for each of the threads that work on it."""
 
     sources: int  # tokens whose value-output vectors [H, D] are held
-    vectors: int  # transformed vectors [D] that are held
+    vectors: int  # transformed vectors that are held
     workers: int = 1  # threads
+    width: int | None = None  # entries of each vector that are held; None for all of its D
+
+    @property
+    def is_smallest(self) -> bool:
+        return self.sources == self.vectors == self.workers == 1
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,9 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
     n, heads, length, _ = parts.weights.shape
     causal, width = parts.causal, parts.output.shape[-1]
     found = parts.resultant.new_zeros(n, length, length)
+    resultants = [strip.contiguous() for strip in parts.resultant.split(chunk.width or width, -1)]
     positive = parts.resultant.clamp_min(0).sum(-1).unsqueeze(1)  # [B, 1, Ti]
-    value_sums = torch.einsum("bhjk,hk->bjh", parts.value, parts.output.sum(-1)).unsqueeze(-1)  # [B, Tj, H, 1]
+    value_sums = parts.value @ parts.output.sum(-1).unsqueeze(-1)  # [B, H, Tj, 1]
     samples, held, step, rows = extents(n, length, chunk)
     groups = iter([(b, group) for b in slices(0, n, samples) for group in slices(0, length, held)])  # for all workers
 
@@ -86,21 +92,63 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
         for b, group in groups:
             products = value_output(parts.value[b, :, group], parts.output, product_buffer)  # [b, j, H, D]
             weights = parts.weights[b, :, group].permute(0, 2, 3, 1)  # [b, j, i, H]
-            gain, residual, resultant = found[b, group], parts.residual[b], parts.resultant[b].unsqueeze(1)
-            for j, i in blocks(group, length, step, rows, causal):
-                at = slice(j.start - group.start, j.stop - group.start)
-                vectors = _product(weights[:, at, i], products[:, at], vector_buffer)  # [b, j, i, D]
-                _add_residual(vectors, residual, j, i)
-                torch.maximum(vectors, resultant[:, :, i], out=vectors)
-                torch.sum(vectors, -1, out=gain[:, at, i])
-            sums = torch.bmm(weights.flatten(0, 1), value_sums[b, group].flatten(0, 1)).view_as(gain)
-            sums[:, :, group].diagonal(dim1=1, dim2=2).add_(residual[:, group].sum(-1))
-            gain.sub_(positive[b]).mul_(-2).add_(sums)
+            gain, residual = found[b, group], parts.residual[b]
+            strips = [strip[b] for strip in resultants]
+            add_maxima(gain, weights, products, residual, strips, vector_buffer, group.start, step, rows, causal)
+            gain.sub_(positive[b]).mul_(-2)
+            for h in range(heads):
+                gain.addcmul_(parts.weights[b, h, group], value_sums[b, h, group])
+            gain[:, :, group].diagonal(dim1=1, dim2=2).add_(residual[:, group].sum(-1))
 
     empty = parts.resultant.new_empty
-    buffers = [(empty(samples * step * rows, width), empty(samples * held, heads, width)) for _ in range(chunk.workers)]
+    held_numbers = samples * step * rows * min(width, chunk.width or width)
+    buffers = [(empty(held_numbers), empty(samples * held * heads * width)) for _ in range(chunk.workers)]
     run_all([partial(work, *pair) for pair in buffers])
     return found
+
+
+@without_python
+def add_maxima(
+    gain: Tensor,
+    weights: Tensor,
+    products: Tensor,
+    residual: Tensor,
+    resultants: list[Tensor],
+    buffer: Tensor,
+    first: int,
+    step: int,
+    rows: int,
+    causal: bool,
+) -> None:
+    """Adds sum_d max(T_i(x_j), y_i) to `gain` [b, j, Ti], for sources j from `first` on.
+
+    `weights` [b, j, Ti, H] and `products` [b, j, H, D] make the transformed vectors, `residual` [b, T, D] is part of a
+    token's own, `resultants` are strips [b, Ti, d] of the resultant. `buffer` holds the vectors of one block, `step`
+    sources and `rows` destinations. Sources change faster, so that the resultant stays in the cache; causal ones reach
+    no destination before them.
+    """
+    samples, sources, length, _ = weights.shape
+    start = 0
+    for resultant in resultants:
+        width = resultant.size(-1)
+        for low in range(first if causal else 0, length, rows):
+            high = min(length, low + rows)
+            end = min(sources, high - first) if causal else sources
+            for j in range(0, end, step):
+                stop = min(end, j + step)
+                i = max(low, first + j) if causal else low
+                shape = [samples, stop - j, high - i, width]
+                vectors = buffer[: samples * (stop - j) * (high - i) * width].view(shape)
+                left = weights[:, j:stop, i:high].flatten(0, 1)
+                right = products[:, j:stop, :, start : start + width].flatten(0, 1)
+                torch.bmm(left, right, out=vectors.flatten(0, 1))
+                own, own_end = max(i, first + j), min(high, first + stop)  # where source and destination are the same
+                if own < own_end:
+                    block = vectors[:, own - first - j : own_end - first - j, own - i : own_end - i]
+                    block.diagonal(dim1=1, dim2=2).add_(residual[:, own:own_end, start : start + width].transpose(1, 2))
+                torch.maximum(vectors, resultant[:, i:high].unsqueeze(1), out=vectors)
+                gain[:, j:stop, i:high].add_(vectors.sum(-1))
+        start += width
 
 
 def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
@@ -114,36 +162,16 @@ def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
     return samples, min(length, max(step, chunk.sources // samples)), step, rows
 
 
-def blocks(group: slice, length: int, step: int, rows: int, causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Sources and destinations of each block of a group of sources. Destinations change last, so that what the block
-    puts out there stays in the cache; a causal mask leaves out those before the sources."""
-    for i in slices(group.start if causal else 0, length, rows):
-        for j in slices(group.start, min(group.stop, i.stop) if causal else group.stop, step):
-            yield j, slice(max(i.start, j.start), i.stop) if causal else i
-
-
-def _product(weights: Tensor, product: Tensor, buffer: Tensor) -> Tensor:
-    """Transformed vectors [b, j, i, D] in `buffer`, of weights [b, j, i, H] and value-output vectors [b, j, H, D]."""
-    shape = weights.shape[:3]
-    vectors = buffer[: shape.numel()].view(*shape, -1)
-    torch.bmm(weights.flatten(0, 1), product.flatten(0, 1), out=vectors.flatten(0, 1))
-    return vectors
-
-
-def _add_residual(vectors: Tensor, residual: Tensor, j: slice, i: slice) -> None:
-    """Adds residual [b, T, D] to transformed vectors [b, j, i, D] where source and destination are the same."""
-    low, high = max(i.start, j.start), min(i.stop, j.stop)
-    if low < high:
-        own = vectors[:, low - j.start : high - j.start, low - i.start : high - i.start]
-        own.diagonal(dim1=1, dim2=2).add_(residual[:, low:high].transpose(1, 2))
-
-
 def value_output(value: Tensor, output: Tensor, buffer: Tensor) -> Tensor:
-    """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D] in `buffer`."""
+    """value[h, j] @ output[h] for values [b, H, j, K] and weights [H, K, D], as [b, j, H, D].
+
+    In `buffer` heads are outermost: there a product ends without a copy.
+    """
     b, heads, j, _ = value.shape
-    products = buffer[: b * j]
-    torch.bmm(value.transpose(0, 1).flatten(1, 2), output, out=products.transpose(0, 1))
-    return products.view(b, j, heads, -1)
+    width = output.shape[-1]
+    products = buffer[: heads * b * j * width].view(heads, b * j, width)
+    torch.bmm(value.transpose(0, 1).flatten(1, 2), output, out=products)
+    return products.view(heads, b, j, width).permute(1, 2, 0, 3)
 
 
 def slices(start: int, stop: int, step: int) -> Iterator[slice]:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from alti.layers import Layer, visiting
-from alti.threads import run_all
-from alti.transformed import Chunk, blocks, extents, slices
+from alti.threads import run_all, without_python
+from alti.transformed import Chunk, extents, slices, value_output
 from lrp_core import Batch, ModelView
+
+_PRODUCT_BYTES = 2**22  # more or less of them at a time is slower
 
 
 @torch.inference_mode()
@@ -44,8 +46,8 @@ def materialising(view: ModelView, batch: Batch) -> Tensor:
 
 
 def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
-    """The matrix products of one sample's attention block and of its map, nothing else: shapes, blocks and threads are
-    the true ones, outputs are reused."""
+    """The matrix products of one sample's attention block and of its map, nothing else: as many threads as `chunk` has,
+    in the blocks that are fastest for products alone, outputs reused."""
     heads, key_heads, head_dim = layer.query.shape[1], layer.key.shape[1], layer.query.shape[-1]
     x = layer.residual[0]
     length, width = x.shape
@@ -54,16 +56,14 @@ def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
     output, _ = layer.block.output_weights()
     context = x.new_empty(length, heads * head_dim).normal_()
     projections = [x.new_empty(width, n * head_dim).normal_() for n in (heads, key_heads, key_heads)]
-    _, held, step, rows = extents(1, length, chunk)
-    buffers = [(x.new_empty(step * rows, width), x.new_empty(held, heads, width)) for _ in range(chunk.workers)]
+    held = extents(1, length, chunk)[1]
+    rows = max(1, _PRODUCT_BYTES // (4 * width))
+    buffers = [(x.new_empty(min(rows, length), width), x.new_empty(held * heads * width)) for _ in range(chunk.workers)]
 
     def transformed(groups: Iterator[slice], vectors: Tensor, products: Tensor) -> None:
         for group in groups:
-            torch.bmm(values[:, group], output, out=products[: group.stop - group.start].transpose(0, 1))
-            for j, i in blocks(group, length, step, rows, causal=True):
-                sources = products[j.start - group.start : j.stop - group.start]
-                block = vectors[: (j.stop - j.start) * (i.stop - i.start)].view(j.stop - j.start, -1, width)
-                torch.bmm(weights[:, j, i].permute(1, 2, 0), sources, out=block)
+            some = value_output(values[None, :, group], output, products)[0]
+            _causal_products(weights[:, group], some, vectors, group.start, rows)
 
     def run() -> None:
         for projection in projections:
@@ -75,6 +75,15 @@ def bare_products(layer: Layer, chunk: Chunk) -> Callable[[], None]:
         run_all([partial(transformed, groups, *pair) for pair in buffers])
 
     return run
+
+
+@without_python
+def _causal_products(weights: Tensor, products: Tensor, buffer: Tensor, first: int, rows: int) -> None:
+    """weights [H, j, Ti] times products [j, H, D], for each source and the destinations that see it."""
+    for j in range(weights.size(1)):
+        for i in range(first + j, weights.size(2), rows):
+            some = weights[:, j, i : i + rows].t()
+            torch.mm(some, products[j], out=buffer[: some.size(0)])
 
 
 def _vectors(layer: Layer) -> tuple[Tensor, Tensor]:

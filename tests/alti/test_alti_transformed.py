@@ -35,8 +35,9 @@ def test_any_chunk_gives_what_all_vectors_at_once_give(causal):
     parts = random_parts(causal)
     expected = at_once(parts)
     for sources, vectors in itertools.product((1, 2, 5, 100), (1, 3, 7, 9, 20, 49, 100, 1000)):
-        found = contributions(parts, Chunk(sources, vectors))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors}")
+        for width in (None, 1, 4, 11, 50):
+            found = contributions(parts, Chunk(sources, vectors, width=width))
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors} {width}")
 
 
 @pytest.mark.parametrize("inference", [True, False])
