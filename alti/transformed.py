@@ -56,9 +56,10 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     one elementwise pass over each transformed vector, and sums of T that need none:
     |y| - |y - T| = 2 sum max(y, 0) - 2 sum max(T, y) + sum T.
     """
-    gain = _gain(parts, chunk).transpose(1, 2).clamp_min_(0)
-    visible = parts.allowed | torch.eye(gain.shape[-1], dtype=torch.bool, device=gain.device)
-    return gain.masked_fill_(~visible, 0)  # a vector of zeros contributes nothing, whatever rounding says
+    gain = _gain(parts, chunk)  # [B, Tj, Ti]
+    hidden = ~(parts.allowed | torch.eye(gain.shape[-1], dtype=torch.bool, device=gain.device))
+    # a vector of zeros contributes nothing, whatever rounding says
+    return gain.clamp_min_(0).masked_fill_(hidden.transpose(1, 2).contiguous(), 0).transpose(1, 2)
 
 
 def contributions_to(parts: AttentionParts, position: Tensor) -> Tensor:
@@ -96,8 +97,9 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
             strips = [strip[b] for strip in resultants]
             add_maxima(gain, weights, products, residual, strips, vector_buffer, group.start, step, rows, causal)
             gain.sub_(positive[b]).mul_(-2)
+            seen = slice(group.start if causal else 0, length)
             for h in range(heads):
-                gain.addcmul_(parts.weights[b, h, group], value_sums[b, h, group])
+                gain[..., seen].addcmul_(parts.weights[b, h, group, seen], value_sums[b, h, group])
             gain[:, :, group].diagonal(dim1=1, dim2=2).add_(residual[:, group].sum(-1))
 
     empty = parts.resultant.new_empty
