@@ -31,16 +31,18 @@ def without_python(function: Function) -> Function:
 def run_all(tasks: Sequence[Callable[[], None]]) -> None:
     """Runs each task in its own thread; a single one in this. Raises what a task raises.
 
+    Tasks write into tensors that exist; what they make themselves cannot be differentiated.
+
     For as long as it runs, other threads of the process may see torch use one thread.
     """
     if len(tasks) == 1:
         tasks[0]()
         return
-    inference, n_threads = torch.is_inference_mode_enabled(), torch.get_num_threads()
+    n_threads = torch.get_num_threads()
 
     def alone(task: Callable[[], None]) -> None:
         torch.set_num_threads(1)
-        with torch.inference_mode(inference), torch.no_grad():
+        with torch.inference_mode():  # the least that short operations can cost
             task()
 
     try:

@@ -72,6 +72,9 @@ def layers(bench: Bench, device: str, repeats: int, quick: bool) -> None:
         for length in lengths:
             promised = length == lengths[-1] and name != "gpt2"
             _layer(bench, view, name, length, repeats if promised else min(repeats, 3), device, promised)
+        ours = [row for row in bench.rows if (row["part"], row["geometry"], row.get("run")) == ("layer", name, "ours")]
+        costs = [f"{row['length']}: {1e3 * row['median']:.3g} ms, {row['ps_per_operation']:.3g}" for row in ours]
+        print(f"{name}: a layer at T, and picoseconds per T^2 H D / 2: {'; '.join(costs)}")
 
 
 def whole_model(bench: Bench, device: str, repeats: int, quick: bool) -> None:
