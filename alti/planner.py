@@ -110,7 +110,7 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
     samples, sources, step, rows = extents(batch, length, chunk)
-    width = min(g.d_model, chunk.width or g.d_model)
+    width = chunk.strip(g.d_model)
     vectors = 0 if g.fused else chunk.workers * samples * step * rows * width
     vectors += 0 if width == g.d_model else tokens * g.d_model  # the resultant in strips
     products = chunk.workers * samples * sources * g.n_heads * g.d_model

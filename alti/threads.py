@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def without_python(function: Function) -> Function:
     """`function` as TorchScript: loops of short operations, in threads that do not wait for each other's Python.
 
-    Taking turns at the interpreter's lock made them twice as slow. Where torch has TorchScript no more, and it is
+    Taking turns at the interpreter's lock made them up to twice as slow. Where torch has TorchScript no more, and it is
     deprecated, the function stays what it was.
     """
     with warnings.catch_warnings():

@@ -29,6 +29,10 @@ class Chunk:
     def is_smallest(self) -> bool:
         return self.sources == self.vectors == self.workers == 1
 
+    def strip(self, d_model: int) -> int:
+        """How many of `d_model` entries are held."""
+        return min(d_model, self.width or d_model)
+
 
 @dataclass(frozen=True)
 class AttentionParts:
@@ -83,7 +87,7 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
     n, heads, length, _ = parts.weights.shape
     causal, width = parts.causal, parts.output.shape[-1]
     found = parts.resultant.new_zeros(n, length, length)
-    resultants = [strip.contiguous() for strip in parts.resultant.split(chunk.width or width, -1)]
+    resultants = [strip.contiguous() for strip in parts.resultant.split(chunk.strip(width), -1)]
     positive = parts.resultant.clamp_min(0).sum(-1).unsqueeze(1)  # [B, 1, Ti]
     value_sums = parts.value @ parts.output.sum(-1).unsqueeze(-1)  # [B, H, Tj, 1]
     samples, held, step, rows = extents(n, length, chunk)
@@ -103,7 +107,7 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
             gain[:, :, group].diagonal(dim1=1, dim2=2).add_(residual[:, group].sum(-1))
 
     empty = parts.resultant.new_empty
-    held_numbers = samples * step * rows * min(width, chunk.width or width)
+    held_numbers = samples * step * rows * chunk.strip(width)
     buffers = [(empty(held_numbers), empty(samples * held * heads * width)) for _ in range(chunk.workers)]
     run_all([partial(work, *pair) for pair in buffers])
     return found

@@ -13,7 +13,7 @@ from alti.threads import run_all, without_python
 from alti.transformed import Chunk, extents, slices, value_output
 from lrp_core import Batch, ModelView
 
-_PRODUCT_BYTES = 2**22  # more or less of them at a time is slower
+_PRODUCT_BYTES = 2**22  # fewer at a time are slower
 
 
 @torch.inference_mode()

@@ -1,13 +1,16 @@
-"""One local Ray for all the tests of a module, and the command line."""
+"""One local Ray and one small model for all the tests of a module, and the command line."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
+from jobs.attribute import attribute
 from jobs.config import RunConfig
 from jobs.pools import connect
+from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +40,18 @@ def closelook(monkeypatch, capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """The directory of a one-layer GPT-2 with random weights."""
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+
+
+@pytest.fixture(scope="module")
+def expected(request, tmp_path_factory, model, local_ray):
+    """The relevance of an undisturbed run on the test module's ROWS."""
+    config = config_of(tmp_path_factory.mktemp("undisturbed"), model)
+    store = prepared(config, request.module.ROWS)
+    assert attribute(config, store).complete
+    return relevance_of(config, store)

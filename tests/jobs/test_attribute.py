@@ -20,11 +20,6 @@ ROWS = rows_of(20)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
-
-
-@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, model, local_ray):
     """(config, store, relevance) of a run in which nothing went wrong."""
     config = config_of(tmp_path_factory.mktemp("undisturbed"), model, heads={"sva": 5})

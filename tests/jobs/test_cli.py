@@ -9,12 +9,7 @@ import pytest
 from jobs.lock import run_lock
 from jobs.plan import make_plan
 from jobs.store import Store
-from tests.jobs.small import config_of, prepared, rows_of, save_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
+from tests.jobs.small import config_of, prepared, rows_of
 
 
 @pytest.fixture

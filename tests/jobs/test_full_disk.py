@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attribute import attribute
 from jobs.store import TEMPORARY, Store
-from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of, save_model
+from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
 
 pytestmark = pytest.mark.ray
 ROWS = rows_of(24)
@@ -58,20 +57,6 @@ def disk(tmp_path):
     mounted = Disk(tmp_path / "disk")
     yield mounted
     mounted.close()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory, model, local_ray):
-    """The relevance of an undisturbed run."""
-    config = config_of(tmp_path_factory.mktemp("undisturbed"), model)
-    store = prepared(config, ROWS)
-    assert attribute(config, store).complete
-    return relevance_of(config, store)
 
 
 @pytest.mark.parametrize("pages", [0, 12])

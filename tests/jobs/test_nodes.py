@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,14 +9,9 @@ from jobs import attribute as stage
 from jobs.attribute import attribute
 from jobs.pools import Share, Slots
 from jobs.workers.worker import Worker
-from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
+from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 
 ROWS = rows_of(24)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,6 @@ from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
-
-
 @pytest.fixture
 def base(tmp_path, model):
     config = config_of(tmp_path, model)

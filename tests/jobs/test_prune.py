@@ -18,16 +18,11 @@ from jobs.prune import prune
 from jobs.store import Cell
 from jobs.workers.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
 from lrp_core import POOLINGS, load_model
-from tests.jobs.small import config_of, prepared, rows_of, save_model
+from tests.jobs.small import config_of, prepared, rows_of
 
 ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
 SETTINGS = {"orders": ["least_first", "most_first"], "random_runs": 2}
 HEADS_OF_MODEL = 2
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 def run_of(root, model, **changes):

@@ -17,7 +17,7 @@ from jobs.lock import Locked, run_lock
 from jobs.plan import make_plan
 from jobs.store import Store
 from jobs.workers.worker import Worker
-from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
+from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 
 pytestmark = pytest.mark.ray
 ROWS = rows_of(24)
@@ -58,20 +58,6 @@ def bucket():
         boto3.client("s3").create_bucket(Bucket="closelook")
         yield "closelook"
     server.stop()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory, model, local_ray):
-    """The relevance of an undisturbed run."""
-    config = config_of(tmp_path_factory.mktemp("undisturbed"), model)
-    store = prepared(config, ROWS)
-    assert attribute(config, store).complete
-    return relevance_of(config, store)
 
 
 def shards(store: Store) -> set[str]:

@@ -3,20 +3,14 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from jobs.attribute import attribute
-from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of, save_model
+from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
 
 pytestmark = pytest.mark.ray
 ROWS = rows_of(64)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture(scope="module")
