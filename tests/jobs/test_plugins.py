@@ -1,0 +1,78 @@
+"""Records of installed packages."""
+
+import sys
+
+import pytest
+
+from jobs import plugins
+from lrp_core.registry import Registry
+from lrp_core.types import UserError
+
+CODE = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Thing:
+    name: str
+
+ONE = Thing("one")
+BOTH = [Thing("two"), Thing("three")]
+OTHER = "no thing"
+"""
+
+
+def install(folder, package, **entries):
+    """A package with a module of that name and the entry points `entries` of the group `closelook.things`."""
+    (folder / f"{package}.py").write_text(CODE)
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in entries.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[closelook.things]", *lines, ""]))
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on the path; what it brought is forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in ("plug_a", "plug_b"):
+        sys.modules.pop(name, None)
+
+
+def loaded(kind=object):
+    table = Registry("thing")
+    plugins.load("closelook.things", kind, table.register)
+    return table
+
+
+def test_an_entry_point_names_a_record_or_several(site):
+    install(site, "plug_a", one="plug_a:ONE", more="plug_a:BOTH")
+    import plug_a
+
+    table = loaded(plug_a.Thing)
+    assert set(table) == {"one", "two", "three"}
+    assert table.owner("two") == "plug_a"
+
+
+def test_two_packages_with_one_name_are_an_error_that_names_both(site):
+    install(site, "plug_a", one="plug_a:ONE")
+    install(site, "plug_b", one="plug_b:ONE")
+    with pytest.raises(UserError, match="plug_b and plug_a both bring a thing named 'one'"):
+        loaded()
+
+
+@pytest.mark.parametrize("value", ["plug_a:NOTHING", "plug_no_such:ONE"])
+def test_what_cannot_be_imported_is_one_line_with_the_package(site, value):
+    install(site, "plug_a", one=value)
+    with pytest.raises(UserError, match=r"plug_a brings .* cannot be imported .*: mend or uninstall it") as error:
+        loaded()
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_no_record_is_refused_by_name(site):
+    install(site, "plug_a", one="plug_a:OTHER")
+    import plug_a
+
+    with pytest.raises(UserError, match=r"plug_a brings 'plug_a:OTHER' .* and no Thing"):
+        loaded(plug_a.Thing)
