@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from evaluation.schema import REJECT
 from jobs.config import RunConfig
@@ -32,8 +32,7 @@ def complete_cell(
     cell = planned.cell
     done = completed_units(store, cell, units)
     shards = [unit.shard(cell.key) for unit in units if unit.name in done]
-    rejects = _rejects(store, cell, shards)
-    explained = _explained(store, cell, shards)
+    explained, rejects = _accounts(store, cell, shards)
     complete = len(done) == len(units) and explained + sum(rejects.values()) == planned.rows
     if not shards:
         return False
@@ -63,20 +62,19 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{package: version(package) for package in packages}}
 
 
-def _rejects(store: Store, cell: Cell, shards: Sequence[str]) -> Counter[str]:
-    """Rejected rows by reason, of these shards."""
-    folder = store.cell_rejects(cell)
-    present = set(store.files(folder))
-    paths = [f"{folder}/{shard}" for shard in shards if f"{folder}/{shard}" in present]
-    return Counter(store.read(paths, REJECT, ["reason"])["reason"].to_pylist() if paths else [])
-
-
-def _explained(store: Store, cell: Cell, shards: Sequence[str]) -> int:
-    """How many different samples the shards hold."""
+def _accounts(store: Store, cell: Cell, shards: Sequence[str]) -> tuple[int, Counter[str]]:
+    """How many different samples the shards hold, and their rejects by reason, which become the cell's file of them."""
     from jobs.workers.tables import schema_of
 
-    if not shards:
-        return 0
-    paths: list[Any] = [f"{store.cell(cell)}/{shard}" for shard in shards]
-    samples = store.read(paths, schema_of(cell.product, cell.dtype), ["sample_id"])["sample_id"]
-    return int(pc.count_distinct(samples).as_py())
+    samples: set[str] = set()
+    rejects: list[dict[str, Any]] = []
+    for shard in shards:
+        path, schema = f"{store.cell(cell)}/{shard}", schema_of(cell.product, cell.dtype)
+        rows, rejected = store.read_shard(path, schema, ["sample_id"])
+        samples.update(rows["sample_id"].to_pylist())
+        rejects += rejected
+    if rejects:
+        store.write_shard(store.cell_rejects(cell), pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
+    else:
+        store.delete(store.cell_rejects(cell))
+    return len(samples), Counter(reject["reason"] for reject in rejects)

@@ -24,6 +24,7 @@ from evaluation.schema import check
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
+_REJECTS_KEY = b"closelook.rejects"  # in a shard's metadata
 #: Where object stores look for credentials; the end of their error messages.
 _CREDENTIALS = {
     "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
@@ -109,7 +110,8 @@ class Store:
 
     @staticmethod
     def cell_rejects(cell: Cell) -> str:
-        return f"{cell.product}/rejects/{cell.partition}"
+        """The file of all rejects of the cell, as its shards hold them; there is none where nothing was rejected."""
+        return f"{cell.product}/rejects/{cell.partition}/{cell.key[:12]}.parquet"
 
     @staticmethod
     def runtime(model: str, task: str, dtype: str) -> str:
@@ -164,10 +166,17 @@ class Store:
         with self._fs.open_input_file(self._at(path)) as stream:
             return stream.read()
 
-    def write_shard(self, path: str, table: pa.Table, schema: pa.Schema) -> None:
-        """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema."""
+    def write_shard(self, path: str, table: pa.Table, schema: pa.Schema, rejects: pa.Table | None = None) -> None:
+        """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema.
+
+        `rejects` (of schema REJECT) travel in the file's metadata: they are committed with the rows or not at all.
+        """
+        table = table.select(schema.names).cast(schema)
+        if rejects is not None and rejects.num_rows:
+            text = json.dumps(rejects.to_pylist(), ensure_ascii=False)
+            table = table.replace_schema_metadata({**schema.metadata, _REJECTS_KEY: text.encode()})
         buffer = io.BytesIO()
-        pq.write_table(table.select(schema.names).cast(schema), buffer, compression="zstd")
+        pq.write_table(table, buffer, compression="zstd")
         self.write_bytes(path, buffer.getvalue())
 
     def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
@@ -181,13 +190,19 @@ class Store:
             shards = list(path)
         if not shards:
             raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
-        tables = []
-        for shard in shards:
-            with self._fs.open_input_file(self._at(shard)) as stream:
-                file = pq.ParquetFile(stream)
-                check(file.schema_arrow, schema, self.url(shard))
-                tables.append(file.read(columns=columns))
-        return pa.concat_tables(tables)
+        return pa.concat_tables([self.read_shard(shard, schema, columns)[0] for shard in shards])
+
+    def read_shard(
+        self, path: str, schema: pa.Schema, columns: list[str] | None = None
+    ) -> tuple[pa.Table, list[dict[str, Any]]]:
+        """The rows of one shard and the rejects committed with them. Raises as `read` does."""
+        with self._fs.open_input_file(self._at(path)) as stream:
+            file = pq.ParquetFile(stream)
+            check(file.schema_arrow, schema, self.url(path))
+            table = file.read(columns=columns)
+        metadata = dict(table.schema.metadata)
+        rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
+        return table.replace_schema_metadata(metadata), rejects
 
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """Complete files below `folder`, sorted; none when it does not exist."""

@@ -65,12 +65,13 @@ def _orphans(store: Store, plan: Plan) -> Iterator[str]:
         cell = planned.cell
         record = store.manifest(cell.name)
         complete = record is not None and record["state"] == "complete"
-        for folder in (store.cell(cell), store.cell_rejects(cell)):
-            wanted.setdefault(folder, set())
-            for path in store.files(folder):
-                name = path.removeprefix(f"{folder}/")
-                if name in record["shards"] if complete and record else _is_of(name, cell):
-                    wanted[folder].add(path)
+        folder = store.cell(cell)
+        wanted.setdefault(store.cell_rejects(cell).rpartition("/")[0], set()).add(store.cell_rejects(cell))
+        wanted.setdefault(folder, set())
+        for path in store.files(folder):
+            name = path.removeprefix(f"{folder}/")
+            if name in record["shards"] if complete and record else _is_of(name, cell):
+                wanted[folder].add(path)
     for folder, keep in wanted.items():
         yield from (path for path in store.files(folder) if path not in keep)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from evaluation.schema import REJECT, RUNTIME
+from evaluation.schema import RUNTIME
 from jobs.config import ModelConfig, RunConfig
 from jobs.inputs import INPUT_COLUMNS
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
@@ -133,7 +133,7 @@ class Worker:
         return self._view
 
     def _commit(self, task: UnitTask, outcome: Outcome, device: str) -> None:
-        """Write the shards of every cell; a cell's own shard comes last, so that it vouches for the others."""
+        """Write the shard of every cell, its rejects in it. The runtime comes first, so that a shard vouches for it."""
         from jobs.workers import tables
 
         runtime = tables.runtime_table(task.name, outcome.explained, device)
@@ -142,13 +142,9 @@ class Worker:
         for cell, requests in task.cells:
             shard = f"{cell.key[:12]}-{task.name}.parquet"
             table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
-            rejects = tables.merge_rejects(outcome, unusable)
-            if rejects:
-                table_of_rejects = tables.reject_table(rejects)
-                self._store.write_shard(f"{self._store.cell_rejects(cell)}/{shard}", table_of_rejects, REJECT)
-            self._store.write_shard(
-                f"{self._store.cell(cell)}/{shard}", table, tables.schema_of(task.product, task.dtype)
-            )
+            rejects = tables.reject_table(tables.merge_rejects(outcome, unusable))
+            schema = tables.schema_of(task.product, task.dtype)
+            self._store.write_shard(f"{self._store.cell(cell)}/{shard}", table, schema, rejects)
 
 
 def samples(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:

@@ -140,6 +140,43 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturb
     assert relevance[name].num_rows == 5 * 4
 
 
+def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed, again, monkeypatch, tmp_path):
+    """One row runs out of memory, then the process is killed before the unit's shards are; the retry explains it."""
+    mark = tmp_path / "killed"
+
+    class Killed(Worker):
+        def __call__(self, table):
+            import jobs.store
+            from jobs.workers.compute import Explainer
+
+            whole, write = Explainer.batch, jobs.store._write_local
+
+            def batch(explainer, rows):
+                if any(row["sample_id"] == "s003" for row in rows) and not mark.exists():
+                    raise MemoryError("DefaultCPUAllocator: can't allocate memory")
+                return whole(explainer, rows)
+
+            def dying(target, data):
+                if "/relevance/model=" in target and not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                write(target, data)
+
+            Explainer.batch, jobs.store._write_local = batch, dying
+            return super().__call__(table)
+
+    config, store = again
+    config = config.model_copy(update={"shard_rows": 64})  # one unit, which holds the row
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "Worker", Killed)
+        assert attribute(config, store).complete
+    assert mark.exists()
+    for planned in make_plan(config, store).cells():
+        record = store.manifest(planned.cell.name)
+        assert (record["explained"], record["rejects"]) == (planned.rows, {})
+    assert store.files("relevance/rejects", recursive=True) == []
+
+
 def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, monkeypatch):
     class Small(Worker):
         def __call__(self, table):
