@@ -1,0 +1,77 @@
+"""Today's code against numbers that the first released version stored, ten samples a cell of the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from evaluation.benchmark.demo import model_dir
+from jobs.methods import METHODS
+from lrp_core import POOLINGS, Batch, ModelView, Relevance, load_model
+from tests import parity
+
+STORED = Path(__file__).parent / "data" / "parity.parquet"
+#: Of the largest number of a row; half-precision numbers also depend on the shape of the batch.
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 0.15}
+PLACES = [("bert", "float32"), ("gpt2", "float32"), ("gpt2", "float64"), ("llama", "float64"), ("llama", "bfloat16")]
+
+
+@pytest.fixture(scope="module")
+def stored() -> list[dict[str, Any]]:
+    return pq.read_table(STORED).to_pylist()
+
+
+@pytest.mark.parametrize(("model", "dtype"), PLACES)
+def test_relevance_and_heads_are_those_of_the_first_version(stored, model: str, dtype: str) -> None:
+    rows = [row for row in stored if (row["model"], row["dtype"]) == (model, dtype)]
+    assert {row["task"] for row in rows} == {"ra", "sva", "qa"}
+    view = load_model(model_dir(model), dtype=dtype)
+    for row, found in _explained(view, rows):
+        expected = np.array(row["relevance"])
+        if row["method"] == "gradient_x_input" and model == "bert" and row["embedding"] == "full":
+            continue  # zero up to the norm's epsilon: rounding noise has no stable digits
+        scale = np.abs(expected).max()
+        atol = TOLERANCE[dtype] if row["pooling"] is None else max(TOLERANCE[dtype], 1e-6)  # heads are kept in float32
+        np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=atol, err_msg=str(row))
+
+
+def _explained(view: ModelView, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """Each stored row with the same numbers computed now, [T] or [L * H]; samples of a variant in one batch."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        named = ("task", "method", "explanation", "embedding", "pooling")
+        groups.setdefault(tuple(row[name] for name in named), []).append(row)
+    for (_, method, explanation, embedding, pooling), group in groups.items():
+        batch = Batch.collate(group, pad_id=view.config.pad_token_id or 0)
+        asked = {"explanation": explanation, "embedding": embedding, "heads": pooling is not None}
+        relevance = METHODS[method](view, batch, **asked)
+        for at, row in enumerate(group):
+            yield row, _numbers(relevance, at, len(row["input_ids"]), pooling)
+
+
+def _numbers(relevance: Relevance, at: int, length: int, pooling: str | None) -> np.ndarray:
+    if pooling is None:
+        return relevance.tokens[at, :length].double().numpy()
+    assert relevance.heads is not None
+    return relevance.heads[at, :, :, POOLINGS.index(pooling)].double().flatten().numpy()
+
+
+def test_parity_reports_a_number_that_differs_in_its_last_bit(tmp_path: Path) -> None:
+    values = torch.rand(3, dtype=torch.float64).tolist()
+    for name, last in (("old", values[2]), ("new", float(np.nextafter(values[2], 2)))):
+        folder = tmp_path / name / "relevance" / "model=m" / "task=t" / "dtype=float64" / "method=x"
+        folder.mkdir(parents=True)
+        row = {"sample_id": "a", "explanation": "target", "embedding": "full", "relevance": [*values[:2], last]}
+        pq.write_table(pa.Table.from_pylist([row]), folder / "0.parquet")
+    product = parity.PRODUCTS[:1]
+    [line] = parity.differences(tmp_path / "old", tmp_path / "new", products=product)
+    assert line.startswith("relevance m/t/float64/x: relevance differs by up to")
+    assert not list(parity.differences(tmp_path / "old", tmp_path / "old", products=product))
+    assert not list(parity.differences(tmp_path / "old", tmp_path / "new", tolerance=1e-9, products=product))
