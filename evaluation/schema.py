@@ -55,10 +55,11 @@ REJECT = _schema(
     ],
 )
 
-#: Samples as one tokenizer sees them. Lists have `length` entries; `position` is where the model predicts.
+#: Samples as one tokenizer sees them. Lists have `length` entries; `position` is where the model predicts. A causal
+#: model's input ends with the tokens that target and foil begin with alike, such as a space of its own (version 2).
 VIEW = _schema(
     "view",
-    1,
+    2,
     [
         ("sample_id", _STR, False),
         ("input_ids", pa.list_(pa.int32()), False),

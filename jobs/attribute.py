@@ -61,7 +61,7 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     if incomplete:
         lines.append(f"{len(incomplete)} cells are not complete, among them {incomplete[0]}")
     problems = [*failures.values(), *([] if failures or not incomplete else incomplete)]
-    problems += [f"{model}: {task} is not prepared" for model, task in plan.unprepared]
+    problems += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     return StageSummary("attribute", todo - len(incomplete), wanted - todo, tuple(problems), tuple(lines))
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import VIEW
+from evaluation.schema import VIEW, SchemaMismatch
 from jobs.store import Store
 
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
@@ -47,10 +47,13 @@ class Inputs:
 
 
 def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
-    """None when the task is not, or not wholly, prepared for this tokenizer."""
+    """None when the task is not, or not wholly, prepared for this tokenizer, or was by another version of closelook."""
     if store.manifest(f"views.{tokenizer}.{task}") is None:
         return None
-    table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
+    try:
+        table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
+    except SchemaMismatch:
+        return None  # prepare makes them again
     return Inputs(tokenizer, task, table)
 
 

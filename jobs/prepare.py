@@ -24,6 +24,7 @@ from rich.progress import track
 from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.sources import Origin, Survey
+from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig, TaskConfig
@@ -34,7 +35,7 @@ from jobs.stage import StageSummary
 from jobs.store import Store
 from lrp_core.types import UserError
 
-VERSION = 1  # raised when other samples, evidence or tokens come out: what older versions made is stale
+VERSION = 1  # raised when other samples or evidence come out: what older versions made is stale
 DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
 READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
 
@@ -108,7 +109,7 @@ def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]
     views = []
     for reader in readers.values():
         options = (reader.masked, reader.max_length, settings.truncate)
-        view = ViewWork(reader.key, _key(key, reader.key, options), *options)
+        view = ViewWork(reader.key, _key(VIEWS_VERSION, key, reader.key, options), *options)
         made = store.manifest(f"views.{reader.key}.{task}")
         if task in reader.tasks and (made is None or made["key"] != view.key):
             views.append(view)

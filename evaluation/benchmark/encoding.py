@@ -20,6 +20,12 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def open_ended(self) -> Encoding:
+        """Without what the template adds behind the last ordinary token, for models that continue a text."""
+        ordinary = (~self.special).nonzero()[0]
+        length = int(ordinary[-1]) + 1 if len(ordinary) else 0
+        return Encoding(self.ids[:length], self.offsets[:length], self.special[:length])
+
     def covers(self, spans: Iterable[Sequence[int]]) -> np.ndarray:
         """Ordinary tokens that share a character with one of the spans, [T] bool."""
         found = np.zeros(len(self), dtype=bool)

@@ -1,10 +1,15 @@
 """Which token a model predicts in the slot: the target and the foil in place, as the tokenizer splits them there.
 
-Tokenizers split at white space, so the neighbouring words are all the context that a word in the slot needs.
+A causal model continues its text, so target and foil are what the tokenizer adds to the text when they follow it. What
+both add alike (a space of its own, the first digits of two years) is no choice between them: it is read with the text,
+and the first tokens that differ are explained. A masked model fills its slot with one token.
+
+A row with a scope is a question, its target and foil are whole answers; otherwise each must be one token.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +17,80 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Filled, Malformed, Row
+
+
+class Prediction(NamedTuple):
+    """Token ids. `shared` lie between the text and what is predicted; `foil` is None where the row has no foil."""
+
+    shared: list[int]
+    target: int
+    foil: int | None
+
+
+class Tail(NamedTuple):
+    """What a word adds to the tokens of a text."""
+
+    word: str
+    ids: list[int]
+    pieces: list[str]  # the characters of each token
+    blanks: int  # tokens of white space alone before the first that is not
+
+
+def continuing(
+    rows: Sequence[Row], texts: Sequence[str], contexts: Sequence[Encoding], tokenizer: PreTrainedTokenizerBase
+) -> list[Prediction | Malformed]:
+    """What a causal model predicts behind each row's text, or why there is nothing.
+
+    `contexts` are the encoded `texts`, without what a template adds behind them.
+    """
+    words = [[row[name].strip() for name in ("target", "foil") if row[name] is not None] for row in rows]
+    joint = [f"{text} {word}" for text, pair in zip(texts, words, strict=True) for word in pair]
+    encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint)])
+    results: list[Prediction | Malformed] = []
+    for row, text, context, pair in zip(rows, texts, contexts, words, strict=True):
+        both = [(word, next(encodings)) for word in pair]
+        try:
+            tails = [_tail(word, f"{text} {word}", context, encoding, tokenizer) for word, encoding in both]
+            results.append(_first_difference(tails, is_answer=row["scope"] is not None))
+        except Malformed as error:
+            results.append(error)
+    return results
+
+
+def _tail(word: str, joint: str, context: Encoding, encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Tail:
+    """Raises Malformed."""
+    if encoding.ids[: len(context)] != context.ids:
+        raise Malformed("target or foil shares a token with its neighbour", repr(word))
+    ids = encoding.ids[len(context) :]
+    pieces = [joint[start:end] for start, end in encoding.offsets[len(context) :]]
+    blanks = next((index for index, piece in enumerate(pieces) if piece.strip()), len(pieces))
+    if blanks == len(pieces):
+        raise Malformed("target or foil has no token", repr(word))
+    if ids[blanks] == tokenizer.unk_token_id:
+        raise Malformed("target or foil is unknown to the tokenizer", repr(word))
+    return Tail(word, ids, pieces, blanks)
+
+
+def _first_difference(tails: Sequence[Tail], is_answer: bool) -> Prediction:
+    """Of one tail, its first token that is not white space alone. Raises Malformed."""
+    if not is_answer:
+        for tail in tails:
+            if len(tail.ids) - tail.blanks > 1:
+                raise _not_one_token(tail.word, tail.pieces[tail.blanks :])
+    shared = _common([tail.ids for tail in tails]) if len(tails) > 1 else tails[0].blanks
+    if any(len(tail.ids) == shared for tail in tails):
+        raise Malformed("target or foil begins with the other", ", ".join(repr(tail.word) for tail in tails))
+    for tail in tails:
+        if not is_answer and tail.blanks > shared:  # a space of its own before one of the two words only
+            raise _not_one_token(tail.word, tail.pieces[shared:])
+    first = [tail.ids[shared] for tail in tails]
+    return Prediction(tails[0].ids[:shared], first[0], first[1] if len(first) > 1 else None)
+
+
+def _common(lists: Sequence[list[int]]) -> int:
+    """How many entries the lists begin with alike."""
+    columns = zip(*lists, strict=False)
+    return next((index for index, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists)))
 
 
 class Place(NamedTuple):
@@ -23,52 +102,55 @@ class Place(NamedTuple):
     end: int
 
 
-def predicted(
-    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, masked: bool
-) -> list[tuple[int, int | None] | Malformed]:
-    """(target id, foil id) of each row, or why there is none. The foil id is None where the row has no foil.
+def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[Prediction | Malformed]:
+    """What a masked model predicts in each row's slot, or why there is nothing. Nothing is shared.
 
-    A row with a scope is a question, its target and foil are whole answers: their first tokens count. Otherwise each
-    must be one token.
+    Of an answer of several words the first counts. Tokenizers of masked models split at white space, so the
+    neighbouring words are all the context that a word in the slot needs.
     """
-    places = [[place(row, word, masked) for word in (row["target"], row["foil"]) if word is not None] for row in rows]
+    places = [[place(row, row[name]) for name in ("target", "foil") if row[name] is not None] for row in rows]
     distinct = list(dict.fromkeys(found for pair in places for found in pair))
     encodings = encode(tokenizer, [found.text for found in distinct], template=False)
     encoded = dict(zip(distinct, encodings, strict=True))
-    results: list[tuple[int, int | None] | Malformed] = []
+    results: list[Prediction | Malformed] = []
     for row, pair in zip(rows, places, strict=True):
         try:
             ids = [_token(found, encoded[found], row["scope"] is not None, tokenizer) for found in pair]
             if len(set(ids)) < len(ids):
                 raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
-            results.append((ids[0], ids[1] if len(ids) > 1 else None))
+            results.append(Prediction([], ids[0], ids[1] if len(ids) > 1 else None))
         except Malformed as error:
             results.append(error)
     return results
 
 
-def place(row: Row, word: str, masked: bool) -> Place:
-    """`word` in the row's slot, a space before it. Causal models read nothing after it."""
+def place(row: Row, word: str) -> Place:
+    """`word` in the row's slot, a space before it."""
     before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
     left = "".join(before.rsplit(maxsplit=1)[-1:]).strip()
-    touching = masked and not after[:1].isspace()
-    right = "".join(after.split(maxsplit=1)[:1]) if touching else ""
+    right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
     filled = Filled.of(left + right, len(left), word.strip())
     return Place(filled.text, len(left), *filled.word)
 
 
 def _token(found: Place, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
     """Raises Malformed."""
-    word = repr(found.text[found.start : found.end])
-    tokens = encoding.covers([(found.start, found.end)]).nonzero()[0]  # indices
+    word = found.text[found.start : found.end]
+    if is_answer:  # its first word, without the punctuation behind it
+        word = (re.match(r"\S*\w", word) or word.split())[0]
+    tokens = encoding.covers([(found.start, found.start + len(word))]).nonzero()[0]  # indices
     if not len(tokens):
-        raise Malformed("target or foil has no token", word)
-    if len(tokens) > 1 and not is_answer:
-        raise Malformed("target or foil is not one token", f"{word} has {len(tokens)}")
+        raise Malformed("target or foil has no token", repr(word))
+    if len(tokens) > 1:
+        raise _not_one_token(word, [found.text[start:end] for start, end in encoding.offsets[tokens]])
     start, end = encoding.offsets[tokens[0]]
     if start < found.left or (end > found.end and not is_answer):
-        raise Malformed("target or foil shares a token with its neighbour", word)
+        raise Malformed("target or foil shares a token with its neighbour", repr(word))
     token = encoding.ids[tokens[0]]
     if token == tokenizer.unk_token_id:
-        raise Malformed("target or foil is unknown to the tokenizer", word)
+        raise Malformed("target or foil is unknown to the tokenizer", repr(word))
     return token
+
+
+def _not_one_token(word: str, pieces: Sequence[str]) -> Malformed:
+    return Malformed("target or foil is not one token", f"{word!r} is split into {', '.join(map(repr, pieces))}")

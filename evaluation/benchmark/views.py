@@ -1,21 +1,24 @@
 """Tokenised views: a generic sample as one tokenizer and one kind of model see it.
 
-Masked models read the text with the mask token in the slot, causal ones the text up to the slot. Spans become tokens
-through offsets. *Special* is what the tokenizer's template adds; the mask token is ordinary.
+Masked models read the text with the mask token in the slot, causal ones the text up to the slot and what target and
+foil begin with alike. Spans become tokens through offsets. *Special* is what the tokenizer's template adds; the mask
+token is ordinary.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Filled, Malformed, Row, Span, reject
-from evaluation.benchmark.slots import predicted
+from evaluation.benchmark.slots import Prediction, continuing, filling
 from lrp_core.types import UserError
+
+VERSION = 2  # raised when other tokens come out of the same samples: views of older versions are made again
 
 
 def tokenise(
@@ -28,7 +31,7 @@ def tokenise(
 ) -> tuple[list[Row], list[Row]]:
     """(view rows, reject rows) of generic rows: together as many as came in.
 
-    Targets and foils become tokens as :func:`slots.predicted` says. A text longer than `max_length` tokens is rejected,
+    Targets and foils become tokens as :mod:`slots` says. A text longer than `max_length` tokens is rejected,
     or, with `truncate`, its scope is cut around the evidence. Raises UserError for a tokenizer that cannot do this.
     """
     if not tokenizer.is_fast:
@@ -48,17 +51,18 @@ def tokenise(
             readings.append(_read(row, tokenizer.mask_token if masked else None, specials))
         except Malformed as error:
             refuse(row, error)
-    encodings = encode(tokenizer, [reading.text for reading in readings])
-    tokens = predicted([reading.row for reading in readings], tokenizer, masked)
-    for reading, encoding, token in zip(readings, encodings, tokens, strict=True):
+    encodings = _encode(readings, tokenizer, masked)
+    predictions = _predict(readings, encodings, tokenizer, masked)
+    for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
         try:
-            if isinstance(token, Malformed):
-                raise token
-            if len(encoding) > max_length:
+            if isinstance(prediction, Malformed):
+                raise prediction
+            length = len(encoding) + len(prediction.shared)
+            if length > max_length:
                 if not truncate:
-                    raise Malformed("too long", f"{len(encoding)} tokens, the model takes {max_length}")
-                reading, encoding = _cut(reading, encoding, tokenizer, max_length)
-            views.append(_view(reading, encoding, token, tokenizer.mask_token_id if masked else None))
+                    raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
+                reading, encoding, prediction = _cut(reading, encoding, length, max_length, tokenizer, masked)
+            views.append(_view(reading, encoding, prediction, tokenizer.mask_token_id if masked else None))
         except Malformed as error:
             refuse(reading.row, error)
     return views, rejects
@@ -93,41 +97,60 @@ def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
     )
 
 
-def _view(reading: _Reading, encoding: Encoding, token: tuple[int, int | None], mask_id: int | None) -> Row:
-    """Causal models predict at the last ordinary token; what a template adds behind it is cut. Raises Malformed."""
-    ordinary = (~encoding.special).nonzero()[0]
-    if not len(ordinary):
+def _encode(readings: Sequence[_Reading], tokenizer: PreTrainedTokenizerBase, masked: bool) -> list[Encoding]:
+    encodings = encode(tokenizer, [reading.text for reading in readings])
+    return encodings if masked else [encoding.open_ended() for encoding in encodings]
+
+
+def _predict(
+    readings: Sequence[_Reading], encodings: Sequence[Encoding], tokenizer: PreTrainedTokenizerBase, masked: bool
+) -> list[Prediction | Malformed]:
+    rows = [reading.row for reading in readings]
+    if masked:
+        return filling(rows, tokenizer)
+    return continuing(rows, [reading.text for reading in readings], encodings, tokenizer)
+
+
+def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None) -> Row:
+    """Causal models predict at the last token that they read. Raises Malformed."""
+    if encoding.special.all():
         raise Malformed("no text before the slot")
-    length = len(encoding) if mask_id is not None else int(ordinary[-1]) + 1
-    evidence = encoding.covers(reading.evidence)[:length]
+    evidence = encoding.covers(reading.evidence)
     if not evidence.any():
         raise Malformed("the evidence has no token")
+    ids, beyond = encoding.ids + prediction.shared, [False] * len(prediction.shared)
     return {
         "sample_id": reading.row["sample_id"],
-        "input_ids": encoding.ids[:length],
-        "position": length - 1 if mask_id is None else encoding.ids.index(mask_id),
-        "target_id": token[0],
-        "foil_id": token[1],
-        "evidence_mask": evidence.tolist(),
-        "special_mask": encoding.special[:length].tolist(),
-        "scope_mask": None if reading.scope is None else encoding.covers(reading.scope)[:length].tolist(),
-        "length": length,
+        "input_ids": ids,
+        "position": len(ids) - 1 if mask_id is None else ids.index(mask_id),
+        "target_id": prediction.target,
+        "foil_id": prediction.foil,
+        "evidence_mask": evidence.tolist() + beyond,
+        "special_mask": encoding.special.tolist() + beyond,
+        "scope_mask": None if reading.scope is None else encoding.covers(reading.scope).tolist() + beyond,
+        "length": len(ids),
     }
 
 
 def _cut(
-    reading: _Reading, encoding: Encoding, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[_Reading, Encoding]:
+    reading: _Reading,
+    encoding: Encoding,
+    length: int,
+    max_length: int,
+    tokenizer: PreTrainedTokenizerBase,
+    masked: bool,
+) -> tuple[_Reading, Encoding, Prediction]:
     """`reading` with its scope shortened to a window around the evidence, so that it fits.
 
-    Raises Malformed when there is not exactly one scope with the evidence inside, or what must stay is too long.
+    `length` counts its tokens now, with those that target and foil share. Raises Malformed when there is not exactly
+    one scope with the evidence inside, or what must stay is too long.
     """
     start, end = reading.scope[0] if reading.scope else (0, 0)
     if len(reading.scope or ()) != 1 or any(not start <= s < e <= end for s, e in reading.evidence):
         raise Malformed("too long", "no single scope around the evidence that could be cut")
     scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
     wanted = encoding.covers(reading.evidence).nonzero()[0]
-    room = len(scope) + max_length - len(encoding)
+    room = len(scope) + max_length - length
     while room >= wanted[-1] - wanted[0] + 1:
         spare = room - (wanted[-1] - wanted[0] + 1)
         first = min(max(wanted[0] - spare // 2, scope[0]), scope[-1] + 1 - room)
@@ -135,11 +158,15 @@ def _cut(
         text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
         evidence = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
         shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),))
-        [found] = encode(tokenizer, [text])
-        if len(found) <= max_length:
-            return shorter, found
-        room -= len(found) - max_length
-    raise Malformed("too long", f"{len(encoding)} tokens, and the evidence leaves nothing to cut to {max_length}")
+        [found] = _encode([shorter], tokenizer, masked)
+        [prediction] = _predict([shorter], [found], tokenizer, masked)
+        if isinstance(prediction, Malformed):
+            raise prediction
+        excess = len(found) + len(prediction.shared) - max_length
+        if excess <= 0:
+            return shorter, found, prediction
+        room -= excess
+    raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {max_length}")
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:

@@ -14,6 +14,7 @@ from jobs.store import Store
 from lrp_core.types import UserError
 from tests.jobs.small import save_model
 
+OLD_VIEW = VIEW.with_metadata({b"closelook.schema": b"view", b"closelook.version": b"1"})
 LGD = "{n}\tthe keys {i} are old\tthe keys {i} ***mask*** old\tare\tis"
 
 
@@ -111,6 +112,23 @@ def test_an_interrupted_run_continues_with_what_is_missing(tmp_path, monkeypatch
     assert not list(store.manifests())
     summary, _ = run(config)
     assert summary.complete
+    assert contents(store) == whole
+
+
+def test_views_of_an_older_version_are_not_used_and_made_again(tmp_path, closelook):
+    config = config_of(tmp_path, models=[{"name": "gpt2", "id": "demo/gpt2"}])
+    _, store = run(config)
+    whole = contents(store)
+    (tmp_path / "small.yaml").write_text(config.model_dump_json())
+    [(name, record)] = store.manifests("views.")
+    for path in store.files(store.views(record["tokenizer"], "sva")):
+        table = store.read(path, VIEW)
+        store.write_shard(path.replace(record["key"][:12], "0" * 12), table, OLD_VIEW)
+        store.delete(path)
+    store.write_manifest(name, record | {"key": "0" * 64})
+    code, _, err = closelook("attribute", "--config", str(tmp_path / "small.yaml"))
+    assert (code, err.strip()) == (1, "gpt2: sva is not prepared: run `closelook prepare`")
+    assert run(config)[0].computed == 1
     assert contents(store) == whole
 
 

@@ -5,7 +5,7 @@ import string
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
@@ -14,6 +14,8 @@ from transformers import (
     RobertaTokenizerFast,
 )
 
+#: How Llama 3 splits a text: words with the space before them, digits in groups of three, a space before digits alone.
+LLAMA_3 = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 WORDS = (
     "The keys to the cabinet are on the table . Some teachers admired themselves , herself , himself . "
     "Context: Rollo was the leader of the Normans in the 10th century. Question: Who led the Normans? Answer: Rollo "
@@ -56,7 +58,12 @@ def _trained(kind: str) -> PreTrainedTokenizerFast:
         )
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
     tokenizer = Tokenizer(models.BPE())
+    split = {"bpe_bos": Regex(LLAMA_3), "spaced": Regex(r"\s")}.get(kind)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if split is not None:
+        bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(split, "isolated"), bytes_alone])
+        corpus = [*corpus, "1998 1995 1066 " * 3]
     tokenizer.decoder = decoders.ByteLevel()
     specials = ["<s>", "</s>"]
     trainer = trainers.BpeTrainer(
@@ -72,7 +79,7 @@ def _trained(kind: str) -> PreTrainedTokenizerFast:
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
         fast.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True, special=True)})
         return fast
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")  # GPT-2: no template
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")  # GPT-2 and "spaced": no template
 
 
 KINDS = ("wordpiece", "roberta", "bpe", "bpe_bos", "metaspace")
@@ -81,15 +88,17 @@ MASKED = ("wordpiece", "roberta")
 
 @pytest.fixture(scope="session")
 def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
-    return {kind: _trained(kind) for kind in KINDS}
+    """Of every kind, and one whose spaces are tokens of their own."""
+    return {kind: _trained(kind) for kind in (*KINDS, "spaced")}
 
 
 @pytest.fixture(scope="session")
 def published(shared) -> dict[str, PreTrainedTokenizerBase]:
-    """The vocabularies of BERT and GPT-2."""
+    """The vocabularies of BERT and GPT-2, and one of single characters."""
     return {
         "bert": AutoTokenizer.from_pretrained(shared / "models" / "bert-wordpiece"),
         "gpt2": AutoTokenizer.from_pretrained(shared / "models" / "gpt2-bpe", tokenizer_type="gpt2"),
+        "letters": AutoTokenizer.from_pretrained(shared / "models" / "babyllama-char"),
     }
 
 

@@ -1,3 +1,4 @@
+import ast
 import re
 
 import pytest
@@ -21,6 +22,11 @@ QUESTION = sample(
     evidence=[(9, 14)],
     scope=[(9, 9 + len(CONTEXT))],
 )
+
+WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
+LATIN = st.text("abcdefghijklmnopqrstuvwxyzABCÀÉÜñçø.,'", min_size=1, max_size=8)
+ANSWER = st.text("abtw0189.,' ", min_size=1, max_size=8).filter(str.strip)
+unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def views_of(tokenizers, kind, *rows, **options):
@@ -117,14 +123,120 @@ def test_answers_count_by_their_first_token(tokenizers, kind):
     assert all(inside for inside, found in zip(view["scope_mask"], view["evidence_mask"], strict=True) if found)
 
 
-def test_words_of_several_tokens_are_rejected_outside_qa(tokenizers):
-    row = sample("t", "The keys", 8, "xylophones", "are", evidence=[(4, 8)])
-    assert reason(tokenizers, "bpe", row) == "target or foil is not one token"
+def asked(target, foil=None, context="The keys to the cabinet"):
+    """A question with this answer."""
+    return sample("t", context, len(context), target, foil, evidence=[(4, 8)], scope=[(0, len(context))])
 
 
-def test_answers_that_begin_with_the_same_token_are_rejected(tokenizers):
-    row = QUESTION | {"foil": "Rollo the leader"}
-    assert reason(tokenizers, "bpe", row) == "target and foil have the same token"
+@pytest.mark.parametrize("kind", ["bpe_bos", "spaced"])
+@pytest.mark.parametrize("foil", [None, "1066", "1995", "Rollo"])
+def test_a_year_is_explained_where_it_differs_from_the_foil(tokenizers, kind, foil):
+    tokenizer = tokenizers[kind]
+    view = one(tokenizers, kind, asked("1998", foil, "The keys were old in"))
+    added = {
+        ("bpe_bos", None): (" ", "199", None),
+        ("bpe_bos", "1066"): (" ", "199", "106"),
+        ("bpe_bos", "1995"): (" 199", "8", "5"),
+        ("bpe_bos", "Rollo"): ("", " ", " Rollo"),
+        ("spaced", None): (" ", "1998", None),
+        ("spaced", "1066"): (" ", "1998", "1066"),
+        ("spaced", "1995"): (" ", "1998", "1995"),
+        ("spaced", "Rollo"): (" ", "1998", "Rollo"),
+    }[kind, foil]
+    read = tokenizer.decode(view["input_ids"], skip_special_tokens=True)
+    predicted = [None if view[name] is None else tokenizer.decode([view[name]]) for name in ("target_id", "foil_id")]
+    assert (read, *predicted) == ("The keys were old in" + added[0], *added[1:])
+    assert view["position"] == view["length"] - 1
+    assert {len(view[name]) for name in ("input_ids", "evidence_mask", "special_mask", "scope_mask")} == {
+        view["length"]
+    }
+    assert evidence_of(view, tokenizer).strip() == "keys"
+
+
+def check_continuation(tokenizer, row):
+    """Text, target and foil as the tokenizer reads them together begin with the view and the explained token."""
+    views, rejects = tokenise([row], tokenizer, masked=False, max_length=10_000)
+    assert len(views) + len(rejects) == 1
+    for view in views:
+        explained = [(row[name], view[f"{name}_id"]) for name in ("target", "foil") if row[name] is not None]
+        for word, token in explained:
+            wanted = [*view["input_ids"], token]
+            assert tokenizer(f"{row['text'].rstrip()} {word.strip()}")["input_ids"][: len(wanted)] == wanted
+        assert view["target_id"] != view["foil_id"]
+    return bool(views)
+
+
+@pytest.mark.parametrize("kind", [*sorted(set(KINDS) - set(MASKED)), "spaced"])
+@settings(max_examples=60, deadline=None, suppress_health_check=unhealthy)
+@given(words=st.lists(LATIN, min_size=2, max_size=5), target=ANSWER, foil=st.none() | ANSWER)
+def test_what_is_read_and_explained_is_what_the_tokenizer_makes_of_text_and_answer(
+    tokenizers, kind, words, target, foil
+):
+    assume(foil is None or target.split() != foil.split())
+    check_continuation(tokenizers[kind], asked(target, foil, f"The keys {' '.join(words)}"))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "letters"])
+@pytest.mark.parametrize(("target", "foil"), [("1998", "1995"), ("Rollo was", "Rollo the"), ("1998", None)])
+def test_published_vocabularies_read_what_the_answers_share(published, kind, target, foil):
+    assert check_continuation(published[kind], asked(target, foil))
+
+
+def test_every_letter_that_target_and_foil_share_is_read(published):
+    [view], _ = tokenise([asked("were", "was")], published["letters"], masked=False, max_length=10_000)
+    assert published["letters"].decode(view["input_ids"]).endswith("cabinet w")
+    assert [published["letters"].decode([view[name]]) for name in ("target_id", "foil_id")] == ["e", "a"]
+
+
+def test_a_space_of_its_own_is_read_before_one_word(tokenizers):
+    view = one(tokenizers, "spaced", REFLEXIVE | {"target": "themselves", "foil": "herself"})
+    assert tokenizers["spaced"].decode(view["input_ids"]) == "Some teachers admired "
+    assert tokenizers["spaced"].decode([view["target_id"], view["foil_id"]]) == "themselvesherself"
+    view = one(tokenizers, "spaced", KEYS | {"foil": None})
+    assert tokenizers["spaced"].decode([view["input_ids"][-1], view["target_id"]]) == " are"
+
+
+def test_what_target_and_foil_share_counts_towards_the_length(tokenizers):
+    row = asked("1998", "1995", CONTEXT) | {"evidence": [(9, 14)]}
+    length = one(tokenizers, "bpe_bos", row)["length"]
+    assert one(tokenizers, "bpe_bos", row, max_length=length)["length"] == length
+    assert reason(tokenizers, "bpe_bos", row, max_length=length - 1) == "too long"
+    row = QUESTION | {"target": "1998", "foil": "1995"}
+    whole = one(tokenizers, "bpe_bos", row)
+    cut = one(tokenizers, "bpe_bos", row, max_length=whole["length"] - 4, truncate=True)
+    assert cut["length"] <= whole["length"] - 4
+    assert cut["input_ids"][-3:] == whole["input_ids"][-3:]
+    assert (cut["target_id"], cut["foil_id"]) == (whole["target_id"], whole["foil_id"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("bpe", "xylophones"), ("wordpiece", "xylophones"), ("bpe_bos", "1998"), ("metaspace", "bébé")]
+)
+@pytest.mark.parametrize("name", ["target", "foil"])
+def test_words_of_several_tokens_are_rejected_outside_qa_with_their_pieces(tokenizers, kind, word, name):
+    row = sample("t", "The keys", 8, *((word, "are") if name == "target" else ("are", word)), evidence=[(4, 8)])
+    views, [rejected] = views_of(tokenizers, kind, row)
+    assert not views
+    assert rejected["reason"] == "target or foil is not one token"
+    found, pieces = rejected["detail"].split(" is split into ")
+    assert found == repr(word)
+    assert len(pieces.split(", ")) > 1
+    assert kind != "bpe_bos" or pieces == "'199', '8'"
+    assert kind == "metaspace" or "".join(map(ast.literal_eval, pieces.split(", "))) == word
+
+
+@pytest.mark.parametrize("answer", ["xylophones", "xylophones are"])
+@pytest.mark.parametrize("name", ["target", "foil"])
+def test_a_masked_model_is_not_asked_for_a_word_of_several_pieces(tokenizers, answer, name):
+    row = QUESTION | {name: answer}
+    assert reason(tokenizers, "wordpiece", row) == "target or foil is not one token"
+    assert one(tokenizers, "wordpiece", QUESTION | {name: "keys, xylophones"})
+
+
+def test_answers_that_differ_in_no_token_are_rejected(tokenizers):
+    for answers in ({"foil": "Rollo was the leader"}, {"target": "Rollo was here", "foil": "Rollo was"}):
+        assert reason(tokenizers, "bpe", QUESTION | answers) == "target or foil begins with the other"
+    assert reason(tokenizers, "wordpiece", QUESTION | {"foil": "Rollo the"}) == "target and foil have the same token"
 
 
 def test_words_unknown_to_the_tokenizer_are_rejected(tokenizers):
@@ -170,11 +282,6 @@ def test_text_without_a_scope_is_never_cut(tokenizers):
 def test_tokenizers_that_do_not_fit_are_refused(tokenizers):
     with pytest.raises(UserError, match="no mask token"):
         tokenise([], tokenizers["bpe"], masked=True, max_length=10)
-
-
-WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
-LATIN = st.text("abcdefghijklmnopqrstuvwxyzABCÀÉÜñçø.,'", min_size=1, max_size=8)
-unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def check_evidence_of_words(tokenizer, masked, words, data):
