@@ -12,7 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.tasks import Task
 from jobs.configfile import ConfigError, describe, nearest, read
+from jobs.tasks import configured
+from jobs.tasks import tasks as known_tasks
+from lrp_core.types import UserError
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
 Explanation = Literal["contrastive", "target"]
@@ -52,7 +57,7 @@ class _Frozen(BaseModel):
 class TaskConfig(_Frozen):
     """Where the samples of one task come from and how their evidence is found."""
 
-    source: Literal["demo", "blimp", "lgd", "squad"]
+    source: str  # of the tasks' records: published data, "demo", or "samples", a file of the user's own
     path: str | None = None  # a file or a folder in the published layout
     hub: str | None = None  # a data set on the hub, when `path` is not given
     revision: str | None = None
@@ -112,8 +117,8 @@ class PruneConfig(_Frozen):
 class BenchConfig(_Frozen):
     """Table 8 of the run's own models: the cost of one sample's backward pass (Close Look 5.4)."""
 
+    task: Name  # where none is given: the first of the run
     samples: int = Field(default=1000, ge=1)  # the first of the task
-    task: Name = "sva"
 
 
 class ReportConfig(_Frozen):
@@ -166,12 +171,27 @@ class RunConfig(_Frozen):
     max_attempts: int = Field(default=3, ge=1)  # deaths of a worker in one batch before its rows run one by one
     byte_budget: int | None = Field(default=None, ge=1)  # working memory of ALTI; null: what the device has free
 
+    @model_validator(mode="before")
+    @classmethod
+    def _benched(cls, raw: Any) -> Any:
+        """The benchmark's task where the raw configuration leaves it open."""
+        if isinstance(raw, dict) and isinstance(raw.get("bench"), dict) and isinstance(raw.get("tasks"), dict):
+            return raw | {"bench": {"task": next(iter(raw["tasks"]), None)} | raw["bench"]}
+        return raw
+
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         names = [model.name for model in self.models]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two models are named {name!r}; names are unique")
+        for task, settings in self.tasks.items():
+            try:
+                configured(task, settings.source)
+            except UserError as error:
+                raise ValueError(f"config key 'tasks.{task}.source': {error}") from None
+            if settings.source == SAMPLES.name and settings.path is None:
+                raise ValueError(f"config key 'tasks.{task}.path': {SAMPLES.title} need the path of their file")
         known = set(self.tasks)
         mentioned = [(f"models.{m.name}.tasks", task) for m in self.models for task in m.tasks or ()]
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
@@ -179,7 +199,7 @@ class RunConfig(_Frozen):
         mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
         mentioned += [("bench.task", self.bench.task)] if self.bench else []
         for where, task in mentioned:
-            if task not in known and task not in ("ra", "sva", "qa"):
+            if task not in known and task not in known_tasks():
                 raise ValueError(f"{where}: no task {task!r}{nearest(task, known)}")
         return self
 
@@ -194,6 +214,14 @@ class RunConfig(_Frozen):
             return cls.model_validate(raw)
         except ValidationError as error:
             raise ConfigError(describe(error, raw, cls)) from None
+
+    def task(self, name: str) -> Task:
+        """The record of one of the run's tasks."""
+        return configured(name, self.tasks[name].source)
+
+    def benchmark(self) -> BenchConfig:
+        """What `closelook bench` measures, whether the run does or not."""
+        return self.bench or BenchConfig(task=next(iter(self.tasks)))
 
     def model(self, name: str) -> ModelConfig:
         for model in self.models:

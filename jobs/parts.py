@@ -22,6 +22,7 @@ from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
 from jobs.models import load_tokenizer, tokenizer_key
 from jobs.store import Store
+from jobs.tasks import tasks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -81,6 +82,7 @@ def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]
 
 
 def parts_of(work: TaskWork) -> Iterator[pa.Table]:
+    tasks()  # a package's sources are entered in the table where they are read
     rows = iter(()) if work.has_generic else sources.read(work.survey)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))

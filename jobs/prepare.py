@@ -24,10 +24,11 @@ from rich.progress import track
 from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.sources import Origin, Survey
+from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
 from jobs.commands.audit import audit_table
-from jobs.config import ModelConfig, RunConfig, TaskConfig
+from jobs.config import ModelConfig, RunConfig
 from jobs.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
 from jobs.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard
 from jobs.pools import connect
@@ -71,7 +72,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     for task in config.tasks:
         lines += _accounts(store, task, readers)
     if computed and not failures:
-        lines += table(audit_table(store, list(config.tasks)))
+        lines += table(audit_table(config, store, list(config.tasks)))
     wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers.values())
     return StageSummary("prepare", computed - len(failures), wanted - computed, tuple(failures), tuple(lines))
 
@@ -101,7 +102,7 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
 def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]) -> TaskWork:
     """What the store lacks of a task; `views` are the missing ones."""
     settings = config.tasks[task]
-    evidence = _evidence(settings)
+    evidence = _evidence(config, task)
     record = store.manifest(f"benchmark.{task}")
     survey = _survey(_origin(config, task), record)
     annotator = evidence and evidence.name
@@ -133,17 +134,21 @@ def _origin(config: RunConfig, task: str) -> Origin:
 
 def _survey(origin: Origin, record: dict[str, Any] | None) -> Survey:
     """From the manifest, where the same source was looked through before and its files have not changed."""
-    if record is not None and record["configured"] == asdict(origin) and origin.source != sources.DEMO:
+    if record is not None and record["configured"] == asdict(origin) and not _is_generated(origin):
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or sources.pinned(origin) == known.origin:
             return known
     return sources.survey(origin)
 
 
-def _evidence(settings: TaskConfig) -> Evidence | None:
-    """Raises UserError when the annotator that the source needs is missing."""
-    kind = "source" if settings.source == sources.DEMO else sources.SOURCES[settings.source].evidence
-    if kind == "source":
+def _is_generated(origin: Origin) -> bool:
+    return isinstance(sources.SOURCES[origin.source], Generated)
+
+
+def _evidence(config: RunConfig, task: str) -> Evidence | None:
+    """Raises UserError when the annotator that the task needs is missing."""
+    settings, kind = config.tasks[task], config.task(task).evidence
+    if kind is None or kind == "source" or sources.SOURCES[settings.source].brings_evidence:
         return None
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 

@@ -16,17 +16,6 @@ from evaluation.benchmark.samples import Filled, Row
 GENERIC_COLUMNS = ["meta"]
 VIEW_COLUMNS = ["length", "evidence_mask", "special_mask", "scope_mask"]
 
-#: What Close Look's table 1 implies for (source, masked models), in percent: a method whose relevance is positive
-#: everywhere has the share of evidence for its per-token accuracy.
-PAPER = {
-    ("blimp", True): "23",
-    ("blimp", False): "35-36",
-    ("lgd", True): "5",
-    ("lgd", False): "15",
-    ("squad", True): "1",
-    ("squad", False): "1",
-}
-
 
 def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
     """Figures of generic samples (columns GENERIC_COLUMNS), shard by shard.

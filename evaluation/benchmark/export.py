@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from evaluation.benchmark.audit import table
 from evaluation.benchmark.sources import SOURCES
+from evaluation.tasks import TASKS, Task
 from lrp_core.types import UserError
 
 
@@ -20,6 +21,7 @@ def export(
     records: Mapping[str, Mapping[str, Any]],
     audit: Mapping[str, Mapping[str, Mapping[str, Any]]],
     to: Path,
+    tasks: Mapping[str, Task] = TASKS,
 ) -> list[Path]:
     """Write `to`/<task>/*.parquet and `to`/README.md, and return them. All arguments are by task.
 
@@ -35,15 +37,21 @@ def export(
                 written.append(to / task / f"{number:05d}.parquet")
                 pq.write_table(table, written[-1])
         written.append(to / "README.md")
-        written[-1].write_text(card(records, audit), encoding="utf-8")
+        written[-1].write_text(card(records, audit, tasks), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write to {to}: {error.strerror}") from error
     return written
 
 
-def card(records: Mapping[str, Mapping[str, Any]], audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+def card(
+    records: Mapping[str, Mapping[str, Any]],
+    audit: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    tasks: Mapping[str, Task] = TASKS,
+) -> str:
     """The dataset card, with the front matter that tells `datasets` where each task is."""
     environment = Environment(
         loader=PackageLoader("evaluation", "benchmark"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
-    return environment.get_template("card.md").render(records=records, sources=SOURCES, table="\n".join(table(audit)))
+    own = [tasks[name] for name in records]
+    names = {"records": records, "tasks": own, "sources": SOURCES, "table": "\n".join(table(audit))}
+    return environment.get_template("card.md").render(names)

@@ -1,4 +1,4 @@
-"""Table 8 on the models of a config: the first prepared samples of sva, as the model's own tokenizer sees them."""
+"""Table 8 on the models of a config: the first prepared samples of a task, as the model's own tokenizer sees them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from jobs.bench.harness import Bench
 from jobs.bench.samples import alone
 from jobs.bench.table_8 import table_8
-from jobs.config import BenchConfig, RunConfig
+from jobs.config import RunConfig
 from jobs.inputs import INPUT_COLUMNS, Inputs
 from jobs.models import ModelUnavailable, open_view
 from jobs.plan import make_plan
@@ -28,7 +28,7 @@ def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
     Raises UserError when the samples are not prepared or a model is out of reach.
     """
     config = RunConfig.load(chosen.config, chosen.root, chosen.set or ())
-    settings = config.bench or BenchConfig()
+    settings = config.benchmark()
     samples = chosen.samples or (QUICK_SAMPLES if chosen.quick else settings.samples)
     plan = make_plan(config, Store(config.root))
     problems = [*plan.failures.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from jobs.commands.cost import FLOPS, PUBLISHED, forwards
+from jobs.commands.cost import FLOPS, forwards
 from jobs.config import RunConfig
 from jobs.geometries import geometry_of
 from jobs.methods import METHODS
@@ -53,7 +53,8 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
         names = [name for name in config.methods if kind in METHODS[name].models]
         gradients = [name for name in names if METHODS[name].pass_name == "gradients"]
         units: list[float] = []
-        for task, (samples, length) in PUBLISHED.items():
+        for task in config.tasks:
+            samples, length = config.task(task).published
             total = forwards(config, gradients) * relative[kind, task] if relative else forwards(config, names)
             for dtype in model.dtypes_for(task):
                 operations = 2.0 * geometry.block_parameters * samples * length * total

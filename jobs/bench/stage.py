@@ -58,7 +58,7 @@ class Measurement:
 
 def bench(config: RunConfig, store: Store) -> StageSummary:
     """Measure every model of the benchmark's task that is not measured yet."""
-    settings = config.bench or BenchConfig()
+    settings = config.benchmark()
     plan = make_plan(config, store)
     wanted = list(wanted_measurements(settings, plan))
     todo = [measurement for measurement in wanted if not is_measured(store, measurement)]

@@ -42,7 +42,7 @@ def audit(
     if n is not None:
         for name in tasks:
             _print_samples(store, name, n, config.seed, console)
-    found = audit_table(store, tasks) if n is None or json_file is not None else {}
+    found = audit_table(config, store, tasks) if n is None or json_file is not None else {}
     if n is None:
         for line in (*figures.table(found), *figures.reasons(found)):
             console.print(line, soft_wrap=True, markup=False)
@@ -50,11 +50,12 @@ def audit(
         json_file.write_text(json.dumps(found, indent=1, ensure_ascii=False))
 
 
-def audit_table(store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for task in tasks:
-        record = _record(store, task)
+        record, known = _record(store, task), config.task(task)
+        shares = known.share if known.is_published(record["origin"]["source"]) else {}
         samples = figures.of_samples(_shards(store, store.generic(task), GENERIC, figures.GENERIC_COLUMNS))
         found[task] = {}
         for _, view in store.manifests("views."):
@@ -66,7 +67,7 @@ def audit_table(store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str,
                 "beyond_limit": record["beyond_limit"],
                 **figures.of_views(shards),
                 "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
-                "paper_share": figures.PAPER.get((record["origin"]["source"], view["masked"])),
+                "paper_share": shares.get("masked" if view["masked"] else "causal"),
                 **samples,
             }
     return found
@@ -79,7 +80,8 @@ def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
     """
     records = {task: _record(store, task) for task in config.tasks}
     shards = {task: _shards(store, store.generic(task), GENERIC, None) for task in config.tasks}
-    return card.export(shards, records, audit_table(store, list(config.tasks)), to)
+    tasks = {task: config.task(task) for task in config.tasks}
+    return card.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
 
 
 def _record(store: Store, task: str) -> dict[str, Any]:

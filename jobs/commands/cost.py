@@ -18,8 +18,6 @@ from jobs.methods import METHODS
 from jobs.plan import ModelPlan, Plan, make_plan, requests_of, state
 from jobs.store import Store
 
-#: (samples, mean tokens) of the published data sets, for tasks that are not prepared (Close Look 4.1, 5.1).
-PUBLISHED = {"ra": (1000, 8), "sva": (30_000, 30), "qa": (40_000, 200)}
 #: Forwards that a pass costs, beside one backward for each set of rules and explained logit: measured on a CPU at the
 #: geometries of bert-base and gpt2 (jobs/bench/results/job-cpu.json), rounded up.
 FORWARDS = {"gradients": 1.0, "rollout": 1.2, "random": 1.0, "explicit": 6.0, "alti": 2.5}
@@ -151,7 +149,7 @@ def _of_model(
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:
     if plan is not None and task in plan.inputs:
         return plan.inputs[task].table.num_rows, int(plan.inputs[task].lengths.sum())
-    samples, length = PUBLISHED.get(task, (0, 0))
+    samples, length = config.task(task).published
     samples = min(samples, config.tasks[task].limit or samples)
     return samples, samples * length
 

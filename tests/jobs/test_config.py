@@ -29,6 +29,13 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("paper", ["models.Llama-3.2-1B.gpus=1.5"], "config key 'models.Llama-3.2-1B': gpus is a fraction below 1"),
         ("smoke", ["models.gpt2.workers=[2, 1]"], "workers are [fewest, most]"),
         ("smoke", ["models.gpt2.tasks=[svb]"], "no task 'svb' (did you mean 'sva'?)"),
+        ("smoke", ["tasks.sva.source=squat"], "'tasks.sva.source': unknown source 'squat' (did you mean 'squad'?)"),
+        ("smoke", ["tasks.foo.source=demo"], "'tasks.foo.source': the source 'demo' feeds the tasks ra, sva, qa, not"),
+        (
+            "smoke",
+            ["tasks.foo={source: samples}"],
+            "'tasks.foo.path': the user's own samples need the path of their file",
+        ),
         ("real", [], "add --set data=DIR, a folder with any of ra/, sva/, qa/"),
     ],
 )
@@ -37,6 +44,13 @@ def test_a_config_error_is_one_line_that_names_the_key(source, overrides, messag
         RunConfig.load(source, overrides=overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_benchmark_measures_the_first_task_where_none_is_named():
+    config = RunConfig.load("demo", overrides=["bench={samples: 3}"])
+    assert config.bench.task == config.benchmark().task == "ra"
+    assert RunConfig.load("demo").bench.task == "sva"
+    assert RunConfig.load("smoke").benchmark().task == "sva"
 
 
 @pytest.mark.parametrize("text", ["a: [1", "just words", "!!python/object/apply:os.getcwd []"])

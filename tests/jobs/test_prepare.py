@@ -255,7 +255,7 @@ def test_audit_adds_up_and_comes_as_json(tmp_path):
     _, store = run(config)
     audit(config, store, Console(quiet=True), json_file=tmp_path / "audit.json")
     found = json.loads((tmp_path / "audit.json").read_text())
-    assert found == audit_table(store, ["sva"])
+    assert found == audit_table(config, store, ["sva"])
     for figures in found["sva"].values():
         assert figures["rows_in"] == figures["accepted"] + sum(figures["rejects"].values())
         assert 0 < figures["evidence_share"] < 100
@@ -304,7 +304,7 @@ def test_real_data_give_the_shares_of_close_look(tmp_path, published_data):
     )
     store = Store(config.root)
     assert prepare(config, store).complete
-    found = audit_table(store, list(config.tasks))
+    found = audit_table(config, store, list(config.tasks))
     share = {
         (task, tokenizer.split("-")[0]): figures["evidence_share"]
         for task, tokenizers in found.items()

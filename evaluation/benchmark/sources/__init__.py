@@ -1,4 +1,7 @@
-"""The published sources. A new one is one file and one line here."""
+"""Where samples come from: published data sets, the demo language, users' own files.
+
+A new one is one file and one line here; a package's own are those that its tasks name.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
-import datasets
-
-from evaluation.benchmark import demo
 from evaluation.benchmark.samples import Row, is_reject, reject
-from evaluation.benchmark.sources.base import Source
+from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.blimp import BLIMP
 from evaluation.benchmark.sources.files import Record, checksum, fetch
+from evaluation.benchmark.sources.generated import DEMO
 from evaluation.benchmark.sources.lgd import LGD
+from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.benchmark.sources.squad import SQUAD
+from lrp_core.registry import Registry
 from lrp_core.types import UserError
 
-SOURCES = {source.name: source for source in (BLIMP, LGD, SQUAD)}
+if TYPE_CHECKING:  # takes a second to import, and only the hub needs it
+    import datasets
 
-DEMO = "demo"  # generated, so not read: see evaluation/benchmark/demo
+SOURCES: Registry[AnySource] = Registry("source", BLIMP, LGD, SQUAD, DEMO, SAMPLES)
+GENERATED_ROWS = 1000  # where no limit is given
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,11 @@ def read(found: Survey) -> Iterator[Row]:
 
 def _rows(origin: Origin) -> Iterator[Row]:
     """Every row of the source; a row whose content came before is a reject."""
-    if origin.source == DEMO:
-        yield from demo.generate(origin.task, origin.limit or 1000, origin.seed)
+    source = SOURCES[origin.source]
+    if isinstance(source, Generated):
+        yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
         return
     seen: set[str] = set()
-    source = SOURCES[origin.source]
     for record in _records(source, origin):
         for row in source.rows(record):
             if is_reject(row):
@@ -111,12 +117,16 @@ def _records(source: Source, origin: Origin) -> Iterator[Record]:
 
 
 def _split(source: Source, origin: Origin, split: str) -> datasets.Dataset:
+    import datasets
+
     with _hub_errors(origin):
         return datasets.load_dataset(origin.hub, source.hub_config, split=split, revision=origin.revision)
 
 
 @contextmanager
 def _hub_errors(origin: Origin) -> Iterator[None]:
+    import datasets
+
     try:
         yield
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
@@ -129,9 +139,9 @@ def pinned(origin: Origin) -> Origin:
 
     Raises UserError when it cannot be had, or its checksum is not the pinned one.
     """
-    if origin.source == DEMO:
-        return origin
     source = SOURCES[origin.source]
+    if isinstance(source, Generated):
+        return origin
     if origin.path is None and origin.hub is None:
         origin = replace(origin, hub=source.hub, path=None if source.hub else source.file_url)
     if origin.path is not None:
@@ -139,6 +149,8 @@ def pinned(origin: Origin) -> Origin:
         return replace(origin, sha256=checksum(files, origin.sha256))
     if not source.hub_splits:
         raise UserError(f"the {source.name} source is published as a file: set `path`, not `hub`")
+    import datasets
+
     with _hub_errors(origin):
         commit = datasets.load_dataset_builder(origin.hub, source.hub_config, revision=origin.revision).hash
     return replace(origin, revision=commit if re.fullmatch("[0-9a-f]{40}", commit or "") else origin.revision)

@@ -1,11 +1,11 @@
-"""What a source must tell: its published layouts, how a record becomes samples, who finds the evidence, whose it is."""
+"""What a source must tell: its layouts, how a record becomes samples, whether it brings evidence, whose it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, reject
 from evaluation.benchmark.sources.files import Record
@@ -19,21 +19,34 @@ def numbered(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set."""
+    """A data set in files or on the hub."""
 
     name: str
     title: str
     url: str
     licence: str
-    evidence: Literal["source", "subject", "antecedent"]  # given by the source, or what an annotator has to find
     suffixes: tuple[str, ...]
     records: Callable[[Path], Iterator[Record]]  # of a published file
     rows: Callable[[Record], Iterator[Row]]  # generic rows and rejects of one record
+    brings_evidence: bool = False  # else an annotator has to find what the task names
     file_url: str | None = None  # where the published file is
     hub: str | None = None
     hub_config: str | None = None
     hub_splits: tuple[str, ...] = ()
     hub_records: Callable[[Iterable[dict[str, Any]]], Iterator[Record]] = numbered
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Samples that are made, not read: `generate` yields the generic rows of (task, how many, seed)."""
+
+    name: str
+    title: str
+    generate: Callable[[str, int, int], Iterator[Row]]
+    brings_evidence: bool = True
+
+
+AnySource = Source | Generated
 
 
 def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]:

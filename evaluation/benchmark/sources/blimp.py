@@ -33,7 +33,6 @@ BLIMP = Source(
     title="BLiMP, anaphor number agreement (Warstadt et al. 2020)",
     url="https://github.com/alexwarstadt/blimp",
     licence="CC BY 4.0",
-    evidence="antecedent",
     suffixes=(".jsonl",),
     records=json_lines,
     rows=one_sample(parse),

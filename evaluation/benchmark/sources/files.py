@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datasets import DownloadManager
-
 from evaluation.benchmark.samples import Malformed
 from lrp_core.types import UserError
 
@@ -24,6 +22,8 @@ def fetch(path: str, suffixes: tuple[str, ...]) -> list[Path]:
     Raises UserError when there is nothing of the right kind.
     """
     if "://" in path and not path.startswith("file://"):
+        from datasets import DownloadManager  # takes a second to import
+
         try:
             return [Path(DownloadManager().download(path))]
         except (OSError, ValueError) as error:

@@ -29,7 +29,6 @@ LGD = Source(
     title="Subject-verb agreement sentences of Goldberg (2019), after Linzen et al. (2016)",
     url="https://github.com/yoavg/bert-syntax",
     licence="Apache 2.0",
-    evidence="subject",
     suffixes=(".tsv",),
     records=tab_separated,
     rows=one_sample(parse),

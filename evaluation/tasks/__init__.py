@@ -1,0 +1,56 @@
+"""The tasks. A new one is one file and one line here; a package's own come through :func:`register`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evaluation.benchmark.sources import SOURCES
+from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.tasks.qa import QA
+from evaluation.tasks.ra import RA
+from evaluation.tasks.record import Task
+from evaluation.tasks.sva import SVA
+from lrp_core.registry import OURS, Registry
+from lrp_core.types import UserError
+
+__all__ = ["TASKS", "Task", "fed_by", "register", "task_of"]
+
+TASKS: Registry[Task] = Registry("task", RA, SVA, QA)
+
+
+def register(task: Task, by: str = OURS) -> Task:
+    """Adds a task of the package `by`, with its sources.
+
+    Raises UserError, naming both sides, when another task or source has a name of these, and for evidence that nobody
+    finds.
+    """
+    lacking = [source.name for source in task.sources if not source.brings_evidence]
+    if task.evidence == "source" and lacking:
+        raise UserError(f"task {task.name} of {by} has its evidence from the source, and {lacking[0]} brings none")
+    for source in task.sources:
+        SOURCES.register(source, by)
+    return TASKS.register(task, by)
+
+
+def fed_by(source: str) -> list[Task]:
+    """The tasks of the table that have this source."""
+    return [task for task in TASKS.values() if any(own.name == source for own in task.sources)]
+
+
+def task_of(name: str, source: str) -> Task:
+    """The record of a task that a config names `name` and feeds from `source`.
+
+    It is the table's where the table has the name and the source is one of that task's, or the users' own file. Else
+    what a task is follows from its source: the record of the one task that the source feeds, under the new name and
+    without what is published about it; for the users' own file, a plain one.
+
+    Raises UserError for a source that feeds several tasks, none of them of this name.
+    """
+    if name in TASKS and (source == SAMPLES.name or any(own.name == source for own in TASKS[name].sources)):
+        return TASKS[name]
+    if source == SAMPLES.name:
+        return Task(name=name, title=name)
+    tasks = fed_by(source)
+    if len(tasks) != 1:
+        raise UserError(f"the source {source!r} feeds the tasks {', '.join(task.name for task in tasks)}, not {name!r}")
+    return replace(tasks[0], name=name, figure="", main_figure="")

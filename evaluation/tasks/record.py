@@ -1,0 +1,37 @@
+"""What a task is: everything about it that is said anywhere, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evaluation.benchmark.sources import AnySource
+
+EvidenceKind = Literal["source", "subject", "antecedent"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the benchmark: what is predicted, where its samples come from, what counts as evidence."""
+
+    name: str
+    title: str  # in words: "subject-verb agreement"
+    about: str = ""  # one sentence or two, for the dataset card and `closelook tasks`
+    sources: tuple[AnySource, ...] = ()  # that can feed it beside the users' own files; the paper's comes first
+    predicts: str = "the target"  # "the verb form"
+    answer: bool = False  # target and foil are whole answers, of any length; else each is one word
+    evidence: EvidenceKind | None = "source"  # what an annotator finds where the source brings none
+    evidence_about: str = ""  # how it is found, for the dataset card
+    scope: str | None = None  # what the scope is in words: the part of the text in which metrics look by default
+    metrics: tuple[str, ...] | None = None  # None: all that apply
+    figure: str = ""  # of its pruning curves in Close Look: "Figure 4"
+    main_figure: str = ""  # the same in the main text
+    published: tuple[int, int] = (0, 0)  # samples and mean tokens of the published data, to estimate costs
+    #: Share of evidence, percent, that Close Look's table 1 implies by model kind: the per-token accuracy of a method
+    #: whose relevance is positive everywhere.
+    share: Mapping[str, str] = field(default_factory=dict)
+
+    def is_published(self, source: str) -> bool:
+        """Whether `source` is the published data of the paper, so that the paper's numbers are for these samples."""
+        return bool(self.sources) and self.sources[0].name == source
