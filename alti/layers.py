@@ -125,7 +125,7 @@ class _Visitor:
             "query": query,
             "key": key,
             "value": value,
-            "allowed": _allowed(mask, query, causal=not self.block.family.masked),
+            "allowed": _allowed(mask, query, causal=self.block.family.kind.causal),
             "scaling": query.shape[-1] ** -0.5 if scaling is None else scaling,
         }
         return kernel(module, query, key, value, mask, **options)

@@ -14,15 +14,16 @@ from alti.groups import Group
 from alti.logit import LogitContributions, decompose
 from alti.planner import Geometry, Plan
 from alti.post_norm import mixing
+from lrp_core.capabilities import POST_NORM, PRE_NORM
 from lrp_core.gradients import objective
 from lrp_core.memory import is_out_of_memory
+from lrp_core.method import Method
 from lrp_core.rollout import without_sum
-from lrp_core.types import Batch, MethodInfo, Relevance, Request, UnsupportedMethod
+from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView
 
 log = logging.getLogger(__name__)
 
-_NORM_ORDER = {"alti": "post", "alti_logit": "pre"}
 _OVER_TOKENS = ("tokens", "attention")  # numbers whose last axis is T
 
 
@@ -76,12 +77,9 @@ def explain_many(
 
 def check(view: ModelView, method: str) -> None:
     """Raises UnsupportedMethod, naming the method to use instead, for a model that normalises elsewhere."""
-    if method not in _NORM_ORDER:
-        raise UnsupportedMethod(f"{method!r} is no ALTI method; choose {' or '.join(_NORM_ORDER)}")
-    order = view.family.norm_order
-    if order != _NORM_ORDER[method]:
-        (instead,) = (name for name, needed in _NORM_ORDER.items() if needed == order)
-        raise UnsupportedMethod(f"{method} is not defined for {view.family.name} ({order}-norm): use {instead}")
+    if method not in METHODS:
+        raise UnsupportedMethod(f"{method!r} is no ALTI method; choose {' or '.join(METHODS)}")
+    METHODS[method].require(view.family)
 
 
 _Part = tuple[Group, Plan, dict[str, Tensor]]  # numbers [b, ...] by name
@@ -137,21 +135,37 @@ def _relevance(
     )
 
 
-METHODS: dict[str, MethodInfo] = {
-    info.name: info
-    for info in (
-        MethodInfo(
-            "alti",
-            1,
-            "alti",
-            explain_many,
-            explanations=("none",),
-            embeddings=("none",),
-            conserves=False,
-            models=("masked",),
-            heads=False,
-        ),
-        MethodInfo("alti_logit", 1, "alti", explain_many, embeddings=("none",), models=("causal",)),
-    )
-}
-alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]
+alti = Method(
+    "alti",
+    version=1,
+    label="ALTI",
+    explain=explain_many,
+    family="vector",
+    needs=(POST_NORM,),
+    explanations=("none",),
+    embeddings=("none",),
+    conserves=False,
+    passes="alti",
+    forwards=2.5,
+    instead="alti_logit",
+    order=20,
+    column="alti_logit",
+    source="Ferrando et al. 2022",
+)
+alti_logit = Method(
+    "alti_logit",
+    version=1,
+    label="ALTI-Logit",
+    explain=explain_many,
+    family="vector",
+    needs=(PRE_NORM,),
+    gives=("tokens", "heads"),
+    embeddings=("none",),
+    passes="alti",
+    forwards=2.5,
+    instead="alti",
+    order=10,
+    colour="#cc79a7",
+    source="Ferrando et al. 2023; Close Look B.1",
+)
+METHODS: dict[str, Method] = {method.name: method for method in (alti, alti_logit)}

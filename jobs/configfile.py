@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from lrp_core.types import UserError
+from lrp_core.types import UserError, nearest
 
 CONF_DIR = Path(__file__).parent / "conf"
 #: What pydantic's complaints about the type of a value mean in YAML.
@@ -43,12 +42,6 @@ def read(source: str | Path, root: str | None, overrides: Sequence[str]) -> dict
     raw = _fill(raw)
     _drop_absent_tasks(raw)
     return raw
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown `word`."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(sorted(known))}"
 
 
 def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from lrp_core.families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -24,13 +27,19 @@ class Geometry:
     feed_forward: int
     kv_heads: int | None = None
     tied: bool = True  # unembedding shares the embedding's weights
+    constants: Mapping[str, Any] = field(default_factory=dict, hash=False)  # further fields of the config
+
+    @property
+    def model_family(self) -> Family:
+        return FAMILIES[self.family]
 
     @property
     def block_parameters(self) -> int:
         """Weights of the blocks, up to biases and norms; each is used once for every token."""
         kv_share = (self.kv_heads or self.heads) / self.heads
         attention = self.width**2 * (2 + 2 * kv_share)
-        feed_forward = self.width * self.feed_forward * (3 if self.family == "llama" else 2)
+        matrices = 2 if self.model_family.gate is None else 3
+        feed_forward = self.width * self.feed_forward * matrices
         return int(self.layers * (attention + feed_forward))
 
     @property
@@ -47,18 +56,10 @@ class Geometry:
         """The transformers config of this geometry."""
         from transformers import AutoConfig
 
-        sizes: dict[str, dict[str, Any]] = {
-            "bert": {"intermediate_size": self.feed_forward, "max_position_embeddings": self.max_length},
-            "gpt2": {"n_inner": self.feed_forward, "n_positions": self.max_length},
-            "llama": {
-                "intermediate_size": self.feed_forward,
-                "max_position_embeddings": self.max_length,
-                "num_key_value_heads": self.kv_heads,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
-                "bos_token_id": 128000,
-                "eos_token_id": 128001,
-            },
-        }
+        family = self.model_family
+        sizes = {family.feed_forward_field: self.feed_forward, family.max_length_field: self.max_length}
+        if family.grouped:
+            sizes["num_key_value_heads"] = self.kv_heads or self.heads
         return AutoConfig.for_model(
             self.family,
             num_hidden_layers=self.layers,
@@ -66,8 +67,16 @@ class Geometry:
             hidden_size=self.width,
             vocab_size=self.vocabulary,
             tie_word_embeddings=self.tied,
-            **sizes[self.family],
+            **sizes,
+            **self.constants,
         )
+
+
+_LLAMA_3 = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+}
 
 
 def _bert(name: str, hub_id: str, layers: int, heads: int, width: int) -> Geometry:
@@ -80,7 +89,7 @@ def _gpt2(name: str, layers: int, heads: int, width: int) -> Geometry:
 
 def _llama(name: str, layers: int, heads: int, width: int, feed_forward: int, tied: bool) -> Geometry:
     hub_id = f"meta-llama/{name}"
-    return Geometry(name, hub_id, "llama", layers, heads, width, 128256, 131072, feed_forward, 8, tied)
+    return Geometry(name, hub_id, "llama", layers, heads, width, 128256, 131072, feed_forward, 8, tied, _LLAMA_3)
 
 
 GEOMETRIES = {

@@ -17,14 +17,15 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from jobs.config import ModelConfig
-from jobs.configfile import nearest
 from jobs.geometries import GEOMETRIES, geometry_of
-from lrp_core.types import UserError
+from lrp_core.families import FAMILIES, Family, family_of
+from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from lrp_core import ModelView
+    from lrp_core import Capability, ModelView
+    from lrp_core.kinds import Kind
 
 DEMO_MODELS = ("bert", "gpt2", "llama")
 
@@ -41,8 +42,17 @@ class ResolvedModel:
     location: str  # hub id, directory, or random/<geometry>
     revision: str | None  # commit on the hub
     identity: str
-    masked: bool
+    family: Family
     max_length: int  # most tokens of a sample
+
+    @property
+    def kind(self) -> Kind:
+        return self.family.kind
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What methods may need of a model and this one has."""
+        return self.family.capabilities
 
 
 def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
@@ -55,13 +65,14 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         if geometry is None:
             raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('random'))}")
         identity = f"{model.id}@seed{seed}"
-        return ResolvedModel(model, model.id, None, identity, geometry.family == "bert", geometry.max_length)
+        return ResolvedModel(model, model.id, None, identity, FAMILIES[geometry.family], geometry.max_length)
     location, config = _read_config(model)
-    masked, max_length = _shape(model, config)
+    family = family_of(config)
+    max_length = config.max_position_embeddings - (config.pad_token_id + 1 if family.positions_after_padding else 0)
     if Path(location).is_dir():
-        return ResolvedModel(model, location, None, f"sha256:{_hash_directory(Path(location))}", masked, max_length)
+        return ResolvedModel(model, location, None, f"sha256:{_hash_directory(Path(location))}", family, max_length)
     commit = config._commit_hash
-    return ResolvedModel(model, location, commit, f"{location}@{commit}", masked, max_length)
+    return ResolvedModel(model, location, commit, f"{location}@{commit}", family, max_length)
 
 
 def architecture(model: ModelConfig) -> PretrainedConfig:
@@ -194,14 +205,6 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
             raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
         reason = "the hub does not answer, and it is not in the local cache" if offline else _one_line(error)
         raise ModelUnavailable(f"model {model.name} cannot be read: {reason}") from error
-
-
-def _shape(model: ModelConfig, config: PretrainedConfig) -> tuple[bool, int]:
-    from lrp_core.families import family_of
-
-    family = family_of(config)
-    reserved = config.pad_token_id + 1 if family.positions_after_padding else 0
-    return family.masked, config.max_position_embeddings - reserved
 
 
 def _hash_directory(directory: Path) -> str:

@@ -19,7 +19,8 @@ from jobs.inputs import Inputs, read_inputs
 from jobs.methods import method
 from jobs.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Cell, Store
-from lrp_core.types import MethodInfo, Request
+from lrp_core.method import Method
+from lrp_core.types import Request
 
 State = Literal["done", "partial", "missing"]
 
@@ -86,9 +87,9 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
-        kind = "masked" if resolved.masked else "causal"
-        defined = [method(name) for name in names if kind in method(name).models]
-        undefined += [(model.name, name) for name in names if kind not in method(name).models]
+        wanted = [method(name) for name in names]
+        defined = [info for info in wanted if not info.missing(resolved.capabilities)]
+        undefined += [(model.name, info.name) for info in wanted if info.missing(resolved.capabilities)]
         found = {}
         for task in _tasks(config, model):
             if (tokenizer, task) not in inputs:
@@ -134,20 +135,20 @@ def _tasks(config: RunConfig, model: ModelConfig) -> list[str]:
 
 
 def _cells(
-    config: RunConfig, resolved: ResolvedModel, inputs: dict[str, Inputs], methods: list[MethodInfo]
+    config: RunConfig, resolved: ResolvedModel, inputs: dict[str, Inputs], methods: list[Method]
 ) -> Iterator[PlannedCell]:
     for task, views in inputs.items():
         dtypes = resolved.config.dtypes_for(task)
         for dtype, info in combinations(dtypes, methods):
             requests = requests_of(config, info)
             yield _planned(config, resolved, views, dtype, info, "relevance", requests, views.table.num_rows)
-            if config.heads is not None and task in config.heads and info.heads and dtype == dtypes[0]:
+            if config.heads is not None and task in config.heads and "heads" in info.gives and dtype == dtypes[0]:
                 size = len(views.subset(config.heads[task], config.seed))
                 pooled = tuple(request for request in requests if request.embedding == requests[0].embedding)
                 yield _planned(config, resolved, views, dtype, info, "heads", pooled, size)
 
 
-def requests_of(config: RunConfig, info: MethodInfo) -> tuple[Request, ...]:
+def requests_of(config: RunConfig, info: Method) -> tuple[Request, ...]:
     """Those of the configured variants that the method knows; its own single variant where it has no choice."""
     explanations = [e for e in info.explanations if e in config.explanations] or info.explanations[:1]
     embeddings = [e for e in info.embeddings if e in config.embeddings] or info.embeddings[:1]
@@ -159,7 +160,7 @@ def _planned(
     resolved: ResolvedModel,
     views: Inputs,
     dtype: str,
-    info: MethodInfo,
+    info: Method,
     product: str,
     requests: tuple[Request, ...],
     rows: int,
@@ -171,10 +172,10 @@ def _planned(
         "inputs": views.digest,
         "task": views.task,
         "dtype": dtype,
-        "method": [info.name, info.version],
+        "method": info.key(),
         "variants": [[request.explanation, request.embedding] for request in requests],
         "attention": resolved.config.attn,
-        "seed": config.seed if product == "heads" or info.name == "random" else None,
+        "seed": config.seed if product == "heads" or info.seeded else None,
         "rows": rows,
     }
     key = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()

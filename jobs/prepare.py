@@ -88,9 +88,10 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
             lines.append(f"no views for {model.name}: {error}")
             continue
         tokenizer = load_tokenizer(model)
-        tokenise((), tokenizer, masked=resolved.masked, max_length=resolved.max_length)  # raises where it does not fit
+        slot, max_length = resolved.kind.slot, resolved.max_length
+        tokenise((), tokenizer, masked=slot, max_length=max_length)  # raises where it does not fit
         tasks = frozenset(task for task in config.tasks if model.tasks is None or task in model.tasks)
-        found = Reader(tokenizer_key(tokenizer), model, resolved.masked, resolved.max_length, tasks)
+        found = Reader(tokenizer_key(tokenizer), model, slot, max_length, tasks)
         known = readers.setdefault(found.key, found)
         if known.masked != found.masked:
             raise UserError(f"models {known.model.name} and {model.name} share a tokenizer, and only one is masked")

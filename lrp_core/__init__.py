@@ -9,14 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lrp_core.capabilities import Capability
+    from lrp_core.families import Family
     from lrp_core.loading import load_model, random_model
+    from lrp_core.method import Method, Option
     from lrp_core.methods import METHODS, attribute
     from lrp_core.types import (
         EMBEDDINGS,
         EXPLANATIONS,
         POOLINGS,
         Batch,
-        MethodInfo,
         Relevance,
         Request,
         UnsupportedMethod,
@@ -31,8 +33,11 @@ __all__ = [
     "METHODS",
     "POOLINGS",
     "Batch",
-    "MethodInfo",
+    "Capability",
+    "Family",
+    "Method",
     "ModelView",
+    "Option",
     "Relevance",
     "Request",
     "UnsupportedMethod",
@@ -46,6 +51,9 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("load_model", "random_model"), "loading"),
     **dict.fromkeys(("METHODS", "attribute"), "methods"),
+    **dict.fromkeys(("Method", "Option"), "method"),
+    "Capability": "capabilities",
+    "Family": "families",
     "ModelView": "view",
 }
 

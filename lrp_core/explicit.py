@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.gradients import objective
+from lrp_core.method import Method, Option
 from lrp_core.parts import NormView
 from lrp_core.propagation import (
     add_rule,
@@ -70,6 +72,21 @@ def explain_many(
                         heads=None if collected is None else collected.of("relevance"),
                     )
     return {request: results[request] for request in requests}
+
+
+METHOD = Method(
+    "attnlrp_explicit",
+    version=1,
+    label="AttnLRP explicit",
+    explain=explain_many,
+    options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
+    needs=(GRADIENTS, RULES),
+    gives=("tokens", "heads"),
+    passes="explicit",
+    forwards=6.0,
+    order=90,
+    source="AttnLRP section 3",
+)
 
 
 @contextmanager

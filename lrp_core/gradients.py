@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.clock import StageClock
+from lrp_core.method import Method
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
@@ -35,17 +38,6 @@ class Reading:
     composite: Composite
     measure: Measure
     conserves: bool
-
-
-#: Close Look 3.3: norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT
-#: plain gradient x full embedding is zero up to the norm's epsilon: the embedding norm undoes any scaling of its input.
-READINGS: dict[str, Reading] = {
-    "gradient_l1": Reading(PLAIN, _absolute, False),
-    "gradient_l2": Reading(PLAIN, _square, False),
-    "gradient_x_input": Reading(PLAIN, _product, True),
-    "lrp": Reading(LRP, _product, True),
-    "attnlrp": Reading(ATTNLRP, _product, True),
-}
 
 
 def explain_many(
@@ -93,6 +85,65 @@ def explain_many(
                     results[request] = _read(request, gradient, values, batch, logits, explained, collected)
                     lap("aggregate", request.method)
     return {request: results[request] for request in requests}
+
+
+READINGS: dict[str, Reading] = {}  # by the name of the method
+
+
+def _method(name: str, label: str, composite: Composite, measure: Measure, **record: Any) -> Method:
+    """The record of a gradient method, which is also entered into READINGS."""
+    method = Method(
+        name,
+        version=1,
+        label=label,
+        explain=explain_many,
+        needs=(GRADIENTS,) if composite is PLAIN else (GRADIENTS, RULES),
+        gives=("tokens", "heads"),
+        passes="gradients",
+        rules=composite.name,
+        **record,
+    )
+    READINGS[name] = Reading(composite, measure, method.conserves)
+    return method
+
+
+#: Norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT plain gradient x full
+#: embedding is zero up to the norm's epsilon: the embedding norm undoes any scaling of its input.
+METHODS = (
+    _method(
+        "gradient_l1",
+        "Gradient l1",
+        PLAIN,
+        _absolute,
+        embeddings=("none",),
+        conserves=False,
+        order=70,
+        colour="#e69f00",
+        source="Close Look 3.3",
+    ),
+    _method(
+        "gradient_l2",
+        "Gradient l2",
+        PLAIN,
+        _square,
+        embeddings=("none",),
+        conserves=False,
+        order=50,
+        colour="#56b4e9",
+        source="Close Look 3.3",
+    ),
+    _method("gradient_x_input", "Gradient×Input", PLAIN, _product, order=80, colour="#009e73", source="Close Look 3.3"),
+    _method("lrp", "LRP", LRP, _product, order=40, colour="#d55e00", source="Close Look 3.3, C.4"),
+    _method(
+        "attnlrp",
+        "AttnLRP",
+        ATTNLRP,
+        _product,
+        order=30,
+        colour="#0072b2",
+        source="Close Look C.1; AttnLRP 3.3",
+    ),
+)
 
 
 def objective(logits: Tensor, explanation: str) -> Tensor:

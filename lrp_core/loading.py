@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
+import transformers
+from transformers import AutoConfig, PretrainedConfig
 
 from lrp_core.families import family_of
 from lrp_core.types import UserError
@@ -43,8 +44,7 @@ def load_model(
         placement["offload_folder"] = str(offload_dir)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
-        auto = AutoModelForMaskedLM if family_of(config).masked else AutoModelForCausalLM
-        model = auto.from_pretrained(
+        model = _auto(config).from_pretrained(
             name,
             config=config,
             revision=revision,
@@ -67,11 +67,15 @@ def random_model(
 
     The global random state is left as it was.
     """
-    auto = AutoModelForMaskedLM if family_of(config).masked else AutoModelForCausalLM
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        model = auto.from_config(config, attn_implementation=attn)
+        model = _auto(config).from_config(config, attn_implementation=attn)
     return ModelView.of(model.to(_dtype(dtype)))
+
+
+def _auto(config: PretrainedConfig) -> Any:
+    """The class that makes models of `config`. Raises UnsupportedModel."""
+    return getattr(transformers, family_of(config).kind.auto)
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lrp_core.method import Method
 from lrp_core.rollout import without_sum
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
@@ -16,11 +17,11 @@ from lrp_core.view import ModelView
 
 @torch.no_grad()
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, seed: int = 0
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, seed: int = 0
 ) -> dict[Request, Relevance]:
     """Uniform in [-1, 1), drawn from `seed` and the sample's own tokens, so that batching and padding change nothing.
 
-    The model runs for its logits. `heads` changes nothing: a random order of heads needs no model.
+    The model runs for its logits.
     """
     batch = batch.to(view.device)
     logits = view.logits(view.hidden(batch), batch)
@@ -28,6 +29,20 @@ def explain_many(
     for i, mask in enumerate(batch.attention_mask.bool().cpu()):
         tokens[i, mask] = _draw(batch.input_ids[i].cpu()[mask], seed).to(tokens)
     return {request: without_sum(tokens.to(batch.input_ids.device), logits) for request in requests}
+
+
+METHOD = Method(
+    "random",
+    version=1,
+    label="Random",
+    explain=explain_many,
+    family="baseline",
+    seeded=True,
+    explanations=("none",),
+    embeddings=("none",),
+    conserves=False,
+    order=100,
+)
 
 
 def _draw(ids: Tensor, seed: int) -> Tensor:

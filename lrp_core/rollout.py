@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.capabilities import ATTENTION
+from lrp_core.method import Method
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -31,10 +33,8 @@ class _Mixing:
 
 
 @torch.no_grad()
-def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False
-) -> dict[Request, Relevance]:
-    """The row of the predicted position, whatever is explained. Rollout has no head relevance: `heads` changes nothing.
+def explain_many(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
+    """The row of the predicted position, whatever is explained.
 
     Runs the model's eager attention, for its weights.
     """
@@ -45,6 +45,23 @@ def explain_many(
     row = mixing.total[torch.arange(len(batch), device=mixing.total.device), batch.position.to(mixing.total.device)]
     tokens = row.to(batch.input_ids.device, logits.dtype).masked_fill(batch.attention_mask == 0, 0)
     return {request: without_sum(tokens, logits) for request in requests}
+
+
+METHOD = Method(
+    "attention_rollout",
+    version=1,
+    label="AttnRollout",
+    explain=explain_many,
+    family="attention",
+    needs=(ATTENTION,),
+    explanations=("none",),
+    embeddings=("none",),
+    conserves=False,
+    passes="rollout",
+    forwards=1.2,
+    order=60,
+    source="Abnar & Zuidema 2020",
+)
 
 
 def without_sum(tokens: Tensor, logits: Tensor) -> Relevance:

@@ -6,15 +6,14 @@ D model width, V vocabulary, P poolings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves code that only needs the errors
     import torch
     from torch import Tensor
-
-    from lrp_core.view import ModelView
 
 #: How a head's relevance [T, K] becomes one number (Close Look, figure 3), the P axis of `Relevance.heads`:
 #: ReLU on every entry; ReLU on every token's sum over K; no ReLU.
@@ -34,6 +33,12 @@ class UnsupportedModel(UserError):
 
 class UnsupportedMethod(UserError):
     """The method does not exist, or not for this family."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown `word`."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(sorted(known))}"
 
 
 @dataclass(frozen=True)
@@ -107,48 +112,3 @@ class Request:
     method: str
     explanation: str = "contrastive"  # contrastive | target | none
     embedding: str = "full"  # full | partial | none
-
-
-@dataclass(frozen=True)
-class MethodInfo:
-    """A method, callable as `info(view, batch)`.
-
-    `explain` computes many requests of one pass together: `(view, batch, requests, *, heads, **options)` to a dict.
-    """
-
-    name: str
-    version: int  # raised when the numbers change: stored relevance of older versions is stale
-    pass_name: str  # gradients | rollout | explicit | random | alti
-    explain: Callable[..., dict[Request, Relevance]]
-    explanations: tuple[str, ...] = ("contrastive", "target")
-    embeddings: tuple[str, ...] = ("full", "partial")
-    conserves: bool = True  # False where no sum is promised, so that no residual is reported
-    models: tuple[str, ...] = ("masked", "causal")
-    heads: bool = True  # whether it also yields relevance of attention heads
-
-    def __call__(
-        self,
-        view: ModelView,
-        batch: Batch,
-        *,
-        explanation: str | None = None,
-        embedding: str | None = None,
-        heads: bool = False,
-        **options: Any,
-    ) -> Relevance:
-        """Contrastive with full embeddings unless told otherwise or impossible (no foil, no such choice)."""
-        if explanation is None:
-            wanted = "contrastive" if batch.foil_ids is not None else "target"
-            explanation = wanted if wanted in self.explanations else self.explanations[0]
-        request = Request(self.name, explanation, embedding or self.embeddings[0])
-        self.check(request)
-        return self.explain(view, batch, [request], heads=heads, **options)[request]
-
-    def check(self, request: Request) -> None:
-        """Raises UnsupportedMethod if this method has no such explanation or embedding."""
-        for asked, offered, what in (
-            (request.explanation, self.explanations, "explanation"),
-            (request.embedding, self.embeddings, "embedding"),
-        ):
-            if asked not in offered:
-                raise UnsupportedMethod(f"{self.name} has no {what} {asked!r}; choose {' or '.join(offered)}")

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from lrp_core.families import Family, family_of
+from lrp_core.kinds import Kind
 from lrp_core.parts import BlockView, NormView, weights_of
 from lrp_core.types import Batch
 
@@ -40,8 +41,8 @@ class ModelView:
         return self.model.config
 
     @property
-    def is_masked_lm(self) -> bool:
-        return self.family.masked
+    def kind(self) -> Kind:
+        return self.family.kind
 
     @property
     def n_layers(self) -> int:
@@ -158,7 +159,7 @@ class ModelView:
             attention_mask=batch.attention_mask,
             position_ids=self.position_ids(batch.attention_mask),
             return_dict=True,
-            **({} if self.is_masked_lm else {"use_cache": False}),
+            **self.kind.forward_options,
         ).last_hidden_state
 
     def head(self, hidden: Tensor) -> Tensor:

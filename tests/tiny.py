@@ -46,7 +46,7 @@ def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict
     return [
         {
             "input_ids": draw(length),
-            "position": length // 2 if view.is_masked_lm else length - 1,
+            "position": length // 2 if view.kind.slot else length - 1,
             "target_id": (ids := draw(2))[0],
             "foil_id": ids[1],
         }

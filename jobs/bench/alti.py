@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+import transformers
 
 from alti import METHODS, explain_many, predict
 from alti import Geometry as Needs
@@ -106,7 +106,7 @@ def planner(bench: Bench, device: str, repeats: int, quick: bool) -> None:
     for name in ("gpt2", "gpt2-xl", "Llama-3.2-1B", "bert-base"):
         for dtype in ("float32", "bfloat16"):
             view = _model(name, device, dtype, quick=quick, layers=2)
-            method = METHODS["alti" if view.is_masked_lm else "alti_logit"]
+            method = next(m for m in METHODS.values() if not m.missing(view.family.capabilities))
             for samples, length in ((1, 16), (4, 8)) if quick else ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384)):
                 with peak_memory(device) as peak:
                     found: Any = method(view, _batch(view, length, samples), byte_budget=2**50)
@@ -181,7 +181,7 @@ def _model(
     """Random weights made on the device; few `layers`, with hardly any vocabulary, where one layer is measured."""
     geometry: Geometry = GEOMETRIES[name].shrunk() if quick else GEOMETRIES[name]
     config = (geometry if layers is None else replace(geometry, layers=layers, vocabulary=128)).config()
-    auto = AutoModelForMaskedLM if family_of(config).masked else AutoModelForCausalLM
+    auto = getattr(transformers, family_of(config).kind.auto)
     with torch.device(device):
         return ModelView.of(auto.from_config(config, dtype=DTYPES[dtype], attn_implementation="sdpa"))
 

@@ -176,8 +176,10 @@ def bare_loop(config: RunConfig, store: Store, work: ModelWork) -> None:
 
 def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:
     """One core's seconds per 1,000 samples, by task and pass. Returns all passes over the gradients' one, by task."""
-    masked = GEOMETRIES[geometry].family == "bert"
-    methods = [name for name, info in METHODS.items() if ("masked" if masked else "causal") in info.models]
+    family = GEOMETRIES[geometry].model_family
+    methods = [name for name, method in METHODS.items() if not method.missing(family.capabilities)]
+    gradients = [name for name in methods if METHODS[name].rules is not None]  # all in one pass
+    of_gradients = METHODS[gradients[0]].pass_name
     config = runs.config(geometry, 1, COST_ROWS, methods)
     store = runs.prepared(config)
     in_own_process(config, store)
@@ -186,18 +188,17 @@ def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:
         table = store.read(store.runtime(geometry, task, "float32"), RUNTIME)
         rows = [row for row in table.to_pylist() if row["stage"] == "method"]
         seconds = {name: sum(row["wall_s"] for row in rows if row["method"] == name) for name in _passes(methods)}
-        of_one = [row for row in rows if row["method"] == "gradients"]
+        of_one = [row for row in rows if row["method"] == of_gradients]
         samples = sum(row["batch"] for row in of_one)
         tokens = sum(row["batch"] * row["length"] for row in of_one)
         for name, spent in [*seconds.items(), ("all", sum(seconds.values()))]:
             measured = {"seconds_per_1000_samples": 1000 * spent / samples, "seconds_per_token": spent / tokens}
             bench.row(what="cost", geometry=geometry, task=task, method=name, **measured)
         if not runs.quick:
-            gradients = [name for name in methods if METHODS[name].pass_name == "gradients"]
             operations = 2.0 * GEOMETRIES[geometry].block_parameters * tokens * forwards(config, gradients)
-            gflops = operations / seconds["gradients"] / 1e9
+            gflops = operations / seconds[of_gradients] / 1e9
             bench.row(what="operations of the gradients' pass", geometry=geometry, task=task, gflops=gflops)
-        relative["masked" if masked else "causal", task] = sum(seconds.values()) / seconds["gradients"]
+        relative[family.kind.name, task] = sum(seconds.values()) / seconds[of_gradients]
     return relative
 
 

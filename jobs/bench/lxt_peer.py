@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+import transformers
 
 
 def main() -> None:
@@ -40,18 +40,19 @@ class Peer:
     """A model of random weights under lxt's AttnLRP."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self.family, self.device = order["family"], order["device"]
-        modeling = import_module(f"transformers.models.{self.family}.modeling_{self.family}")
+        self.device = order["device"]
+        modeling = import_module("transformers.models.{family}.modeling_{family}".format(**order))
         stand_in_for_torchvision()
         from lxt.efficient import monkey_patch
 
         monkey_patch(modeling)
-        config = AutoConfig.for_model(self.family, **order["sizes"])
-        auto = AutoModelForMaskedLM if self.family == "bert" else AutoModelForCausalLM
+        config = transformers.AutoConfig.for_model(order["family"], **order["sizes"])
+        auto = getattr(transformers, order["auto"])
         with torch.device(self.device):
             model = auto.from_config(config, attn_implementation="sdpa", torch_dtype=getattr(torch, order["dtype"]))
         self.model = model.eval().requires_grad_(False)
-        self.options = {} if self.family == "bert" else {"use_cache": False}
+        self.options = order["options"]
+        self.transform = model.get_submodule(order["transform"]) if order["transform"] else None
 
     def timed(self, way: Callable[..., Any], sample: dict[str, Any]) -> float:
         """Seconds of forward, backward and aggregation; an untimed run before it warms caches up."""
@@ -74,8 +75,8 @@ class Peer:
         embeds = self.model.get_input_embeddings()(ids).requires_grad_()
         hidden = self.model.base_model(inputs_embeds=embeds, **self.options).last_hidden_state
         state = hidden[0, sample["position"]]
-        if self.family == "bert":
-            state = self.model.cls.predictions.transform(state)
+        if self.transform is not None:
+            state = self.transform(state)
         head = self.model.get_output_embeddings()
         pair = [sample["target_id"], sample["foil_id"]]
         logits = (head.weight[pair] @ state).float()

@@ -25,13 +25,8 @@ from lrp_core.gradients import explain_many
 from lrp_core.types import UserError
 
 SCRIPT = Path(__file__).with_name("lxt_peer.py")
-#: Fields of a transformers config that both versions 4 and 5 know.
-_FIELDS = {
-    "bert": ("max_position_embeddings", "intermediate_size"),
-    "gpt2": ("n_positions", "n_inner"),
-    "llama": ("max_position_embeddings", "intermediate_size", "num_key_value_heads"),
-}
-_ALL = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "tie_word_embeddings")
+#: Fields of a transformers config that both versions 4 and 5 know, beside those that the family names.
+_FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "tie_word_embeddings")
 TARGET = 1.0
 
 
@@ -39,10 +34,13 @@ class Lxt:
     """lxt in another interpreter, for as long as the `with` lasts."""
 
     def __init__(self, python: str, geometry: Geometry, dtype: str, device: str) -> None:
-        config = geometry.config()
-        sizes = {name: getattr(config, name) for name in (*_ALL, *_FIELDS[geometry.family])}
-        order = {"family": geometry.family, "sizes": sizes, "dtype": dtype, "device": device}
-        self._order = order | {"threads": torch.get_num_threads()}
+        config, family = geometry.config(), geometry.model_family
+        fields = (*_FIELDS, family.max_length_field, family.feed_forward_field)
+        sizes = {name: getattr(config, name) for name in (*fields, *(("num_key_value_heads",) * family.grouped))}
+        transform = family.head_dense and family.head_dense.rpartition(".")[0]
+        built = {"family": family.name, "auto": family.kind.auto, "sizes": sizes, "dtype": dtype, "device": device}
+        called = {"options": dict(family.kind.forward_options), "transform": transform}
+        self._order = built | called | {"threads": torch.get_num_threads()}
         self._python = python
         self._stack = ExitStack()
 

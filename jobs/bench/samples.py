@@ -19,7 +19,7 @@ def sva_like(view: ModelView, count: int) -> list[Batch]:
 def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
     """Rows for `Batch.collate`."""
     source = random.Random(0)
-    lengths = LENGTHS["masked" if view.is_masked_lm else "causal"]
+    lengths = LENGTHS[view.kind.name]
     drawn = [lengths[i % len(lengths)] for i in range(count)]
     source.shuffle(drawn)
     return [random_row(view, length, source) for length in drawn]
@@ -27,7 +27,7 @@ def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
 
 def random_row(view: ModelView, length: int, source: random.Random) -> dict[str, Any]:
     ids = [source.randrange(view.vocab) for _ in range(length)]
-    position = length // 2 if view.is_masked_lm else length - 1
+    position = length // 2 if view.kind.slot else length - 1
     target, foil = source.sample(range(view.vocab), 2)
     return {"input_ids": ids, "position": position, "target_id": target, "foil_id": foil}
 

@@ -49,13 +49,14 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
         geometry = geometry_of(model.id)
         if geometry is None:
             continue
-        kind = "masked" if geometry.family == "bert" else "causal"
-        names = [name for name in config.methods if kind in METHODS[name].models]
-        gradients = [name for name in names if METHODS[name].pass_name == "gradients"]
+        family = geometry.model_family
+        names = [name for name in config.methods if not METHODS[name].missing(family.capabilities)]
+        gradients = [name for name in names if METHODS[name].rules is not None]
         units: list[float] = []
         for task in config.tasks:
             samples, length = config.task(task).published
-            total = forwards(config, gradients) * relative[kind, task] if relative else forwards(config, names)
+            measured = relative and relative[family.kind.name, task]
+            total = forwards(config, gradients) * measured if measured else forwards(config, names)
             for dtype in model.dtypes_for(task):
                 operations = 2.0 * geometry.block_parameters * samples * length * total
                 count = -(-samples // config.shard_rows)

@@ -18,10 +18,6 @@ from jobs.methods import METHODS
 from jobs.plan import ModelPlan, Plan, make_plan, requests_of, state
 from jobs.store import Store
 
-#: Forwards that a pass costs, beside one backward for each set of rules and explained logit: measured on a CPU at the
-#: geometries of bert-base and gpt2 (jobs/bench/results/job-cpu.json), rounded up.
-FORWARDS = {"gradients": 1.0, "rollout": 1.2, "random": 1.0, "explicit": 6.0, "alti": 2.5}
-RULES = {"gradient_l1": "plain", "gradient_l2": "plain", "gradient_x_input": "plain"}
 #: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
 
@@ -94,30 +90,34 @@ def duration(seconds: float | None) -> str:
 
 def forwards(config: RunConfig, names: list[str]) -> float:
     """What the passes of these methods cost together, in forwards: a backward to the inputs costs about one."""
-    passes = {METHODS[name].pass_name for name in names}
-    rules = {
-        (RULES.get(name, name), request.explanation)
-        for name in names
-        if METHODS[name].pass_name == "gradients"
-        for request in requests_of(config, METHODS[name])
+    methods = [METHODS[name] for name in names]
+    passes = {method.pass_name: method.forwards for method in methods}
+    backwards = {
+        (method.pass_name, method.rules, request.explanation)
+        for method in methods
+        if method.rules is not None
+        for request in requests_of(config, method)
     }
-    return sum(FORWARDS[name] for name in passes) + len(rules)
+    return sum(passes.values()) + len(backwards)
 
 
 def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
     """Methods that exist for the model; all of them where neither `plan` nor its id tells its family."""
     names = list(model.methods if model.methods is not None else config.methods)
     geometry = geometry_of(model.id)
-    if plan is None and geometry is None:
+    if plan is not None:
+        capabilities = plan.resolved.capabilities
+    elif geometry is not None:
+        capabilities = geometry.model_family.capabilities
+    else:
         return names
-    masked = plan.resolved.masked if plan is not None else geometry is not None and geometry.family == "bert"
-    return [name for name in names if ("masked" if masked else "causal") in METHODS[name].models]
+    return [name for name in names if not METHODS[name].missing(capabilities)]
 
 
 def count_heads(config: RunConfig, model: ModelConfig, task: str, dtype: str, names: list[str]) -> int:
     """Cells of head relevance, which only the first precision of a task has."""
     wanted = task in (config.heads or {}) and dtype == model.dtypes_for(task)[0]
-    return sum(METHODS[name].heads for name in names) if wanted else 0
+    return sum("heads" in METHODS[name].gives for name in names) if wanted else 0
 
 
 def _of_model(

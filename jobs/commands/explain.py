@@ -33,7 +33,7 @@ def explain(
     resolved = resolve(ModelConfig(name="model", id=model_id))
     tokenizer = load_tokenizer(resolved.config)
     row = _sample(sentence, target, foil)
-    views, rejects = tokenise([row], tokenizer, masked=resolved.masked, max_length=resolved.max_length)
+    views, rejects = tokenise([row], tokenizer, masked=resolved.kind.slot, max_length=resolved.max_length)
     if rejects:
         raise UserError(
             f"this sentence cannot be explained: {rejects[0]['reason']} {rejects[0]['detail'] or ''}".strip()

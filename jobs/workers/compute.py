@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from jobs.methods import METHODS
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.memory import is_out_of_memory, peak_memory
+from lrp_core.method import Method
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
 
@@ -63,12 +63,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Explainer:
-    """A loaded model and what to ask of it. `options` go to the passes that know them."""
+    """A loaded model and what to ask of it: requests by names of `methods`, `settings` for functions that know them."""
 
     view: ModelView
     requests: tuple[Request, ...]
     heads: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
     metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
 
     def batch(self, rows: Sequence[Row]) -> Explained:
@@ -78,18 +79,18 @@ class Explainer:
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
         metering = self._metering(size[0])
-        for name, explain, requests in self._passes(contrastive=batch.foil_ids is not None):
+        for method, requests in self._passes(contrastive=batch.foil_ids is not None):
             clock = StageClock(self.view.device)
             start = time.perf_counter()
             with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
-                found = self._explain(explain, batch, requests, clock)
+                found = self._explain(method, batch, requests, clock)
                 relevance.update({request: _to_cpu(result) for request, result in found.items()})
             wall_s = time.perf_counter() - start
             if metering and not self._on_gpu:
                 with peak_memory() as peak:
-                    self._explain(explain, batch, requests)
+                    self._explain(method, batch, requests)
             peak_bytes = None if peak is None else peak.peak_bytes
-            timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(found)))
+            timings.append(Timing(method.pass_name, "method", wall_s, *size, peak_bytes, *_planned(found)))
             timings += [Timing(*place, seconds, *size) for place, seconds in clock.seconds.items()]
         return Explained(tuple(rows), relevance, tuple(timings))
 
@@ -105,20 +106,23 @@ class Explainer:
         return new
 
     def _explain(
-        self, explain: Callable[..., Any], batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
+        self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
-        known = inspect.signature(explain).parameters
-        options = {key: value for key, value in {**self.options, "clock": clock}.items() if key in known}
-        return explain(self.view, batch, requests, heads=self.heads, **options)
+        """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
+        asked = {request: replace(request, method=self.methods[request.method].base) for request in requests}
+        heads = self.heads and any("heads" in self.methods[request.method].gives for request in requests)
+        distinct = list(dict.fromkeys(asked.values()))
+        found = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **self.settings)
+        return {request: found[base] for request, base in asked.items()}
 
-    def _passes(self, contrastive: bool) -> Iterator[tuple[str, Callable[..., Any], list[Request]]]:
-        """Requests by the function that computes them together."""
-        groups: dict[Callable[..., Any], list[Request]] = {}
+    def _passes(self, contrastive: bool) -> Iterator[tuple[Method, list[Request]]]:
+        """Requests that are computed together, and one of their methods."""
+        groups: dict[tuple[Any, ...], list[Request]] = {}
         for request in self.requests:
             if contrastive or request.explanation != "contrastive":
-                groups.setdefault(METHODS[request.method].explain, []).append(request)
-        for explain, requests in groups.items():
-            yield METHODS[requests[0].method].pass_name, explain, requests
+                groups.setdefault(self.methods[request.method].group, []).append(request)
+        for requests in groups.values():
+            yield self.methods[requests[0].method], requests
 
 
 def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None:

@@ -106,7 +106,7 @@ def _heads_columns(
     batch: Explained, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     if found.heads is None:
-        raise ValueError(f"{request.method} gave no relevance of heads; its MethodInfo must say heads=False")
+        raise ValueError(f"{request.method} gave no relevance of heads; its record must not say so")
     tables = []
     for p, pooling in enumerate(POOLINGS):
         values = found.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]

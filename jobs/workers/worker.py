@@ -112,11 +112,11 @@ class Worker:
 
         view = self._open(task.dtype)
         requests = tuple(dict.fromkeys(request for _, wanted in task.cells for request in wanted))
-        options = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
+        settings = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
         attempts = Attempts(self._store, task.title, self._options.max_attempts)
         attempts.begin()
         metered = self._metered[task.product, task.dtype, requests]
-        explainer = Explainer(view, requests, heads=task.product == "heads", options=options, metered=metered)
+        explainer = Explainer(view, requests, heads=task.product == "heads", settings=settings, metered=metered)
         outcome = explain_unit(explainer, rows, task.cuts, attempts)
         self._commit(task, outcome, str(view.device))
         attempts.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformers import PretrainedConfig
+from typing import TYPE_CHECKING
 
 from lrp_core.families.base import Family
 from lrp_core.families.bert import BERT
@@ -14,11 +14,13 @@ from lrp_core.families.mistral import MISTRAL
 from lrp_core.families.opt import OPT
 from lrp_core.families.qwen import QWEN2, QWEN3
 from lrp_core.families.roberta import ROBERTA
+from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedModel
 
-FAMILIES: dict[str, Family] = {
-    family.name: family for family in (BERT, ROBERTA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)
-}
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+FAMILIES: Registry[Family] = Registry("family", BERT, ROBERTA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)
 
 
 def family_of(config: PretrainedConfig) -> Family:

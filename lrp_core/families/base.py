@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lrp_core.capabilities import ATTENTION, GRADIENTS, POST_NORM, PRE_NORM, RULES, Capability
+from lrp_core.kinds import Kind
+
 
 @dataclass(frozen=True)
 class Family:
     """Paths of modules: from the model's root for the model's parts, from a block for the block's parts."""
 
     name: str  # transformers' `config.model_type`
-    masked: bool  # a masked language model, else a causal one
+    kind: Kind
 
     # model
     blocks: str
@@ -47,7 +50,14 @@ class Family:
     norm_eps: str = "eps"  # attribute of the norm modules
     norm_offset: float = 0.0  # the norm multiplies by offset + weight
     activation_field: str = "hidden_act"  # field of the config that names the activation
+    feed_forward_field: str = "intermediate_size"  # fields of the config that hold these sizes
+    max_length_field: str = "max_position_embeddings"
     position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     parallel_field: str | None = None  # field of the config: attention and MLP read the same residual stream
     requires: tuple[tuple[str, Any], ...] = ()  # (field of the config, value it must have)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What methods may need of a model and these models have."""
+        return frozenset({GRADIENTS, RULES, ATTENTION, PRE_NORM if self.norm_order == "pre" else POST_NORM})

@@ -1,8 +1,9 @@
 from lrp_core.families.base import Family
+from lrp_core.kinds import MASKED
 
 BERT = Family(
     name="bert",
-    masked=True,
+    kind=MASKED,
     blocks="bert.encoder.layer",
     token_embedding="bert.embeddings.word_embeddings",
     position_embedding="bert.embeddings.position_embeddings",

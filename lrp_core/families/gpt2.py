@@ -1,8 +1,9 @@
 from lrp_core.families.base import Family
+from lrp_core.kinds import CAUSAL
 
 GPT2 = Family(
     name="gpt2",
-    masked=False,
+    kind=CAUSAL,
     blocks="transformer.h",
     token_embedding="transformer.wte",
     position_embedding="transformer.wpe",
@@ -22,5 +23,7 @@ GPT2 = Family(
     qkv="thirds",
     transposed=True,
     activation_field="activation_function",
+    feed_forward_field="n_inner",
+    max_length_field="n_positions",
     requires=(("add_cross_attention", False), ("reorder_and_upcast_attn", False)),
 )

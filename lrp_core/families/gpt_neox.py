@@ -1,8 +1,9 @@
 from lrp_core.families.base import Family
+from lrp_core.kinds import CAUSAL
 
 GPT_NEOX = Family(
     name="gpt_neox",
-    masked=False,
+    kind=CAUSAL,
     blocks="gpt_neox.layers",
     token_embedding="gpt_neox.embed_in",
     norm="layer",

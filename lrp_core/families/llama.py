@@ -1,8 +1,9 @@
 from lrp_core.families.base import Family
+from lrp_core.kinds import CAUSAL
 
 LLAMA = Family(
     name="llama",
-    masked=False,
+    kind=CAUSAL,
     blocks="model.layers",
     token_embedding="model.embed_tokens",
     norm="rms",

@@ -1,8 +1,9 @@
 from lrp_core.families.base import Family
+from lrp_core.kinds import CAUSAL
 
 OPT = Family(
     name="opt",
-    masked=False,
+    kind=CAUSAL,
     blocks="model.decoder.layers",
     token_embedding="model.decoder.embed_tokens",
     position_embedding="model.decoder.embed_positions",
@@ -17,5 +18,6 @@ OPT = Family(
     up="fc1",
     down="fc2",
     activation_field="activation_function",
+    feed_forward_field="ffn_dim",
     requires=(("do_layer_norm_before", True), ("_remove_final_layer_norm", False)),
 )

@@ -93,8 +93,8 @@ def test_samples_without_a_foil_get_the_explanations_that_need_none(explainer):
 
 
 def test_passes_get_only_the_options_they_know(explainer):
-    options = {"checkpoint": True, "byte_budget": 1, "seed": 5}
-    seeded = Explainer(explainer.view, REQUESTS, options=options).batch(rows_of(2))
+    settings = {"checkpoint": True, "byte_budget": 1, "seed": 5}
+    seeded = Explainer(explainer.view, REQUESTS, settings=settings).batch(rows_of(2))
     plain = explainer.batch(rows_of(2))
     assert not torch.equal(seeded.relevance[REQUESTS[1]].tokens, plain.relevance[REQUESTS[1]].tokens)
     assert compute.describe(ValueError("a\n b")) == "ValueError: a b"

@@ -78,7 +78,7 @@ def test_an_offloaded_model_gives_the_numbers_of_one_in_memory(tmp_path):
     assert options.checkpoint, "offloaded weights are freed in the backward pass"
     requests = (Request("attnlrp", "contrastive", "full"), Request("alti_logit", "contrastive", "none"))
     found = [
-        Explainer(open_view(resolve(config), "float32", "cpu"), requests, options=vars(options)).batch(rows_of(4))
+        Explainer(open_view(resolve(config), "float32", "cpu"), requests, settings=vars(options)).batch(rows_of(4))
         for config in (whole, limited)
     ]
     for request in requests:

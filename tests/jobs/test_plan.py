@@ -1,5 +1,7 @@
 """Cells are keyed by content: what changes numbers changes the key, nothing else does."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -8,6 +10,7 @@ from jobs import plan as planning
 from jobs.inputs import Inputs
 from jobs.methods import METHODS
 from jobs.plan import make_plan, stale, state, validate
+from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -76,7 +79,7 @@ def test_fewer_explanations_change_the_methods_that_have_them(base, model, tmp_p
 def test_a_new_version_of_a_method_recomputes_it(base, monkeypatch):
     config, store = base
     before = keys(config, store)
-    newer = METHODS["attnlrp"].__class__(**{**vars(METHODS["attnlrp"]), "version": 99})
+    newer = replace(METHODS["attnlrp"], version=99)
     monkeypatch.setattr(planning, "method", lambda name: newer if name == "attnlrp" else METHODS[name])
     after = keys(config, store)
     assert {name for name in before if before[name] != after[name]} == {"relevance gpt2/sva/float32/attnlrp"}
@@ -99,8 +102,8 @@ def test_inputs_enter_the_key_and_evidence_does_not(column):
 
 def test_methods_that_a_family_lacks_are_not_planned_but_reported(base, model, tmp_path, monkeypatch):
     _, store = base
-    masked_only = METHODS["lrp"].__class__(**{**vars(METHODS["lrp"]), "models": ("masked",)})
-    monkeypatch.setattr(planning, "method", lambda name: masked_only if name == "lrp" else METHODS[name])
+    post_norm = replace(METHODS["lrp"], needs=(POST_NORM,))
+    monkeypatch.setattr(planning, "method", lambda name: post_norm if name == "lrp" else METHODS[name])
     found = make_plan(config_of(tmp_path, model, methods=["lrp", "random"]), store)
     assert found.undefined == (("gpt2", "lrp"),)
     assert [planned.cell.method for planned in found.cells()] == ["random"]

@@ -52,7 +52,7 @@ def test_logits_inside_the_scope_are_those_of_the_stock_model(family):
 
 def test_methods_can_be_switched_in_any_order(view, batch):
     first = {name: attribute(name, view, batch).tokens for name in METHODS}
-    for name in reversed(METHODS):
+    for name in reversed(list(METHODS)):
         assert torch.equal(attribute(name, view, batch).tokens, first[name])
 
 

@@ -165,7 +165,7 @@ def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: 
     Raises RuntimeError where a draw does not fit the tokenizer.
     """
     rows, rejects = tokenise(
-        generate(task, n, seed), tokenizer, masked=view.is_masked_lm, max_length=tokenizer.model_max_length
+        generate(task, n, seed), tokenizer, masked=view.kind.slot, max_length=tokenizer.model_max_length
     )
     if rejects:
         raise RuntimeError(

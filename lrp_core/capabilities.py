@@ -1,0 +1,20 @@
+"""What a method may need of a model, as records that a family has or lacks. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One property of models. `says` follows "needs" in an error message."""
+
+    name: str
+    says: str
+
+
+GRADIENTS = Capability("gradients", "embeddings that take gradients")
+RULES = Capability("rules", "a rule for every nonlinearity")
+ATTENTION = Capability("attention", "attention weights that can be read")
+PRE_NORM = Capability("pre_norm", "blocks that normalise their inputs (pre-norm)")
+POST_NORM = Capability("post_norm", "blocks that normalise after the sum (post-norm)")

@@ -1,0 +1,40 @@
+"""Kinds of models: how they are loaded, where a prediction is read, what may be done to their input. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What families of one kind have in common."""
+
+    name: str
+    title: str
+    auto: str  # the class of transformers that loads such a model
+    causal: bool  # attention sees only what came before
+    slot: bool  # the prediction is read at a mask token inside the text, else after the text
+    perturbations: tuple[str, ...]  # ways to take a token away: zero (its embedding) | mask | delete
+    forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
+
+
+MASKED = Kind(
+    "masked",
+    "masked language model",
+    auto="AutoModelForMaskedLM",
+    causal=False,
+    slot=True,
+    perturbations=("zero", "mask"),
+)
+CAUSAL = Kind(
+    "causal",
+    "causal language model",
+    auto="AutoModelForCausalLM",
+    causal=True,
+    slot=False,
+    perturbations=("zero", "delete"),
+    forward_options={"use_cache": False},
+)
+KINDS = {kind.name: kind for kind in (MASKED, CAUSAL)}

@@ -1,0 +1,214 @@
+"""A method as a record: its function, its options, what it needs of a model, and how tables and figures show it.
+
+Whoever adds a method writes one `Method`; the config, the plan, cell keys, cost estimates, tables and figures follow
+from it. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Literal
+
+from lrp_core.capabilities import Capability
+from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
+
+if TYPE_CHECKING:
+    from lrp_core.families import Family
+    from lrp_core.view import ModelView
+
+MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline"]
+#: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
+#: the record says so.
+SETTINGS = ("checkpoint", "byte_budget", "clock", "seed")
+_RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", "heads", *SETTINGS)
+LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
+
+
+@dataclass(frozen=True)
+class Option:
+    """A typed option of a method: it changes numbers, hence enters the cell key."""
+
+    name: str
+    default: Any
+    help: str
+    kind: type | None = None  # default: the type of `default`
+    choices: tuple[Any, ...] = ()
+    low: float | None = None  # the least and the greatest value, both allowed
+    high: float | None = None
+
+    def check(self, value: Any, method: str) -> Any:
+        """`value` in the option's own type. Raises UserError naming method, option and what is allowed."""
+        kind = self.kind or type(self.default)
+        if kind is float and type(value) is int:
+            value = float(value)
+        right = type(value) is kind and (not self.choices or value in self.choices)
+        if right and self.low is not None:
+            right = value >= self.low  # False for nan
+        if right and self.high is not None:
+            right = value <= self.high
+        if not right:
+            raise UserError(f"{method}: option {self.name!r} is {self.range}, not {value!r}")
+        return value
+
+    @property
+    def range(self) -> str:
+        """What values are allowed, in words."""
+        if self.choices:
+            return " or ".join(map(repr, self.choices))
+        kind = self.kind or type(self.default)
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        bounds = [f"at least {self.low:g}"] if self.low is not None else []
+        bounds += [f"at most {self.high:g}"] if self.high is not None else []
+        return " ".join([words.get(kind, kind.__name__), " and ".join(bounds)]).strip()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method, callable as `method(view, batch)`; `configured` binds options, under another name where one is given.
+
+    `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. It
+    gets every option by name, `heads=True` where heads are wanted and given, and the SETTINGS that it names. The
+    requests that it gets carry the name `base`.
+    """
+
+    name: str
+    version: int  # raised when the numbers change: stored relevance of older versions is stale
+    label: str  # in tables and figures
+    explain: Callable[..., dict[Request, Relevance]]
+    family: MethodFamily = "gradient"
+    options: tuple[Option, ...] = ()
+    seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
+    needs: tuple[Capability, ...] = ()
+    gives: tuple[str, ...] = ("tokens",)  # tokens | heads
+    explanations: tuple[str, ...] = ("contrastive", "target")
+    embeddings: tuple[str, ...] = ("full", "partial")
+    conserves: bool = True  # False where no sum is promised, so that no residual is reported
+    passes: str = ""  # the pass it is computed in, which methods of one function share; default: its own name
+    #: Cost of the pass in forwards, beside a backward pass for each set of rules and explained number: of those here
+    #: measured on a CPU at the geometries of bert-base and gpt2 (jobs/bench/results/job-cpu.json), rounded up.
+    forwards: float = 1.0
+    rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none
+    instead: str | None = None  # the method to use where this one is not defined
+    order: int = LAST  # place in tables
+    column: str = ""  # methods of one column stand in for each other; default: a column of its own
+    colour: str | None = None  # in figures; None takes one that is left
+    source: str = ""  # paper and equation
+    base: str = ""  # the record that this one was configured from; default: itself
+    values: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every option
+
+    def __post_init__(self) -> None:
+        for name in ("passes", "column", "base"):
+            if not getattr(self, name):
+                object.__setattr__(self, name, self.name)
+        for option in self.options:
+            if option.name in _RESERVED:
+                raise UserError(f"method {self.name}: no option may be named {option.name!r}")
+        defaults = {option.name: option.default for option in self.options}
+        object.__setattr__(self, "values", self._checked({**defaults, **self.values}))
+
+    def __call__(
+        self,
+        view: ModelView,
+        batch: Batch,
+        *,
+        explanation: str | None = None,
+        embedding: str | None = None,
+        heads: bool = False,
+        **options: Any,
+    ) -> Relevance:
+        """Contrastive with full embeddings unless told otherwise or impossible (no foil, no such choice).
+
+        `options` are the method's own and the SETTINGS that its function knows. Raises UserError for others,
+        UnsupportedMethod for a model that lacks what the method needs, or for heads where it gives none.
+        """
+        if explanation is None:
+            wanted = "contrastive" if batch.foil_ids is not None else "target"
+            explanation = wanted if wanted in self.explanations else self.explanations[0]
+        request = Request(self.base, explanation, embedding or self.embeddings[0])
+        self.check(request)
+        if heads and "heads" not in self.gives:
+            raise UnsupportedMethod(f"{self.name} gives no relevance of attention heads")
+        settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
+        method = self.configured(**options) if options else self
+        return method.compute(view, batch, [request], heads=heads, **settings)[request]
+
+    def compute(
+        self, view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, **settings: Any
+    ) -> dict[Request, Relevance]:
+        """One call of `explain` with the bound options and those of `settings` that it names.
+
+        `requests` carry the base names of this method and of others with the same function and option values.
+        """
+        self.require(view.family)
+        known = {name: value for name, value in settings.items() if name in self._parameters}
+        if not self.seeded:
+            known.pop("seed", None)  # it is not in the cell key
+        if heads:
+            known["heads"] = True
+        return self.explain(view, batch, requests, **self.values, **known)
+
+    def configured(self, name: str | None = None, **values: Any) -> Method:
+        """This method with option `values` bound, under `name`. Raises UserError for unknown options and bad values."""
+        values = {**self.values, **self._checked(values)}
+        if name is None or name == self.name:
+            return replace(self, values=values)
+        changed = [f"{o.name}={_plain(values[o.name])}" for o in self.options if values[o.name] != o.default]
+        label = f"{self.label} ({', '.join(changed)})" if changed else name
+        return replace(self, name=name, label=label, values=values, column=name, colour=None)
+
+    def key(self) -> list[Any]:
+        """What enters a cell key: the record, its version, and the value of every option."""
+        return [self.base, self.version, sorted(map(list, self.values.items()))]
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Equal for methods that one call of `explain` computes together."""
+        return self.explain, tuple(self.values.items())
+
+    @property
+    def pass_name(self) -> str:
+        """Of the call of `explain` in measurements; other values of options are another pass."""
+        changed = [f"{o.name}={_plain(self.values[o.name])}" for o in self.options if self.values[o.name] != o.default]
+        return f"{self.passes}({','.join(changed)})" if changed else self.passes
+
+    def missing(self, capabilities: Collection[Capability]) -> tuple[Capability, ...]:
+        """What the method needs and a model with these capabilities lacks."""
+        return tuple(need for need in self.needs if need not in capabilities)
+
+    def require(self, family: Family) -> None:
+        """Raises UnsupportedMethod, naming the method to use instead, for models that lack what this method needs."""
+        missing = self.missing(family.capabilities)
+        if missing:
+            instead = f": use {self.instead}" if self.instead else ""
+            says = " and ".join(need.says for need in missing)
+            raise UnsupportedMethod(f"{self.name} needs {says}, which {family.name} models do not have{instead}")
+
+    def check(self, request: Request) -> None:
+        """Raises UnsupportedMethod if this method has no such explanation or embedding."""
+        for asked, offered, what in (
+            (request.explanation, self.explanations, "explanation"),
+            (request.embedding, self.embeddings, "embedding"),
+        ):
+            if asked not in offered:
+                raise UnsupportedMethod(f"{self.name} has no {what} {asked!r}; choose {' or '.join(offered)}")
+
+    @cached_property
+    def _parameters(self) -> frozenset[str]:
+        found = signature(self.explain).parameters.values()
+        return frozenset(p.name for p in found if p.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD))
+
+    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        options = {option.name: option for option in self.options}
+        for name in values:
+            if name not in options:
+                known = nearest(name, options) if options else "; it has none"
+                raise UserError(f"{self.name} has no option {name!r}{known}")
+        return {name: options[name].check(value, self.name) for name, value in values.items()}
+
+
+def _plain(value: Any) -> str:
+    """As YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
