@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv  ## run the whole job on the embedded default and say where the report is
 	$(BIN)/closelook run --config demo
 
-test: venv  ## run the tests
-	$(BIN)/python -m pytest
+test: venv  ## run the tests, on every core
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: venv  ## check style and types
 	$(BIN)/ruff check .
