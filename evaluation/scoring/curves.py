@@ -51,6 +51,6 @@ def random_curves(n_heads: int, runs: int, seed: int) -> list[Curve]:
     ]
 
 
-def area(accuracy: np.ndarray, removed: np.ndarray) -> float:
-    """Area under a curve by trapezoids: `accuracy` [S] against the share of heads removed, from `removed` [S] heads."""
-    return float(np.trapezoid(accuracy, removed / removed[-1]))
+def area(values: np.ndarray, removed: np.ndarray) -> np.ndarray:
+    """Areas [...] under curves by trapezoids: `values` [..., S] against the share removed, from `removed` [S]."""
+    return np.trapezoid(values, removed / removed[-1])

@@ -21,7 +21,7 @@ _CHUNK = 1 << 22  # random numbers at a time
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods on the same samples of one model, task and precision; numbers in percent."""
+    """Methods on the same samples of one model, task and precision."""
 
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -41,13 +41,18 @@ class Comparison:
 
 
 def compare(
-    values: np.ndarray, methods: tuple[str, ...], metrics: tuple[str, ...], resamples: int, seed: int
+    values: np.ndarray,
+    methods: tuple[str, ...],
+    metrics: tuple[str, ...],
+    resamples: int,
+    seed: int,
+    scale: float = 100.0,
 ) -> Comparison | None:
-    """`values` [N, M, K] in [0, 1]. None when there is nothing to resample."""
+    """`values` [N, M, K], told times `scale`: shares in percent by default. None when there is nothing to resample."""
     samples, shape = len(values), values.shape[1:]
     if not samples or not resamples or not values.size:
         return None
-    flat = 100.0 * values.reshape(samples, -1)
+    flat = scale * values.reshape(samples, -1)
     means = bootstrap_means(flat, resamples, seed).reshape(-1, *shape)  # [R, M, K]
     differences = means[:, :, None] - means[:, None]  # [R, M, M, K]
     low, high = interval(means)

@@ -129,7 +129,7 @@ def curve_table(sweep: Sweep, accuracy: np.ndarray, n: int) -> pa.Table:
 def _points(sweep: Sweep, accuracy: np.ndarray, n: int) -> Iterator[dict[str, Any]]:
     before = [0, *sweep.removed[:-1].tolist()]
     for curve, values in zip(sweep.curves, accuracy, strict=True):
-        whole = area(values, sweep.removed)
+        whole = float(area(values, sweep.removed))
         for step, (start, end) in enumerate(zip(before, sweep.removed.tolist(), strict=True)):
             yield {
                 **{name: getattr(curve, name) for name in ("method", "pooling", "order", "seed")},

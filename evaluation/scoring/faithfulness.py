@@ -1,0 +1,140 @@
+"""Scores of flipping: areas under curves (AttnLRP B.2), and what the top shares of tokens do (NormXLogit 4 and 5).
+
+Scores are kept for every sample, so that means, intervals and paired tests need no second pass. A sample whose
+relevance or outputs are not finite has NaN, is left out of means, and is counted. Shapes: N samples, V variants
+(methods, explanations ...), S states of a curve, K shares, M measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluation.scoring.curves import area
+from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, interval
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a sample's curves, or of all samples together."""
+
+    name: str
+    label: str
+    higher_is_better: bool
+    about: str
+
+
+MEASURES = {
+    measure.name: measure
+    for measure in (
+        Measure("delta_area", "ΔA", True, "area under LeRF minus area under MoRF (AttnLRP, equation 31)"),
+        Measure("area_morf", "A MoRF", False, "area under the curve that flips the most relevant token first"),
+        Measure("area_lerf", "A LeRF", True, "area under the curve that flips the least relevant token first"),
+        Measure("aopc", "AOPC", True, "probability lost without the top tokens, mean over shares"),
+        Measure("sufficiency", "Sufficiency", False, "probability lost with the top tokens alone, mean over shares"),
+        Measure("accuracy", "Accuracy", False, "correct predictions without the top tokens, mean over shares"),
+        Measure("sufficiency_accuracy", "Sufficiency, accuracy", True, "correct predictions with the top tokens alone"),
+        Measure("pearson", "Pearson r", False, "correlation of predictions without the top tokens and gold scores"),
+    )
+}
+
+
+def areas(values: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """`area_morf`, `area_lerf` and their difference `delta_area` [...] of a sample's curves `values` [..., 2, S].
+
+    `counts` [S] tokens are gone at each state, from 0 to N; trapezoids over k / N.
+    """
+    morf, lerf = np.moveaxis(area(values, counts), -1, 0)
+    return {"area_morf": morf, "area_lerf": lerf, "delta_area": lerf - morf}
+
+
+def share_scores(probability: np.ndarray, correct: np.ndarray, whole: float) -> dict[str, np.ndarray]:
+    """`aopc`, `sufficiency`, `accuracy` and `sufficiency_accuracy` [..., K] of a sample, at every share.
+
+    `probability` and `correct` [..., 2, K] are outputs without the top tokens, and with them alone; `whole` is the
+    probability on the full input. A table's number is the mean over K.
+    """
+    lost = whole - probability
+    right = np.where(np.isnan(lost), np.nan, correct)
+    return {
+        "aopc": lost[..., 0, :],
+        "sufficiency": lost[..., 1, :],
+        "accuracy": right[..., 0, :],
+        "sufficiency_accuracy": right[..., 1, :],
+    }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A mean over samples; NaN where no sample is left."""
+
+    value: float
+    low: float  # ends of the 95 % bootstrap interval
+    high: float
+    n: int
+    left_out: int  # samples that are not finite
+
+
+def summarise(values: np.ndarray, resamples: int, seed: int) -> Summary:
+    """The mean of `values` [N], samples that are not finite left out and counted."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return Summary(np.nan, np.nan, np.nan, 0, len(values))
+    low, high = _interval(bootstrap_means(finite[:, None], resamples, seed)[:, 0])
+    return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
+
+
+def paired(
+    values: np.ndarray, methods: tuple[str, ...], measures: tuple[str, ...], resamples: int, seed: int
+) -> Comparison | None:
+    """Paired tests between methods of `values` [N, V, M], in their own unit, on the samples all methods have.
+
+    A method without any finite sample is left out, so that it does not take all samples from the others.
+    """
+    finite = np.isfinite(values).all(axis=-1)  # [N, V]
+    known = finite.any(axis=0)
+    kept = values[finite[:, known].all(axis=-1)][:, known]
+    names = tuple(name for name, has in zip(methods, known, strict=True) if has)
+    return compare(kept, names, measures, resamples, seed, scale=1.0)
+
+
+def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int) -> Summary:
+    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N], mean over K shares.
+
+    NaN for a share at which predictions do not vary. Its interval comes from whole samples drawn together.
+    """
+    finite = np.isfinite(predictions).all(axis=-1) & np.isfinite(gold)
+    n, left_out = int(finite.sum()), int((~finite).sum())
+    if n < 2:
+        return Summary(np.nan, np.nan, np.nan, n, left_out)
+    x, y = predictions[finite], np.broadcast_to(gold[finite, None], predictions[finite].shape)
+    x, y = x - x.mean(axis=0), y - y.mean(axis=0)  # sums of squares would cancel far from zero
+    moments = np.stack([x, y, x * x, y * y, x * y], axis=1)  # [n, 5, K]
+    drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed).reshape(resamples, *moments.shape[1:])
+    low, high = _interval(_correlation(np.moveaxis(drawn, 1, 0)).mean(axis=-1))
+    return Summary(float(_correlation(moments.mean(axis=0)).mean()), low, high, n, left_out)
+
+
+def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:
+    """[V, ...], the rows of `values` where `finite` [V], NaN elsewhere."""
+    whole = np.full((len(finite), *values.shape[1:]), np.nan)
+    whole[finite] = values
+    return whole
+
+
+def _interval(resampled: np.ndarray) -> tuple[float, float]:
+    """Of those resamples that have a value: one that drew a single sample over and over has no correlation."""
+    usable = resampled[np.isfinite(resampled)]
+    if not len(usable):
+        return np.nan, np.nan
+    low, high = interval(usable)
+    return float(low), float(high)
+
+
+def _correlation(moments: np.ndarray) -> np.ndarray:
+    """From the means [5, ...] of x, y, x x, y y and x y; NaN where x or y varies by no more than rounding."""
+    x, y, xx, yy, xy = moments
+    varies = (xx - x * x > 1e-12 * xx) & (yy - y * y > 1e-12 * yy)
+    spread = np.sqrt(np.where(varies, (xx - x * x) * (yy - y * y), 1))
+    return np.where(varies, (xy - x * y) / spread, np.nan)

@@ -1,0 +1,155 @@
+"""Many flipped states of many samples through a model: logit, probability and correctness of the explained token.
+
+Every distinct state runs once, whatever methods and orders ask for it. Rows of all samples are packed by length into
+batches of a token budget; logits are formed where the prediction is read and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.scoring.flips import States
+from lrp_core.interventions.tokens import DELETE, check_way, tokens_removed
+from lrp_core.memory import is_out_of_memory
+from lrp_core.readout import over_vocabulary
+from lrp_core.types import Batch
+from lrp_core.view import ModelView
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the model says in each state, or at each point; NaN where its logits are not finite."""
+
+    logit: np.ndarray  # of the target
+    log_probability: np.ndarray  # of the target, over the whole vocabulary
+    correct: np.ndarray  # 1 or 0: target above foil or, without a foil, above every other token
+
+    @property
+    def probability(self) -> np.ndarray:
+        return np.exp(self.log_probability)
+
+    def at(self, points: np.ndarray | slice) -> Outputs:
+        return Outputs(*(getattr(self, field.name)[points] for field in fields(self)))
+
+
+class Flipper:
+    """Runs states of samples in batches of `token_budget` tokens, padding included.
+
+    `way` is how tokens go (see :func:`tokens_removed`), by `mask_id` if masked. Out of memory halves the budget for
+    this batch and those after it. Raises UserError for a way that the model does not know.
+    """
+
+    def __init__(self, view: ModelView, way: str, token_budget: int, mask_id: int | None = None) -> None:
+        check_way(view, way, mask_id)
+        self.view, self.way, self.token_budget, self.mask_id = view, way, token_budget, mask_id
+        self.computed = 0  # forwards of a row: distinct states
+        self.asked = 0  # forwards of a row had every point of every curve been run
+        self.halved = 0
+
+    def run(self, samples: Sequence[tuple[Mapping[str, Any], States]]) -> list[Outputs]:
+        """Outputs [M] of each sample's states; a sample is a view row and its states.
+
+        Raises whatever the model raises, out of memory only for a single row.
+        """
+        rows = _Rows.of(samples, self.way == DELETE)
+        found = np.empty((3, len(rows.lengths)))  # by row, as Outputs
+        order, start = rows.by_length(), 0
+        while start < len(order):
+            size = max(1, self.token_budget // rows.lengths[order[start]])
+            chosen = order[start : start + size]
+            outputs = self._within_memory(rows, chosen)
+            if outputs is None:  # the failed batch's memory is free again only here, with its exception gone
+                self._halve(len(chosen) * int(rows.lengths[chosen[0]]))
+                continue
+            found[:, chosen] = outputs
+            start += size
+        self.computed += len(order)
+        self.asked += sum(states.asked for _, states in samples)
+        return [Outputs(*found[:, part]) for part in rows.parts()]
+
+    def _halve(self, tokens: int) -> None:
+        """After a batch of so many `tokens` was too much."""
+        if self.view.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.token_budget = tokens // 2
+        self.halved += 1
+        log.warning("out of memory with %d tokens in a batch: going on with %d", tokens, self.token_budget)
+
+    def _within_memory(self, rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
+        """Outputs [3, R]; None when several rows together were too much."""
+        try:
+            return self._forward(*rows.batch(chosen))
+        except Exception as error:
+            if len(chosen) == 1 or not is_out_of_memory(error):
+                raise
+        return None
+
+    @torch.inference_mode()
+    def _forward(self, batch: Batch, removed: Tensor, contrasted: Tensor) -> np.ndarray:
+        with tokens_removed(self.view, batch, removed, self.way, self.mask_id) as changed:
+            hidden = self.view.hidden(changed)
+        state = self.view.prediction(hidden, changed)
+        target, foil = self.view.unembed(state, changed).unbind(-1)
+        total, largest = over_vocabulary(self.view, state)
+        best = largest == changed.target_ids.to(largest.device)
+        correct = torch.where(contrasted.to(target.device), target > foil, best.to(target.device)).to(target.dtype)
+        found = torch.stack([target, target - total.to(target), correct])
+        return torch.where(found.isfinite().all(0), found, torch.nan).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """States of samples, one after the other, as rows of batches."""
+
+    samples: Sequence[tuple[Mapping[str, Any], States]]
+    sample: np.ndarray  # [R] which sample a row is of
+    state: np.ndarray  # [R] and which of its states
+    lengths: np.ndarray  # [R] tokens
+
+    @classmethod
+    def of(cls, samples: Sequence[tuple[Mapping[str, Any], States]], deleted: bool) -> _Rows:
+        """`deleted` tells that removed tokens take no room."""
+        counts = [len(states.removed) for _, states in samples]
+        lengths = [
+            states.removed.shape[1] - states.removed.sum(axis=1) * deleted for _, states in samples
+        ]  # of each sample [M]
+        return cls(
+            samples,
+            np.repeat(np.arange(len(samples)), counts),
+            np.concatenate([np.arange(count) for count in counts]) if counts else np.zeros(0, int),
+            np.concatenate(lengths) if lengths else np.zeros(0, int),
+        )
+
+    def by_length(self) -> np.ndarray:
+        """[R] longest first, so that what memory cannot hold shows at once; rows of a sample side by side."""
+        return np.lexsort((self.state, self.sample, -self.lengths))
+
+    def parts(self) -> list[slice]:
+        """The rows of each sample."""
+        ends = np.searchsorted(self.sample, np.arange(len(self.samples) + 1))
+        return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
+
+    def batch(self, chosen: np.ndarray) -> tuple[Batch, Tensor, Tensor]:
+        """The batch of the rows `chosen` [R], which tokens [R, T] each loses, and whether it has a foil [R]."""
+        which, of = np.unique(self.sample[chosen], return_inverse=True)
+        rows = [self.samples[i][0] for i in which]
+        # A row without a foil stands beside others with the target in its place, which nothing reads.
+        both = [{**row, "foil_id": row["target_id"] if row.get("foil_id") is None else row["foil_id"]} for row in rows]
+        contrasted = torch.tensor([row.get("foil_id") is not None for row in rows])[of]
+        batch = Batch.collate(both, pad_id=0)
+        removed = np.zeros((len(chosen), batch.input_ids.shape[1]), bool)
+        for i, sample in enumerate(which):
+            states = self.samples[sample][1].removed
+            removed[of == i, : states.shape[1]] = states[self.state[chosen[of == i]]]
+        repeated = {name: value[of] for name, value in vars(batch).items()}
+        return replace(batch, **repeated), torch.from_numpy(removed), contrasted

@@ -1,0 +1,129 @@
+"""Which tokens are flipped when: orders by relevance, and the states along their curves (AttnLRP B.2, NormXLogit 5).
+
+A state is a set of tokens that are gone. MoRF removes the most relevant token first, LeRF is MoRF reversed, ties
+included. Nothing here needs a model. Shapes: V variants (methods, explanations ...), T tokens of a sample, N of them
+flipped, S states of a curve, K shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lrp_core.types import UserError
+
+ORDERS = ("morf", "lerf")
+SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means over these
+
+
+def candidates(
+    length: int,
+    *,
+    special: np.ndarray,
+    scope: np.ndarray | None = None,
+    slot: int | None = None,
+    flip_special: bool = True,
+) -> np.ndarray:
+    """[T] bool, the tokens that may go: those of `scope` [T], with the `special` ones [T] or without.
+
+    `slot` is where a masked model predicts, which never goes. Raises UserError when no token is left to flip.
+    """
+    chosen = np.ones(length, bool) if scope is None else np.array(scope, bool)
+    if not flip_special:
+        chosen &= ~np.asarray(special, bool)
+    if slot is not None:
+        chosen[slot] = False
+    if not chosen.any():
+        what = "no token" if scope is None else "no token of the scope"
+        raise UserError(f"{what} may be flipped, so there is no curve; flip special tokens too, or leave this task out")
+    return chosen
+
+
+def tie_order(input_ids: Sequence[int], seed: int) -> np.ndarray:
+    """A permutation [T] from `seed` and the sample's own tokens, by which every method breaks its ties."""
+    digest = hashlib.sha256(f"ties:{seed}:{list(map(int, input_ids))}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(input_ids))
+
+
+def flip_counts(flipped: int, steps: int) -> np.ndarray:
+    """[S] how many tokens are gone at each state: every number up to `flipped`, or `steps` even steps if it is more."""
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    parts = min(flipped, steps)
+    return (2 * flipped * np.arange(parts + 1) + parts) // (2 * parts)  # to the nearest number, in whole numbers
+
+
+def share_counts(tokens: int, shares: Sequence[int] = SHARES) -> np.ndarray:
+    """[K] how many of `tokens` are `shares` percent, rounded down."""
+    return np.asarray(shares) * tokens // 100
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The tokens of a sample in the order in which each variant flips them."""
+
+    place: np.ndarray  # [V, T] when MoRF flips a token, from 0; N for tokens that stay
+    flipped: int  # N
+    most: int  # tokens that can be gone at once
+    finite: np.ndarray  # [V] bool; a variant whose relevance is not finite has no order, and its place means nothing
+
+    @classmethod
+    def of(cls, relevance: np.ndarray, chosen: np.ndarray, ties: np.ndarray, *, keep_one: bool = False) -> Ranking:
+        """From signed `relevance` [V, T], the tokens `chosen` [T] to flip and the order of equal ones, `ties` [T].
+
+        `keep_one` is for deletion, which stops at one token: a last flip of the whole input changes nothing.
+        """
+        at = np.flatnonzero(chosen)
+        values = np.asarray(relevance, np.float64)[:, at]  # [V, N]
+        order = np.lexsort((np.broadcast_to(np.asarray(ties)[at], values.shape), -values), axis=-1)
+        place = np.full(relevance.shape, len(at))
+        place[:, at] = order.argsort(axis=-1)
+        most = min(len(at), len(chosen) - 1) if keep_one else len(at)
+        return cls(place, len(at), most, np.asarray(np.isfinite(values).all(axis=-1)))
+
+    def curves(self, counts: np.ndarray) -> np.ndarray:
+        """[V, 2, S, T] bool: what is gone when MoRF and LeRF have flipped `counts` [S] tokens."""
+        gone = np.minimum(counts, self.most)
+        return np.stack([self._first(gone), self._last(gone)], axis=1)
+
+    def shares(self, counts: np.ndarray) -> np.ndarray:
+        """[V, 2, K, T] bool: the `counts` [K] most relevant tokens gone, and all others gone (sufficiency)."""
+        top = np.minimum(counts, self.flipped)
+        first = self._first(np.minimum(top, self.most))
+        return np.stack([first, self._last(np.minimum(self.flipped - top, self.most))], axis=1)
+
+    def _first(self, gone: np.ndarray) -> np.ndarray:
+        return self.place[:, None] < gone[:, None]
+
+    def _last(self, gone: np.ndarray) -> np.ndarray:
+        place = self.place[:, None]
+        return (place >= self.flipped - gone[:, None]) & (place < self.flipped)
+
+
+@dataclass(frozen=True)
+class States:
+    """The distinct states of a sample, and which of them each point of its curves is."""
+
+    removed: np.ndarray  # [M, T] bool, distinct
+    points: tuple[np.ndarray, ...]  # into M, one array for each that was given
+
+    @classmethod
+    def of(cls, *removed: np.ndarray) -> States:
+        """Merges equal states of arrays [..., T] bool."""
+        length = removed[0].shape[-1]
+        flat = np.concatenate([array.reshape(-1, length) for array in removed])
+        packed = np.packbits(flat, axis=-1)
+        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]  # one comparison a state
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        ends = np.cumsum([array[..., 0].size for array in removed])[:-1]
+        parts = np.split(inverse, ends)
+        points = tuple(part.reshape(array.shape[:-1]) for part, array in zip(parts, removed, strict=True))
+        return cls(flat[first], points)
+
+    @property
+    def asked(self) -> int:
+        """Points, equal ones counted each time."""
+        return sum(points.size for points in self.points)

@@ -1,0 +1,80 @@
+"""Tokens taken away from the input: their embeddings zeroed, replaced by the mask token, or deleted.
+
+AttnLRP B.2 flips a token by zeroing its input embedding, NormXLogit by the mask token or, in causal models, by
+deletion. Positions and segments stay where the token's embedding is all that goes; after a deletion positions close up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.types import Batch, UserError
+from lrp_core.view import ModelView
+
+ZERO, MASK, DELETE = "zero", "mask", "delete"
+
+
+def check_way(view: ModelView, way: str, mask_id: int | None = None) -> None:
+    """Raises UserError for a way of removing tokens that the model does not know, or a mask token that is missing."""
+    known = (ZERO, MASK) if view.is_masked_lm else (ZERO, DELETE)
+    if way not in known:
+        raise UserError(f"{view.family.name} models have no perturbation {way!r}; choose {' or '.join(known)}")
+    if way == MASK and mask_id is None:
+        raise UserError(f"the perturbation {MASK!r} needs a mask token and the tokenizer has none; choose {ZERO!r}")
+
+
+@contextmanager
+def tokens_removed(
+    view: ModelView, batch: Batch, removed: Tensor, way: str, mask_id: int | None = None
+) -> Iterator[Batch]:
+    """Gives the batch to run inside the scope, on the model's device: that of `batch` without the tokens `removed`.
+
+    `removed` [B, T] is bool; what it says of padding does not matter. `way` is `zero`, `mask` (by the token `mask_id`)
+    or `delete`, after which rows are padded on the right and a prediction is read at the last token that remains up to
+    its position. Raises UserError for a way that the model does not know, a prediction slot of a masked model among the
+    removed tokens, and a deletion that leaves nothing to read the prediction from.
+    """
+    check_way(view, way, mask_id)
+    if view.is_masked_lm and removed.gather(1, batch.position[:, None].to(removed.device)).any():
+        raise UserError("the slot where a masked model predicts cannot be removed")
+    if way == DELETE:
+        yield _without(batch, removed.to(batch.input_ids.device)).to(view.device)
+        return
+    batch, removed = batch.to(view.device), removed.to(view.device)
+    if mask_id is not None and way == MASK:
+        gone = removed & (batch.attention_mask > 0)
+        yield replace(batch, input_ids=batch.input_ids.masked_fill(gone, mask_id))
+        return
+    handle = view.token_embedding.register_forward_hook(partial(_zero_rows, removed=removed))
+    try:
+        yield batch
+    finally:
+        handle.remove()
+
+
+def _zero_rows(_: nn.Module, args: tuple[Any, ...], embedded: Tensor, *, removed: Tensor) -> Tensor:
+    return embedded.masked_fill(removed.to(embedded.device)[..., None], 0)  # [B, T, D]
+
+
+def _without(batch: Batch, removed: Tensor) -> Batch:
+    kept = (batch.attention_mask > 0) & ~removed  # [B, T]
+    position = kept.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
+    if (position < 0).any():
+        raise UserError("a deletion must leave a token to read the prediction from")
+    count = kept.sum(-1, keepdim=True)
+    width = int(count.max())
+    first = torch.argsort(~kept, dim=-1, stable=True)[:, :width]  # kept tokens in their order
+    inside = torch.arange(width, device=count.device) < count
+    return replace(
+        batch,
+        input_ids=batch.input_ids.gather(1, first),
+        attention_mask=inside.to(batch.attention_mask.dtype),
+        position=position,
+    )

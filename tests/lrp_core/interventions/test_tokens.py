@@ -1,0 +1,163 @@
+"""Tokens removed in three ways, against inputs that never had them."""
+
+import pytest
+import torch
+
+from lrp_core import Batch
+from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.readout import over_vocabulary
+from lrp_core.types import UserError
+from tests.tiny import MORE, TINY, ragged_rows, tiny_model
+
+MASK_ID = 2
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def logits_of(view, batch):
+    return view.logits(view.hidden(batch), batch)
+
+
+def alone(view, row):
+    return logits_of(view, Batch.collate([row], pad_id=0))[0]
+
+
+def choice(view, rows, seed=0):
+    """Which tokens of each row go: about half, never the first nor a masked model's slot."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [torch.rand(len(row["input_ids"]), generator=generator) < 0.5 for row in rows]
+    for mask, row in zip(chosen, rows, strict=True):
+        mask[0] = False
+        if view.is_masked_lm:
+            mask[row["position"]] = False
+    return chosen
+
+
+def padded(chosen, batch, side):
+    """[B, T]; padding is marked too, which must not matter."""
+    removed = torch.ones(batch.input_ids.shape, dtype=torch.bool)
+    for i, mask in enumerate(chosen):
+        removed[i, slice(-len(mask), None) if side == "left" else slice(len(mask))] = mask
+    return removed
+
+
+def without(row, gone):
+    """The row as it would be without the tokens `gone`; predicted at the last that is left."""
+    left = [token for token, out in zip(row["input_ids"], gone.tolist(), strict=True) if not out]
+    return {**row, "input_ids": left, "position": len(left) - 1}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", [*TINY, *MORE])
+def test_zeroed_tokens_are_tokens_without_an_embedding_in_their_places(family, side):
+    view = tiny_model(family)
+    nothing = view.vocab - 1  # a token whose embedding is zero, and which no sample has
+    view.token_embedding.weight.data[nothing] = 0
+    rows = [{**row, "input_ids": [min(t, nothing - 1) for t in row["input_ids"]]} for row in ragged_rows(view)]
+    chosen, batch = choice(view, rows), Batch.collate(rows, pad_id=0, side=side)
+    with tokens_removed(view, batch, padded(chosen, batch, side), "zero") as changed:
+        found = logits_of(view, changed)
+    for row, gone, logits in zip(rows, chosen, found, strict=True):
+        ids = [nothing if out else t for t, out in zip(row["input_ids"], gone.tolist(), strict=True)]
+        torch.testing.assert_close(logits, alone(view, {**row, "input_ids": ids}), **CLOSE)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_masked_tokens_are_the_mask_token(family, side):
+    view = tiny_model(family)
+    rows = ragged_rows(view)
+    chosen, batch = choice(view, rows), Batch.collate(rows, pad_id=0, side=side)
+    with tokens_removed(view, batch, padded(chosen, batch, side), "mask", MASK_ID) as changed:
+        found = logits_of(view, changed)
+    for row, gone, logits in zip(rows, chosen, found, strict=True):
+        ids = [MASK_ID if out else t for t, out in zip(row["input_ids"], gone.tolist(), strict=True)]
+        torch.testing.assert_close(logits, alone(view, {**row, "input_ids": ids}), **CLOSE)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", [name for name in [*TINY, *MORE] if name not in ("bert", "roberta")])
+def test_a_deletion_closes_up_and_predicts_at_the_last_token_that_remains(family, side):
+    view = tiny_model(family)
+    rows = ragged_rows(view)
+    chosen, batch = choice(view, rows), Batch.collate(rows, pad_id=0, side=side)
+    chosen[0][-1] = True
+    chosen[2][:-1] = True  # one token is left
+    chosen[2][-1] = False
+    with tokens_removed(view, batch, padded(chosen, batch, side), "delete") as changed:
+        found = logits_of(view, changed)
+        assert changed.input_ids.shape[1] == max(int((~gone).sum()) for gone in chosen)
+    for row, gone, logits in zip(rows, chosen, found, strict=True):
+        torch.testing.assert_close(logits, alone(view, without(row, gone)), **CLOSE)
+
+
+def test_the_model_is_as_before_after_a_removal_even_a_failed_one(view, batch):
+    before = logits_of(view, batch)
+    removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+    removed[:, 0] = True
+    with tokens_removed(view, batch, removed, "zero") as changed:
+        assert not torch.equal(logits_of(view, changed), before)
+    with pytest.raises(ZeroDivisionError), tokens_removed(view, batch, removed, "zero"):
+        raise ZeroDivisionError
+    assert torch.equal(logits_of(view, batch), before)
+
+
+def test_removals_nest(batch):
+    view = tiny_model("bert")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    zeroed, masked = (torch.zeros(batch.input_ids.shape, dtype=torch.bool) for _ in range(2))
+    zeroed[:, 0] = masked[:, 1] = True
+    with tokens_removed(view, batch, masked, "mask", MASK_ID) as changed, tokens_removed(view, changed, zeroed, "zero"):
+        found = logits_of(view, changed)
+    with tokens_removed(view, batch, zeroed, "zero") as first, tokens_removed(view, first, masked, "mask", 2) as both:
+        assert torch.equal(logits_of(view, both), found)
+
+
+@pytest.mark.parametrize("way", ["zero", "mask"])
+def test_the_slot_of_a_masked_model_is_never_removed(way):
+    view = tiny_model("bert")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+    removed[1, batch.position[1]] = True
+    with pytest.raises(UserError, match="slot"), tokens_removed(view, batch, removed, way, MASK_ID):
+        pass
+
+
+def test_a_model_without_a_mask_token_cannot_mask():
+    view = tiny_model("bert")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+    with pytest.raises(UserError, match="needs a mask token"), tokens_removed(view, batch, removed, "mask"):
+        pass
+
+
+@pytest.mark.parametrize(("family", "way"), [("gpt2", "mask"), ("bert", "delete"), ("llama", "blur")])
+def test_a_way_that_a_model_does_not_know_is_refused_by_name(family, way):
+    view = tiny_model(family)
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+    with pytest.raises(UserError, match=f"{family} models have no perturbation '{way}'; choose zero or"):
+        tokens_removed(view, batch, removed, way, MASK_ID).__enter__()
+
+
+def test_a_deletion_of_everything_is_refused():
+    view = tiny_model("gpt2")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    removed = torch.ones(batch.input_ids.shape, dtype=torch.bool)
+    with pytest.raises(UserError, match="must leave a token"), tokens_removed(view, batch, removed, "delete"):
+        pass
+
+
+@pytest.mark.parametrize("family", [*TINY, "roberta", "gemma"])
+def test_sums_over_the_vocabulary_are_those_of_the_models_own_head(family, monkeypatch):
+    monkeypatch.setattr("lrp_core.readout._ROWS", 2)
+    monkeypatch.setattr("lrp_core.readout._TOKENS", 7)
+    view = tiny_model(family)
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
+    own = view.model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=view.position_ids(batch.attention_mask),
+    ).logits[torch.arange(len(batch)), batch.position]
+    torch.testing.assert_close(total, own.logsumexp(-1), **CLOSE)
+    assert largest.tolist() == own.argmax(-1).tolist()
