@@ -23,9 +23,9 @@ ZERO, MASK, DELETE = "zero", "mask", "delete"
 
 def check_way(view: ModelView, way: str, mask_id: int | None = None) -> None:
     """Raises UserError for a way of removing tokens that the model does not know, or a mask token that is missing."""
-    known = (ZERO, MASK) if view.is_masked_lm else (ZERO, DELETE)
+    known = view.kind.perturbations
     if way not in known:
-        raise UserError(f"{view.family.name} models have no perturbation {way!r}; choose {' or '.join(known)}")
+        raise UserError(f"{view.kind.title}s have no perturbation {way!r}; choose {' or '.join(known)}")
     if way == MASK and mask_id is None:
         raise UserError(f"the perturbation {MASK!r} needs a mask token and the tokenizer has none; choose {ZERO!r}")
 
@@ -42,7 +42,7 @@ def tokens_removed(
     removed tokens, and a deletion that leaves nothing to read the prediction from.
     """
     check_way(view, way, mask_id)
-    if view.is_masked_lm and removed.gather(1, batch.position[:, None].to(removed.device)).any():
+    if view.kind.slot and removed.gather(1, batch.position[:, None].to(removed.device)).any():
         raise UserError("the slot where a masked model predicts cannot be removed")
     if way == DELETE:
         yield _without(batch, removed.to(batch.input_ids.device)).to(view.device)

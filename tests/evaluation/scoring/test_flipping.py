@@ -41,7 +41,7 @@ def view(request):
 
 
 def rows_of(view, lengths=LENGTHS):
-    lengths = [max(length, 2) for length in lengths] if view.is_masked_lm else lengths
+    lengths = [max(length, 2) for length in lengths] if view.kind.slot else lengths
     return [
         {**row, "input_ids": [min(token, view.vocab - 2) for token in row["input_ids"]]}
         for row in ragged_rows(view, lengths)
@@ -50,7 +50,7 @@ def rows_of(view, lengths=LENGTHS):
 
 def states_of(view, row, variants=2, way="zero", seed=0, steps=100):
     length = len(row["input_ids"])
-    chosen = candidates(length, special=np.zeros(length, bool), slot=row["position"] if view.is_masked_lm else None)
+    chosen = candidates(length, special=np.zeros(length, bool), slot=row["position"] if view.kind.slot else None)
     relevance = np.random.default_rng(seed).integers(-2, 3, (variants, length))  # with ties
     ranking = Ranking.of(relevance, chosen, tie_order(row["input_ids"], 0), keep_one=way == "delete")
     return States.of(ranking.curves(flip_counts(ranking.flipped, steps)))
@@ -119,7 +119,7 @@ def test_forwards_are_the_distinct_states_of_six_methods_and_both_orders(family,
     relevance[3] = np.where(relevance[0] > 1, relevance[0], 0)  # the same first tokens
     relevance[4] = -relevance[0]  # MoRF is the other's LeRF
     ties = tie_order(row["input_ids"], 0)
-    chosen = candidates(64, special=np.zeros(64, bool), slot=row["position"] if view.is_masked_lm else None)
+    chosen = candidates(64, special=np.zeros(64, bool), slot=row["position"] if view.kind.slot else None)
     ranking = Ranking.of(relevance, chosen, ties, keep_one=way == "delete")
     states = States.of(ranking.curves(flip_counts(ranking.flipped, 64)))
 

@@ -27,7 +27,7 @@ def choice(view, rows, seed=0):
     chosen = [torch.rand(len(row["input_ids"]), generator=generator) < 0.5 for row in rows]
     for mask, row in zip(chosen, rows, strict=True):
         mask[0] = False
-        if view.is_masked_lm:
+        if view.kind.slot:
             mask[row["position"]] = False
     return chosen
 
@@ -135,7 +135,7 @@ def test_a_way_that_a_model_does_not_know_is_refused_by_name(family, way):
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
-    with pytest.raises(UserError, match=f"{family} models have no perturbation '{way}'; choose zero or"):
+    with pytest.raises(UserError, match=f"{view.kind.title}s have no perturbation '{way}'; choose zero or"):
         tokens_removed(view, batch, removed, way, MASK_ID).__enter__()
 
 
