@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from evaluation.benchmark.samples import Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
 from jobs.configfile import ConfigError, describe, nearest, read
@@ -67,6 +69,7 @@ class TaskConfig(_Frozen):
     spacy: Candidates = ()
     coref: str | None = None  # a fastcoref model
     truncate: bool = False
+    words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens
 
 
 class ModelConfig(_Frozen):
@@ -216,8 +219,10 @@ class RunConfig(_Frozen):
             raise ConfigError(describe(error, raw, cls)) from None
 
     def task(self, name: str) -> Task:
-        """The record of one of the run's tasks."""
-        return configured(name, self.tasks[name].source)
+        """The record of one of the run's tasks, with its options."""
+        settings = self.tasks[name]
+        record = configured(name, settings.source)
+        return record if settings.words is None else replace(record, words=settings.words)
 
     def benchmark(self) -> BenchConfig:
         """What `closelook bench` measures, whether the run does or not."""

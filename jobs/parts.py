@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from evaluation.benchmark import sources
-from evaluation.benchmark.samples import Row, is_reject
+from evaluation.benchmark.samples import Row, Words, is_reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
@@ -52,6 +52,8 @@ class ViewWork:
     masked: bool
     max_length: int
     truncate: bool
+    answers: bool
+    words: Words
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,8 @@ class PartWorker:
                 masked=view.masked,
                 max_length=view.max_length,
                 truncate=view.truncate,
+                answers=view.answers,
+                words=view.words,
             )
             self._write(path, views, VIEW, refused, rejects)
         return self._count(path, VIEW, refused)

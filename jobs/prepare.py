@@ -102,7 +102,7 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
 
 def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]) -> TaskWork:
     """What the store lacks of a task; `views` are the missing ones."""
-    settings = config.tasks[task]
+    settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
     record = store.manifest(f"benchmark.{task}")
     survey = _survey(_origin(config, task), record)
@@ -110,7 +110,7 @@ def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]
     key = _key(VERSION, settings.source, survey.digest, survey.rejected, annotator, config.shard_rows)
     views = []
     for reader in readers.values():
-        options = (reader.masked, reader.max_length, settings.truncate)
+        options = (reader.masked, reader.max_length, settings.truncate, known.answer, known.words)
         view = ViewWork(reader.key, _key(VIEWS_VERSION, key, reader.key, options), *options)
         made = store.manifest(f"views.{reader.key}.{task}")
         if task in reader.tasks and (made is None or made["key"] != view.key):

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 Row = dict[str, Any]
 Span = tuple[int, int]  # [start, end) in characters
+Words = Literal["single", "first_difference"]  # target and foil are one token each, or the first that differs counts
 
 
 class Malformed(ValueError):

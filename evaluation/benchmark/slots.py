@@ -4,7 +4,9 @@ A causal model continues its text, so target and foil are what the tokenizer add
 both add alike (a space of its own, the first digits of two years) is no choice between them: it is read with the text,
 and the first tokens that differ are explained. A masked model fills its slot with one token.
 
-A row with a scope is a question, its target and foil are whole answers; otherwise each must be one token.
+What counts is said by the task: where words are `single`, target and foil must be one token each; where the
+`first_difference` counts, a causal model may be asked for words of several. A masked model predicts one token in any
+case: of a whole answer the first word, which must be one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Filled, Malformed, Row
+from evaluation.benchmark.samples import Filled, Malformed, Row, Words
 
 
 class Prediction(NamedTuple):
@@ -37,7 +39,11 @@ class Tail(NamedTuple):
 
 
 def continuing(
-    rows: Sequence[Row], texts: Sequence[str], contexts: Sequence[Encoding], tokenizer: PreTrainedTokenizerBase
+    rows: Sequence[Row],
+    texts: Sequence[str],
+    contexts: Sequence[Encoding],
+    tokenizer: PreTrainedTokenizerBase,
+    counts: Words,
 ) -> list[Prediction | Malformed]:
     """What a causal model predicts behind each row's text, or why there is nothing.
 
@@ -47,11 +53,11 @@ def continuing(
     joint = [f"{text} {word}" for text, pair in zip(texts, words, strict=True) for word in pair]
     encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint)])
     results: list[Prediction | Malformed] = []
-    for row, text, context, pair in zip(rows, texts, contexts, words, strict=True):
+    for text, context, pair in zip(texts, contexts, words, strict=True):
         both = [(word, next(encodings)) for word in pair]
         try:
             tails = [_tail(word, f"{text} {word}", context, encoding, tokenizer) for word, encoding in both]
-            results.append(_first_difference(tails, is_answer=row["scope"] is not None))
+            results.append(_first_difference(tails, single=counts == "single"))
         except Malformed as error:
             results.append(error)
     return results
@@ -71,9 +77,9 @@ def _tail(word: str, joint: str, context: Encoding, encoding: Encoding, tokenize
     return Tail(word, ids, pieces, blanks)
 
 
-def _first_difference(tails: Sequence[Tail], is_answer: bool) -> Prediction:
+def _first_difference(tails: Sequence[Tail], single: bool) -> Prediction:
     """Of one tail, its first token that is not white space alone. Raises Malformed."""
-    if not is_answer:
+    if single:
         for tail in tails:
             if len(tail.ids) - tail.blanks > 1:
                 raise _not_one_token(tail.word, tail.pieces[tail.blanks :])
@@ -81,7 +87,7 @@ def _first_difference(tails: Sequence[Tail], is_answer: bool) -> Prediction:
     if any(len(tail.ids) == shared for tail in tails):
         raise Malformed("target or foil begins with the other", ", ".join(repr(tail.word) for tail in tails))
     for tail in tails:
-        if not is_answer and tail.blanks > shared:  # a space of its own before one of the two words only
+        if single and tail.blanks > shared:  # a space of its own before one of the two words only
             raise _not_one_token(tail.word, tail.pieces[shared:])
     first = [tail.ids[shared] for tail in tails]
     return Prediction(tails[0].ids[:shared], first[0], first[1] if len(first) > 1 else None)
@@ -102,11 +108,11 @@ class Place(NamedTuple):
     end: int
 
 
-def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[Prediction | Malformed]:
+def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bool) -> list[Prediction | Malformed]:
     """What a masked model predicts in each row's slot, or why there is nothing. Nothing is shared.
 
-    Of an answer of several words the first counts. Tokenizers of masked models split at white space, so the
-    neighbouring words are all the context that a word in the slot needs.
+    Where target and foil are whole `answers`, the first word of each counts. Tokenizers of masked models split at
+    white space, so the neighbouring words are all the context that a word in the slot needs.
     """
     places = [[place(row, row[name]) for name in ("target", "foil") if row[name] is not None] for row in rows]
     distinct = list(dict.fromkeys(found for pair in places for found in pair))
@@ -115,7 +121,7 @@ def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[Pre
     results: list[Prediction | Malformed] = []
     for row, pair in zip(rows, places, strict=True):
         try:
-            ids = [_token(found, encoded[found], row["scope"] is not None, tokenizer) for found in pair]
+            ids = [_token(found, encoded[found], answers, tokenizer) for found in pair]
             if len(set(ids)) < len(ids):
                 raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
             results.append(Prediction([], ids[0], ids[1] if len(ids) > 1 else None))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Filled, Malformed, Row, Span, reject
+from evaluation.benchmark.samples import Filled, Malformed, Row, Span, Words, reject
 from evaluation.benchmark.slots import Prediction, continuing, filling
 from lrp_core.types import UserError
 
@@ -28,11 +28,14 @@ def tokenise(
     masked: bool,
     max_length: int,
     truncate: bool = False,
+    answers: bool = False,
+    words: Words = "single",
 ) -> tuple[list[Row], list[Row]]:
     """(view rows, reject rows) of generic rows: together as many as came in.
 
-    Targets and foils become tokens as :mod:`slots` says. A text longer than `max_length` tokens is rejected,
-    or, with `truncate`, its scope is cut around the evidence. Raises UserError for a tokenizer that cannot do this.
+    Targets and foils, whole `answers` or words, become tokens as :mod:`slots` says. A text longer than `max_length`
+    tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Raises UserError for a tokenizer that
+    cannot do this.
     """
     if not tokenizer.is_fast:
         raise UserError(
@@ -45,14 +48,15 @@ def tokenise(
     def refuse(row: Row, error: Malformed) -> None:
         rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
 
+    manner = _Manner(tokenizer, masked, answers, words)
     specials, readings = _special_tokens(tokenizer), []
     for row in rows:
         try:
             readings.append(_read(row, tokenizer.mask_token if masked else None, specials))
         except Malformed as error:
             refuse(row, error)
-    encodings = _encode(readings, tokenizer, masked)
-    predictions = _predict(readings, encodings, tokenizer, masked)
+    encodings = manner.encode(readings)
+    predictions = manner.predict(readings, encodings)
     for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
         try:
             if isinstance(prediction, Malformed):
@@ -61,7 +65,7 @@ def tokenise(
             if length > max_length:
                 if not truncate:
                     raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
-                reading, encoding, prediction = _cut(reading, encoding, length, max_length, tokenizer, masked)
+                reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
             views.append(_view(reading, encoding, prediction, tokenizer.mask_token_id if masked else None))
         except Malformed as error:
             refuse(reading.row, error)
@@ -76,6 +80,26 @@ class _Reading:
     text: str
     evidence: tuple[Span, ...]
     scope: tuple[Span, ...] | None
+
+
+@dataclass(frozen=True)
+class _Manner:
+    """How one kind of model reads samples and is asked about them."""
+
+    tokenizer: PreTrainedTokenizerBase
+    masked: bool
+    answers: bool
+    words: Words
+
+    def encode(self, readings: Sequence[_Reading]) -> list[Encoding]:
+        encodings = encode(self.tokenizer, [reading.text for reading in readings])
+        return encodings if self.masked else [encoding.open_ended() for encoding in encodings]
+
+    def predict(self, readings: Sequence[_Reading], encodings: Sequence[Encoding]) -> list[Prediction | Malformed]:
+        rows = [reading.row for reading in readings]
+        if self.masked:
+            return filling(rows, self.tokenizer, self.answers)
+        return continuing(rows, [reading.text for reading in readings], encodings, self.tokenizer, self.words)
 
 
 def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
@@ -95,20 +119,6 @@ def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
     return _Reading(
         row, filled.text, tuple(map(filled.place, evidence)), None if scope is None else tuple(map(filled.place, scope))
     )
-
-
-def _encode(readings: Sequence[_Reading], tokenizer: PreTrainedTokenizerBase, masked: bool) -> list[Encoding]:
-    encodings = encode(tokenizer, [reading.text for reading in readings])
-    return encodings if masked else [encoding.open_ended() for encoding in encodings]
-
-
-def _predict(
-    readings: Sequence[_Reading], encodings: Sequence[Encoding], tokenizer: PreTrainedTokenizerBase, masked: bool
-) -> list[Prediction | Malformed]:
-    rows = [reading.row for reading in readings]
-    if masked:
-        return filling(rows, tokenizer)
-    return continuing(rows, [reading.text for reading in readings], encodings, tokenizer)
 
 
 def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None) -> Row:
@@ -137,8 +147,7 @@ def _cut(
     encoding: Encoding,
     length: int,
     max_length: int,
-    tokenizer: PreTrainedTokenizerBase,
-    masked: bool,
+    manner: _Manner,
 ) -> tuple[_Reading, Encoding, Prediction]:
     """`reading` with its scope shortened to a window around the evidence, so that it fits.
 
@@ -158,8 +167,8 @@ def _cut(
         text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
         evidence = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
         shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),))
-        [found] = _encode([shorter], tokenizer, masked)
-        [prediction] = _predict([shorter], [found], tokenizer, masked)
+        [found] = manner.encode([shorter])
+        [prediction] = manner.predict([shorter], [found])
         if isinstance(prediction, Malformed):
             raise prediction
         excess = len(found) + len(prediction.shared) - max_length

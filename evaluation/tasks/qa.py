@@ -11,6 +11,7 @@ QA = Task(
     sources=(SQUAD, DEMO),
     predicts="the first token of the answer",
     answer=True,
+    words="first_difference",
     evidence="source",
     evidence_about=(
         "the answer's span in the context, and no other occurrence of its text (`meta.occurrences` counts them). The "

@@ -26,11 +26,12 @@ QUESTION = sample(
 WORD = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
 LATIN = st.text("abcdefghijklmnopqrstuvwxyzABCÀÉÜñçø.,'", min_size=1, max_size=8)
 ANSWER = st.text("abtw0189.,' ", min_size=1, max_size=8).filter(str.strip)
+ANSWERS = {"answers": True, "words": "first_difference"}  # as the task of questions says
 unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def views_of(tokenizers, kind, *rows, **options):
-    options = {"masked": kind in MASKED, "max_length": 10_000} | options
+    options = {"masked": kind in MASKED, "max_length": 10_000, **(ANSWERS if rows[0]["scope"] else {})} | options
     return tokenise(rows, tokenizers[kind], **options)
 
 
@@ -155,7 +156,7 @@ def test_a_year_is_explained_where_it_differs_from_the_foil(tokenizers, kind, fo
 
 def check_continuation(tokenizer, row):
     """Text, target and foil as the tokenizer reads them together begin with the view and the explained token."""
-    views, rejects = tokenise([row], tokenizer, masked=False, max_length=10_000)
+    views, rejects = tokenise([row], tokenizer, masked=False, max_length=10_000, **ANSWERS)
     assert len(views) + len(rejects) == 1
     for view in views:
         explained = [(row[name], view[f"{name}_id"]) for name in ("target", "foil") if row[name] is not None]
@@ -183,7 +184,7 @@ def test_published_vocabularies_read_what_the_answers_share(published, kind, tar
 
 
 def test_every_letter_that_target_and_foil_share_is_read(published):
-    [view], _ = tokenise([asked("were", "was")], published["letters"], masked=False, max_length=10_000)
+    [view], _ = tokenise([asked("were", "was")], published["letters"], masked=False, max_length=10_000, **ANSWERS)
     assert published["letters"].decode(view["input_ids"]).endswith("cabinet w")
     assert [published["letters"].decode([view[name]]) for name in ("target_id", "foil_id")] == ["e", "a"]
 
@@ -223,6 +224,25 @@ def test_words_of_several_tokens_are_rejected_outside_qa_with_their_pieces(token
     assert len(pieces.split(", ")) > 1
     assert kind != "bpe_bos" or pieces == "'199', '8'"
     assert kind == "metaspace" or "".join(map(ast.literal_eval, pieces.split(", "))) == word
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bpe_bos", "spaced"])
+def test_words_of_several_tokens_are_explained_at_the_first_difference_where_the_task_says_so(tokenizers, kind):
+    row = sample("t", "The keys", 8, "xylophones", "xylograph", evidence=[(4, 8)])
+    assert reason(tokenizers, kind, row) == "target or foil is not one token"
+    view = one(tokenizers, kind, row, words="first_difference")
+    read = tokenizers[kind].decode(view["input_ids"], skip_special_tokens=True)
+    assert read.startswith("The keys xylo")
+    added = [tokenizers[kind].decode([view[name]]) for name in ("target_id", "foil_id")]
+    assert "The keys xylophones".startswith(read + added[0])
+    assert "The keys xylograph".startswith(read + added[1])
+    assert check_continuation(tokenizers[kind], row)
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_a_masked_model_reads_no_piece_of_a_word_whatever_the_task_says(tokenizers, kind):
+    row = sample("t", "The keys", 8, "xylophones", "are", evidence=[(4, 8)])
+    assert reason(tokenizers, kind, row, words="first_difference") == "target or foil is not one token"
 
 
 @pytest.mark.parametrize("answer", ["xylophones", "xylophones are"])

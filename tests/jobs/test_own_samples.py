@@ -1,0 +1,77 @@
+"""Users' own samples in a run, as the README shows them, and words of several tokens."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from evaluation.schema import SCORES, VIEW
+from jobs.config import RunConfig
+from jobs.prepare import prepare
+from jobs.store import Store
+
+KINDS = ("masked", "causal")
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def shown():
+    """(name of the file, its content, the command's arguments) of the README's section."""
+    block = re.search(r"## Your own samples.*?```bash\n(.*?)```", README, re.S)[1]
+    name, content, command = re.fullmatch(r"cat > (\S+) <<'END'\n(.*)END\ncloselook (.*)\n", block, re.S).groups()
+    return name, content, shlex.split(command)
+
+
+@pytest.mark.ray
+def test_the_readmes_own_samples_are_explained_and_scored(tmp_path, monkeypatch, closelook):
+    name, content, command = shown()
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(content)
+    code, out, err = closelook(*command, "--config", "smoke")
+    assert code == 0, out + err
+    store = Store(command[command.index("--root") + 1])
+    scores = store.read(store.scores, SCORES).to_pylist()
+    assert {row["task"] for row in scores} == {"mine"}
+    [accuracy] = {row["n"] for row in scores if row["metric"] == "accuracy"}
+    assert accuracy == len(content.splitlines())
+    assert "mine" in (Path(store.root.removeprefix("file://")) / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["empty.jsonl", "wrong.jsonl", "none.jsonl", "wrong.txt"])
+def test_an_empty_or_wrong_file_ends_the_command_with_one_line(tmp_path, closelook, name):
+    (tmp_path / "empty.jsonl").write_text("")
+    for wrong in ("wrong.jsonl", "wrong.txt"):
+        (tmp_path / wrong).write_text("The keys\n")
+    settings = f"tasks={{mine: {{source: samples, path: {tmp_path / name}}}}}"
+    code, out, err = closelook("prepare", "--config", "smoke", "--root", str(tmp_path / "root"), "--set", settings)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "mine" in err or name in err
+
+
+def test_words_of_several_tokens_are_an_option_of_every_task_for_causal_models(tmp_path):
+    row = {"text": "The keys to the cabinet ___", "target": "xylophones", "foil": "xylograph", "evidence": "keys"}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+
+    def rows(**options):
+        config = RunConfig.model_validate(
+            {
+                "name": "small",
+                "root": str(tmp_path / "root"),
+                "tasks": {"mine": {"source": "samples", "path": str(tmp_path / "mine.jsonl"), **options}},
+                "models": [{"name": "gpt2", "id": "demo/gpt2"}, {"name": "bert", "id": "demo/bert"}],
+                "methods": ["random"],
+            }
+        )
+        store = Store(config.root)
+        assert prepare(config, store).complete
+        names = {record["masked"]: record["tokenizer"] for _, record in store.manifests("views.")}
+        return {kind: store.read(store.views(names[kind == "masked"], "mine"), VIEW).to_pylist() for kind in KINDS}
+
+    assert rows() == {"masked": [], "causal": []}
+    found = rows(words="first_difference")
+    assert found["masked"] == []
+    [view] = found["causal"]
+    assert view["target_id"] != view["foil_id"]
+    assert rows() == {"masked": [], "causal": []}  # made again: the option is part of what a view is
