@@ -21,6 +21,7 @@ from evaluation.scoring.runtime import costs
 from jobs.bench.storage import numbers
 from jobs.config import PruneConfig, RunConfig
 from jobs.manifests import versions
+from jobs.methods import METHODS
 from jobs.pages.explorer import explorer
 from jobs.pages.results import results_of
 from jobs.plan import Plan, make_plan
@@ -51,7 +52,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         provenance=provenance(config, plan, store),
         results=results,
         tables=all_tables(store, results),
-        parts=(pruning_part(config, plan, store), runtime_part(store, results)),
+        parts=(pruning_part(config, plan, store, results), runtime_part(store, results)),
         samples=explorer(config, plan, store, results),
         summary=_summary(plan, results),
         notes=tuple(_notes(plan, store, results)),
@@ -79,7 +80,7 @@ def provenance(config: RunConfig, plan: Plan, store: Store) -> Provenance:
     )
 
 
-def pruning_part(config: RunConfig, plan: Plan, store: Store) -> Part:
+def pruning_part(config: RunConfig, plan: Plan, store: Store, results: Results) -> Part:
     """The wanted curves that are drawn; sets that are not are counted and marked missing."""
     rows: list[dict[str, Any]] = []
     lacking: set[tuple[str, str, str]] = set()
@@ -93,10 +94,10 @@ def pruning_part(config: RunConfig, plan: Plan, store: Store) -> Part:
         else:
             lacking.add((place["task"], place["model"], curves.method))
     drawn = curves_of(rows)
-    tables = [areas(drawn, lacking)] if drawn else []
+    tables = [areas(drawn, results.methods, lacking)] if drawn else []
     how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
     note = f"{len(lacking)} of {len(wanted)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
-    return Part("Head pruning", how, pruning_figures(drawn), tables, note)
+    return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
 
 
 def runtime_part(store: Store, results: Results) -> Part:
@@ -108,7 +109,7 @@ def runtime_part(store: Store, results: Results) -> Part:
             rows += [row | place for row in store.read(files, RUNTIME).to_pylist()] if files else []
     found = costs(rows)
     how = "Nothing was timed: run `closelook attribute`."
-    return Part("Runtime", how, runtime_figures(rows), [cost_table(found)] if found else [])
+    return Part("Runtime", how, runtime_figures(rows), [cost_table(found, results.methods)] if found else [])
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:
@@ -118,7 +119,7 @@ def all_tables(store: Store, results: Results) -> list[Table]:
     for path in sorted(SHIPPED.glob("lrp*.json")):
         measured += numbers(json.loads(path.read_text(encoding="utf-8")))
     *tables, last = score_tables(results)
-    return [*tables, explicit_against_modified(measured), last]
+    return [*tables, explicit_against_modified(measured, METHODS), last]
 
 
 def _key(config: RunConfig, store: Store) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from evaluation.report.figures import ORDERS, POOLINGS, Curve
-from evaluation.report.results import close_look, label, rank
+from evaluation.report.figures import ORDERS, POOLINGS, Curve, curve_label
+from evaluation.report.results import Methods, close_look, label, rank
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
 from evaluation.scoring.curves import RANDOM
 from evaluation.scoring.runtime import Cost, Pass
@@ -17,13 +18,13 @@ STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregatio
 _MIB = 1 << 20
 
 
-def areas(curves: Sequence[Curve], lacking: Collection[tuple[str, str, str]] = ()) -> Table:
+def areas(curves: Sequence[Curve], methods: Methods, lacking: Collection[tuple[str, str, str]] = ()) -> Table:
     """Area under each pruning curve: the mean accuracy over the share of heads removed.
 
     `lacking` are (task, model, method) whose curves are wanted and not drawn: their cells are missing.
     """
     known = {(curve.task, curve.model, curve.method) for curve in curves}
-    methods = sorted({method for _, _, method in known.union(lacking)}, key=rank)
+    names = sorted({method for _, _, method in known.union(lacking)}, key=partial(rank, methods))
     columns = [
         (order, pooling)
         for order in ORDERS
@@ -35,7 +36,7 @@ def areas(curves: Sequence[Curve], lacking: Collection[tuple[str, str, str]] = (
     places = list(dict.fromkeys([*((c.task, c.model) for c in curves), *(place[:2] for place in sorted(lacking))]))
     tasks = list(dict.fromkeys(task for task, _ in places))
     for task, model in sorted(places, key=lambda place: tasks.index(place[0])):
-        own = [m for m in methods if (task, model, m) in known or (task, model, m) in lacking]
+        own = [m for m in names if (task, model, m) in known or (task, model, m) in lacking]
         by_column = []
         for order, pooling in columns:
             cells = []
@@ -46,7 +47,9 @@ def areas(curves: Sequence[Curve], lacking: Collection[tuple[str, str, str]] = (
                 cells.append(Cell(value, state))
             by_column.append(mark(cells, digits=1, second=False, lower=order == "most_first"))
         cells_of = zip(*by_column, strict=True)
-        rows += [Row(task, (model, label(method)), cells) for method, cells in zip(own, cells_of, strict=True)]
+        rows += [
+            Row(task, (model, curve_label(methods, method)), cells) for method, cells in zip(own, cells_of, strict=True)
+        ]
     return Table(
         "pruning_area",
         "Area under the pruning curves",
@@ -58,11 +61,11 @@ def areas(curves: Sequence[Curve], lacking: Collection[tuple[str, str, str]] = (
     )
 
 
-def cost_table(costs: Mapping[Pass, Cost]) -> Table:
+def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Table:
     """A row for each measured pass or method, model, precision, device and length; its stages stand side by side."""
     places: dict[tuple[str, ...], dict[str, Cost]] = {}
     for key, cost in costs.items():
-        place = (key.task, key.model, key.dtype, label(key.method), key.device, f"≤ {key.length}")
+        place = (key.task, key.model, key.dtype, label(methods, key.method), key.device, f"≤ {key.length}")
         places.setdefault(place, {})[key.stage] = cost
     rows = []
     for (task, *names), stages in places.items():
@@ -97,8 +100,13 @@ def _milliseconds(cost: Cost | None) -> Cell:
     return Cell(median, n=cost.batches, low=low, high=high) if cost.batches > 1 else Cell(median, n=1)
 
 
-def explicit_against_modified(numbers: Sequence[Mapping[str, Any]]) -> Table:
-    """Table 8 from rows of the schema "bench" of `closelook bench lrp`; of equal models and devices the last counts."""
+def explicit_against_modified(numbers: Sequence[Mapping[str, Any]], methods: Methods) -> Table:
+    """Table 8 from rows of the schema "bench" of `closelook bench lrp`; of equal models and devices the last counts.
+
+    `methods` are all there are: the run need not have those of the table.
+    """
+    names = list(dict.fromkeys(key[4] for key in close_look() if key[0] == "8"))
+    tasks = [number["task"] for number in numbers if number["part"] == "table_8" and number.get("task")]
     measured: dict[tuple[str, str], dict[str, float]] = {}
     for number in numbers:
         if number["part"] == "table_8" and number["measure"] in ("backward_ms", "speedup"):
@@ -106,31 +114,36 @@ def explicit_against_modified(numbers: Sequence[Mapping[str, Any]]) -> Table:
             model = number["model"] if single else f"{number['model']}, {number['dtype']}"
             name = number["method"] if number["measure"] == "backward_ms" else "speedup"
             measured.setdefault((model, number["device"]), {})[name] = number["value"]
-    methods = ("gradient_x_input", "attnlrp_explicit", "attnlrp")
     rows = []
     for place, values in measured.items():
-        found = [values.get(name) for name in (*methods, "speedup")]
+        found = [values.get(name) for name in (*names, "speedup")]
         cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in found]
         rows.append(Row("ours", place, tuple(cells)))
     source = "Ours come from `closelook bench lrp`" + ("." if rows else ", which was not run for this store.")
     return Table(
         "table8",
         "Table 8. Runtime of AttnLRP, explicit and by modified gradients",
-        "Median milliseconds of the backward pass and aggregation of one sample of sva, single precision unless named; "
-        f"the speedup is the median of per-sample ratios. {source}",
+        f"Median milliseconds of the backward pass and aggregation of one sample{_of(tasks)}, single precision unless "
+        f"named; the speedup is the median of per-sample ratios. {source}",
         ("model", "device"),
-        (*(Column("", label(method)) for method in methods), Column("", "speedup", digits=2, unit="×")),
-        (*rows, *_published_runtimes()),
+        (*(Column("", label(methods, name)) for name in names), Column("", "speedup", digits=2, unit="×")),
+        (*rows, *_published_runtimes(names)),
         section="source",
     )
 
 
-def _published_runtimes() -> list[Row]:
-    numbers = {key[1:]: value for key, value in close_look().items() if key[0] == "8"}
-    places = dict.fromkeys((model, gpu) for gpu, _, model, _, _ in numbers)
-    columns = (("gradient_x_input", "ms"), ("attnlrp_explicit", "ms"), ("attnlrp", "ms"), ("attnlrp", "speedup"))
+def _of(tasks: Sequence[str]) -> str:
+    return f" of {', '.join(dict.fromkeys(tasks))}" if tasks else ""
+
+
+def _published_runtimes(names: Sequence[str]) -> list[Row]:
+    """(GPU, model, method, measure) -> number; Close Look measured one task."""
+    numbers = {(key[1], *key[3:]): value for key, value in close_look().items() if key[0] == "8"}
+    places = dict.fromkeys((model, gpu) for gpu, model, _, _ in numbers)
+    speedup = next(key[2:] for key in numbers if key[3] == "speedup")
+    columns = [*((name, "ms") for name in names), speedup]
     return [
-        Row("Close Look", place, tuple(Cell(numbers[place[1], "sva", place[0], *column]) for column in columns))
+        Row("Close Look", place, tuple(Cell(numbers[place[1], place[0], *column]) for column in columns))
         for place in places
     ]
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -19,13 +20,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
 
 from evaluation.report.page import Figure
-from evaluation.report.results import LABELS, label, rank
+from evaluation.report.results import Methods, label, rank
 from evaluation.scoring.curves import RANDOM
 from evaluation.scoring.runtime import Cost, Pass, costs
+from evaluation.tasks import Task
 
-#: Okabe and Ito's colours. The six methods that prune have one each; others take what is left, dashed.
+#: Okabe and Ito's colours, which methods without a colour of their own take in turn, dashed.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
-_PRUNING = ("attnlrp", "lrp", "gradient_x_input", "alti_logit", "gradient_l1", "gradient_l2")
 _GREY = "#8a8577"
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -45,7 +46,9 @@ _STYLE: Any = {
 ACROSS = 3  # panels of a figure
 POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
 ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}
-NUMBERS = {"ra": "Figure 3", "sva": "Figure 4", "qa": "Figure 5"}
+MAIN_POOLING = "relu_token"  # of the figure in Close Look's main text
+OURS = "Ours"  # what has no number in Close Look
+Tasks = Mapping[str, Task]
 
 
 @dataclass(frozen=True)
@@ -84,41 +87,53 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
     return curves
 
 
-def pruning_figures(curves: Sequence[Curve]) -> list[Figure]:
-    """Figure 2 (sva, ReLU per token), figures 3 to 5 (a task each, every pooling), then the other order, which is ours.
+def pruning_figures(curves: Sequence[Curve], methods: Methods, tasks: Tasks) -> list[Figure]:
+    """The main text's figure of a task that has one (ReLU per token), a figure a task (every pooling), both numbered as
+    in Close Look; then the other order, which is ours.
 
-    Figure 2 has a panel a model; the others have models down and poolings across.
+    The figure of the main text has a panel a model; the others have models down and poolings across.
     """
     figures = []
-    if any(c.task == "sva" and c.pooling == "relu_token" and c.order == "least_first" for c in curves):
-        figures.append(_pruning_figure(curves, "sva", "least_first", ["relu_token"], "Figure 2", main=True))
-    tasks = sorted({curve.task for curve in curves}, key=lambda task: (NUMBERS.get(task, "Figure"), task))
+    known = sorted({curve.task for curve in curves}, key=lambda task: (tasks[task].figure or OURS, task))
+    for task in known:
+        shown = {(curve.pooling, curve.order) for curve in curves if curve.task == task}
+        if tasks[task].main_figure and (MAIN_POOLING, "least_first") in shown:
+            number = tasks[task].main_figure
+            figures.append(_pruning_figure(curves, methods, task, "least_first", [MAIN_POOLING], number, main=True))
     for order in ORDERS:
-        for task in tasks:
+        for task in known:
             own = {curve.pooling for curve in curves if (curve.task, curve.order) == (task, order)}
             poolings = [pooling for pooling in POOLINGS if pooling in own]
-            number = NUMBERS.get(task, "Figure") if order == "least_first" else "Ours"
+            number = tasks[task].figure or OURS if order == "least_first" else OURS
             if poolings:
-                figures.append(_pruning_figure(curves, task, order, poolings, number))
+                figures.append(_pruning_figure(curves, methods, task, order, poolings, number))
     return figures
 
 
 def _pruning_figure(
-    curves: Sequence[Curve], task: str, order: str, poolings: Sequence[str], number: str, main: bool = False
+    curves: Sequence[Curve],
+    methods: Methods,
+    task: str,
+    order: str,
+    poolings: Sequence[str],
+    number: str,
+    main: bool = False,
 ) -> Figure:
     """A panel for each model and pooling; `main` names the figure of the paper's main text."""
     models = list(dict.fromkeys(curve.model for curve in curves if curve.task == task))
     shown = [
         c for c in curves if c.task == task and (c.order == RANDOM or (c.order == order and c.pooling in poolings))
     ]
+    plain = {c.method for c in shown if c.method not in methods or methods[c.method].colour is None}
+    left = dict(zip(sorted(plain, key=partial(rank, methods)), cycle(_COLOURS), strict=False))
     lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
 
     def draw(axis: Axes, model: str, pooling: str) -> None:
         own = [
             c for c in shown if c.model == model and c.pooling in (pooling, "none" if c.order == RANDOM else pooling)
         ]
-        for curve in sorted(own, key=lambda curve: rank(curve.method)):
-            _draw_curve(axis, curve)
+        for curve in sorted(own, key=lambda curve: rank(methods, curve.method)):
+            _draw_curve(axis, curve, methods, left)
         axis.set_title(model if main else f"{model} · {POOLINGS[pooling]}", fontsize=9, loc="left")
         axis.set_ylim(lowest - 2, 102)
         axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
@@ -135,7 +150,9 @@ def _pruning_figure(
     if runs:
         caption += f" Random is the mean over {_span(runs)} orders, its band their extremes."
     name = f"pruning_{task}_{order}{'_main' * main}"
-    return _figure(name, f"{number}. Head pruning, {task}", caption, panels, across, ("heads removed", "accuracy, %"))
+    return _figure(
+        name, f"{number}. Head pruning, {task}", caption, panels, across, ("heads removed", "accuracy, %"), methods
+    )
 
 
 def _span(numbers: Iterable[int]) -> str:
@@ -144,14 +161,19 @@ def _span(numbers: Iterable[int]) -> str:
     return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
 
 
-def _draw_curve(axis: Axes, curve: Curve) -> None:
+def curve_label(methods: Methods, method: str) -> str:
+    return "Random" if method == RANDOM else label(methods, method)
+
+
+def _draw_curve(axis: Axes, curve: Curve, methods: Methods, left: Mapping[str, str]) -> None:
+    """`left` are colours of methods that have none of their own."""
     if curve.order == RANDOM:
         look: dict[str, Any] = {"color": _GREY, "linestyle": "--"}
-    elif curve.method in _PRUNING:
-        look = {"color": _COLOURS[_PRUNING.index(curve.method)]}
+    elif curve.method in left:
+        look = {"color": left[curve.method], "linestyle": "-."}
     else:
-        look = {"color": _COLOURS[rank(curve.method)[0] % len(_COLOURS)], "linestyle": "-."}
-    axis.plot(curve.removed, curve.accuracy, linewidth=1.4, label=label(curve.method), **look)
+        look = {"color": methods[curve.method].colour}
+    axis.plot(curve.removed, curve.accuracy, linewidth=1.4, label=curve_label(methods, curve.method), **look)
     if curve.low is not None and curve.high is not None:
         axis.fill_between(curve.removed, curve.low, curve.high, color=look["color"], alpha=0.12, linewidth=0)
 
@@ -193,7 +215,7 @@ def _cost_figure(device: str, name: str, found: Mapping[Pass, Cost], what: str) 
     caption = "Both axes are logarithmic. "
     caption += "Lines are medians over batches, bands their quartiles." if what == "time" else "Beyond the weights."
     title = f"{what.capitalize()} against length, {device}"
-    return _figure(name, title, caption, panels, min(ACROSS, len(models)), names)
+    return _figure(name, title, caption, panels, min(ACROSS, len(models)), names, {})
 
 
 def _draw_costs(axis: Axes, points: Mapping[int, Cost], name: str, colour: str, what: str) -> None:
@@ -208,14 +230,22 @@ def _draw_costs(axis: Axes, points: Mapping[int, Cost], name: str, colour: str, 
 
 
 def _figure(
-    name: str, title: str, caption: str, panels: Sequence[Callable[[Axes], None]], across: int, axes: tuple[str, str]
+    name: str,
+    title: str,
+    caption: str,
+    panels: Sequence[Callable[[Axes], None]],
+    across: int,
+    axes: tuple[str, str],
+    methods: Methods,
 ) -> Figure:
     """`panels` draw themselves, `across` in a row; for narrow screens a second picture has them below each other."""
-    wide = _svg(panels, across, axes)
-    return Figure(name, title, caption, *wide, *(_svg(panels, 1, axes) if across > 1 else wide))
+    wide = _svg(panels, across, axes, methods)
+    return Figure(name, title, caption, *wide, *(_svg(panels, 1, axes, methods) if across > 1 else wide))
 
 
-def _svg(panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str, str]) -> tuple[str, int]:
+def _svg(
+    panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str, str], methods: Methods
+) -> tuple[str, int]:
     """(picture, width in pixels) of panels that share the scale of y; `names` are those of the axes x and y."""
     with matplotlib.rc_context(_STYLE):
         plot = Plot()
@@ -227,7 +257,7 @@ def _svg(panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str
             axis.set_xlabel(names[0] if at + across >= len(panels) else "")
             axis.set_ylabel(names[1] if at % across == 0 else "")
         handles = {str(line.get_label()): line for axis in axes[: len(panels)] for line in axis.get_lines()}
-        order = list(LABELS.values())
+        order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
         ordered = sorted(handles, key=lambda name: order.index(name) if name in order else -1)
         columns = (2, 4, 7)[min(across, 3) - 1]
         plot.legend([handles[name] for name in ordered], ordered, loc="lower center", ncols=columns)

@@ -20,9 +20,8 @@ from markupsafe import Markup
 
 from evaluation.report import heatmap
 from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
-from evaluation.report.results import Results, label
+from evaluation.report.results import Results
 from evaluation.report.table import Column, Table
-from evaluation.report.tables import BASELINE
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import stars
 
@@ -114,7 +113,7 @@ class Site:
         return _render(name, title=title, page=name, pages=list(PAGES.items()), provenance=self.provenance, **values)
 
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
-        methods = [label(method) for method in self.results.ordered_methods()]
+        methods = [self.results.label(method) for method in self.results.ordered_methods()]
         return {
             "wide": wide,
             "long": long,
@@ -156,7 +155,7 @@ def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> 
             if (row.section, row.labels[1]) != (task, method) or cell.value is None:
                 continue
             model = row.labels[0]
-            if method == label(BASELINE):
+            if results.baseline is not None and method == results.label(results.baseline):
                 base.append(cell.value)
             title = f"{model}, {method}: {number(cell.value, 1)} %"
             at = results.models.index(model)

@@ -11,32 +11,19 @@ from typing import NamedTuple
 
 from evaluation.report.table import UNDEFINED
 from evaluation.scoring.statistics import Comparison
+from evaluation.tasks import Task
+from lrp_core.method import LAST, Method
 
-#: In the order of Close Look's columns; what it leaves out of its tables follows.
-LABELS = {
-    "alti_logit": "ALTI-Logit",
-    "alti": "ALTI",
-    "attnlrp": "AttnLRP",
-    "lrp": "LRP",
-    "gradient_l2": "Gradient l2",
-    "attention_rollout": "AttnRollout",
-    "gradient_l1": "Gradient l1",
-    "gradient_x_input": "Gradient×Input",
-    "attnlrp_explicit": "AttnLRP explicit",
-    "random": "Random",
-}
-#: Groups of methods that share columns: ALTI stands in for ALTI-Logit where that is not defined.
-COLUMNS = (("alti_logit", "alti"), *((name,) for name in LABELS if name not in ("alti_logit", "alti")))
+Methods = Mapping[str, Method]  # records by name; passes and orders that are shown beside methods have none
 
 
-def label(method: str) -> str:
-    return LABELS.get(method, method)
+def label(methods: Methods, name: str) -> str:
+    return methods[name].label if name in methods else name
 
 
-def rank(method: str) -> tuple[int, str]:
+def rank(methods: Methods, name: str) -> tuple[int, str]:
     """For sorting methods as the tables do."""
-    order = [name for group in COLUMNS for name in group]
-    return (order.index(method) if method in order else len(order), method)
+    return (methods[name].order if name in methods else LAST, name)
 
 
 class Place(NamedTuple):
@@ -74,8 +61,8 @@ class Results:
     """Everything the tables show. Cells that are not in `states` are not defined, as ALTI-Logit on BERT."""
 
     models: tuple[str, ...]
-    tasks: tuple[str, ...]
-    methods: tuple[str, ...]
+    tasks: Mapping[str, Task]  # in the order of the config, as are methods
+    methods: Methods
     dtypes: Mapping[tuple[str, str], tuple[str, ...]]  # (model, task) -> precisions, the first is shown by default
     states: Mapping[Place, str]
     scores: Mapping[tuple[Place, Variant, str], Score]  # the last is the metric
@@ -115,13 +102,22 @@ class Results:
         return None if model is None else close_look().get((table, side, place.task, model, place.method, metric))
 
     def groups(self) -> list[tuple[str, ...]]:
-        """Columns of methods in the order of Close Look, then as configured; ALTI-Logit and ALTI share one."""
-        known = [tuple(method for method in group if method in self.methods) for group in COLUMNS]
-        others = [(method,) for method in self.methods if not any(method in group for group in COLUMNS)]
-        return [group for group in (*known, *others) if group]
+        """Columns of methods in the order of their records, then as configured; methods of one column share it."""
+        columns: dict[str, list[str]] = {}
+        for name, method in sorted(self.methods.items(), key=lambda item: item[1].order):
+            columns.setdefault(method.column, []).append(name)
+        return [tuple(names) for names in columns.values()]
 
     def ordered_methods(self) -> list[str]:
         return [method for group in self.groups() for method in group]
+
+    def label(self, method: str) -> str:
+        return label(self.methods, method)
+
+    @cached_property
+    def baseline(self) -> str | None:
+        """The method that others are held against, if the run has one."""
+        return next((name for name, method in self.methods.items() if method.family == "baseline"), None)
 
     def accuracy(self, model: str, task: str, dtype: str) -> Score | None:
         """The share of samples the model predicts correctly: the same whatever method wrote it down."""

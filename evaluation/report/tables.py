@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evaluation.report.results import Place, Results, Score, label
+from evaluation.report.results import Place, Results, Score, close_look
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import TEST
 
-BASELINE = "random"
 DOUBLE = "float64"
 Group = tuple[str, ...]  # methods that share a column
 
@@ -24,7 +23,7 @@ class Pair:
     sides: tuple[str, str]
     left: Mapping[str, str] = field(default_factory=dict)  # what differs from the default variant
     right: Mapping[str, str] = field(default_factory=dict)
-    methods: Group | None = None  # all if None
+    as_printed: bool = False  # only the methods that Close Look's table has
     precisions: bool = False  # the sides are precisions, not variants
     printed: str | None = None  # the table of Close Look that has the numbers, where it is another one
     distinct: bool = False  # rows whose sides are equal throughout are left out
@@ -48,7 +47,7 @@ PAIRS = (
         "6",
         "Full against partial embeddings",
         *EMBEDDINGS,
-        methods=("attnlrp", "lrp"),
+        as_printed=True,
         distinct=True,
         note=NO_POSITIONS,
     ),
@@ -81,24 +80,26 @@ def overview(results: Results) -> Table:
     return Table(
         "table1",
         "Table 1. Overview",
-        "Contrastive explanations, full embeddings, no special tokens, on qa the context only. "
+        f"Contrastive explanations, full embeddings, no special tokens{_scopes(results)}. "
         "Percent, over correctly predicted samples. The best of a row is bold, the second underlined.",
         ("model",),
-        tuple(Column(_name(group), METRICS[metric].label) for group in groups for metric in metrics),
+        tuple(Column(_name(results, group), METRICS[metric].label) for group in groups for metric in metrics),
         tuple(rows),
     )
 
 
 def beside_random(results: Results) -> Table:
-    """Table 1 with a method a row, every metric, its interval, and its difference from random relevance."""
-    rows = []
+    """Table 1 with a method a row, every metric, its interval, and its difference from the baseline's relevance."""
+    rows, base = [], results.baseline
     for task, model in _places(results):
         for method in results.ordered_methods():
             place = Place(model, task, results.dtypes[model, task][0], method)
             if results.state(place) != UNDEFINED:
-                cells = [(_interval(results, place, m), _over(results, place, BASELINE, m)) for m in METRICS]
-                rows.append(Row(task, (model, label(method)), tuple(cell for pair in cells for cell in pair)))
-    sides = (("%", False), (f"Δ {label(BASELINE)}", True))
+                cells = [_interval(results, place, m) for m in METRICS]
+                over = [] if base is None else [_over(results, place, base, m) for m in METRICS]
+                both = tuple(cell for pair in zip(cells, *filter(None, [over]), strict=True) for cell in pair)
+                rows.append(Row(task, (model, results.label(method)), both))
+    sides = [("%", False)] + ([] if base is None else [(f"Δ {results.label(base)}", True)])
     return Table(
         "table1_random",
         "Table 1, beside random",
@@ -119,14 +120,14 @@ def against_each_other(results: Results, metric: str = "pg") -> Table:
         for method in methods:
             if results.state(place._replace(method=method)) != UNDEFINED:
                 cells = [_over(results, place._replace(method=method), other, metric) for other in methods]
-                rows.append(Row(task, (model, label(method)), tuple(cells)))
+                rows.append(Row(task, (model, results.label(method)), tuple(cells)))
     return Table(
         "table1_pairs",
         "Table 1, methods against each other",
         f"{METRICS[metric].label} of the row's method minus the column's, in points, on samples that both explain. "
         f"* p < 0.05, ** p < 0.01: {TEST}.",
         ("model", "method"),
-        tuple(Column("minus", label(method), signed=True) for method in methods),
+        tuple(Column("minus", results.label(method), signed=True) for method in methods),
         tuple(rows),
     )
 
@@ -134,7 +135,8 @@ def against_each_other(results: Results, metric: str = "pg") -> Table:
 def pair_table(results: Results, pair: Pair) -> Table:
     """Tables 2 to 7. Rows and methods without either side are left out."""
     metrics = ("pg", "mrr", "rma")
-    groups = [group for group in results.groups() if pair.methods is None or set(group) & set(pair.methods)]
+    printed = {key[4] for key in close_look() if key[0] == pair.number}
+    groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
     found = {
         (task, model): {group: _sides(results, pair, group, model, task, metrics) for group in groups}
         for task, model in _places(results)
@@ -146,7 +148,7 @@ def pair_table(results: Results, pair: Pair) -> Table:
         f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1; the better one is bold."
         + pair.note,
         ("model", "default") if pair.precisions else ("model",),
-        tuple(Column(_name(g), METRICS[m].label, side) for g in shown for m in metrics for side in pair.sides),
+        tuple(Column(_name(results, g), METRICS[m].label, side) for g in shown for m in metrics for side in pair.sides),
         tuple(
             Row(task, _labels(results, pair, model, task), tuple(cell for group in shown for cell in cells[group]))
             for (task, model), cells in found.items()
@@ -279,8 +281,13 @@ def _places(results: Results) -> Iterator[tuple[str, str]]:
     return ((task, model) for task in results.tasks for model in results.models if (model, task) in results.dtypes)
 
 
-def _name(group: Group) -> str:
-    return "/".join(label(method) for method in group)
+def _name(results: Results, group: Group) -> str:
+    return "/".join(results.label(method) for method in group)
+
+
+def _scopes(results: Results) -> str:
+    """Where metrics look at part of the text only, as the end of a list."""
+    return "".join(f", on {name} the {task.scope} only" for name, task in results.tasks.items() if task.scope)
 
 
 def _defined(results: Results, group: Group, model: str, task: str, dtype: str) -> Place:

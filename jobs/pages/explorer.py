@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.heatmap import Line, data, pieces
-from evaluation.report.results import Results, label, rank
+from evaluation.report.results import Results, rank
 from evaluation.report.table import DONE
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from jobs.config import RunConfig
@@ -37,7 +38,7 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> l
         for model in plan.models:
             own = {place.method: cells[place] for place in shown if place.model == model.name}
             if own and chosen:
-                found += _entries(store, model, task, own, chosen, generic)
+                found += _entries(store, model, task, own, chosen, generic, results)
         entries += sorted(found, key=lambda entry: chosen.index(entry["sample_id"]))
     return entries
 
@@ -60,14 +61,20 @@ def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
 
 
 def _entries(
-    store: Store, model: ModelPlan, task: str, cells: Mapping[str, Cell], chosen: list[str], generic: Rows
+    store: Store,
+    model: ModelPlan,
+    task: str,
+    cells: Mapping[str, Cell],
+    chosen: list[str],
+    generic: Rows,
+    results: Results,
 ) -> list[dict[str, Any]]:
     try:
         tokenizer = load_tokenizer(model.resolved.config)
     except (UserError, ModelUnavailable):
         return []
     views = _rows(store, store.views(model.inputs[task].tokenizer, task), VIEW, chosen)
-    methods = sorted(cells, key=rank)
+    methods = sorted(cells, key=partial(rank, results.methods))
     relevance = {method: _relevance(store, cells[method], chosen) for method in methods}
     entries = []
     for name in chosen:
@@ -79,7 +86,7 @@ def _entries(
         entries.append(
             data(
                 pieces(tokenizer, view["input_ids"]),
-                [Line(label(method), row["relevance"], row["explanation"]) for method, row in rows],
+                [Line(results.label(method), row["relevance"], row["explanation"]) for method, row in rows],
                 view["evidence_mask"],
                 view["special_mask"],
                 view["scope_mask"],

@@ -18,6 +18,7 @@ from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
 from jobs.evaluate import scores_name
+from jobs.methods import method
 from jobs.models import architecture
 from jobs.plan import Plan, PlannedCell, state
 from jobs.store import Cell, Store
@@ -35,8 +36,8 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     states = {place: state_of(store, cell) for place, cell in cells.items()}
     results = Results(
         models=tuple(model.name for model in config.models),
-        tasks=tuple(config.tasks),
-        methods=_methods(config),
+        tasks={name: config.task(name) for name in config.tasks},
+        methods={name: method(name) for name in _methods(config)},
         dtypes=_dtypes(config),
         states=_unplanned(config, plan) | states,
         scores={key: score for place in states if states[place] == DONE for key, score in _scores(store, cells[place])},
@@ -141,5 +142,7 @@ def _published(config: RunConfig) -> dict[tuple[str, str], str]:
     for model in config.models:
         owner, _, name = model.id.rpartition("/")
         if name in names and (owner in _OWNERS or not owner):
-            found |= {(model.name, task): name for task, source in config.tasks.items() if source.source != "demo"}
+            found |= {
+                (model.name, t): name for t, feed in config.tasks.items() if config.task(t).is_published(feed.source)
+            }
     return found

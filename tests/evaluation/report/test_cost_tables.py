@@ -2,6 +2,7 @@
 
 from evaluation.report.cost_tables import explicit_against_modified
 from evaluation.report.render import cell_text
+from jobs.methods import METHODS
 
 
 def number(model="gpt2", method="attnlrp", value=1.0, measure="backward_ms", **changes):
@@ -10,7 +11,7 @@ def number(model="gpt2", method="attnlrp", value=1.0, measure="backward_ms", **c
 
 
 def ours(*numbers):
-    found = explicit_against_modified(numbers)
+    found = explicit_against_modified(numbers, METHODS)
     texts = [[cell_text(c, column) for c, column in zip(row.cells, found.columns, strict=True)] for row in found.rows]
     return {row.labels: text for row, text in zip(found.rows, texts, strict=True) if row.section == "ours"}, found
 

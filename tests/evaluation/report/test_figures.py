@@ -1,6 +1,7 @@
 """Curves are read as drawn, and equal data give equal pictures."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from evaluation.report.cost_tables import areas, cost_table
 from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
 from evaluation.scoring.runtime import costs
+from evaluation.tasks import TASKS, Task
+from jobs.methods import METHODS
 
 
 def points(method="attnlrp", pooling="relu_token", order="least_first", seed=None, task="sva", shares=(1.0, 0.8, 0.5)):
@@ -38,7 +41,7 @@ def test_figures_2_to_5_by_task_and_pooling():
     rows = [row for task in ("ra", "sva", "qa") for pooling in ("relu_dim", "relu_token", "none")
             for row in points(pooling=pooling, task=task)]  # fmt: skip
     rows += [*random_points(), *points(order="most_first")]
-    figures = pruning_figures(curves_of(rows))
+    figures = pruning_figures(curves_of(rows), METHODS, TASKS)
     titles = [figure.title.split(".")[0] for figure in figures]
     assert titles == ["Figure 2", "Figure 3", "Figure 4", "Figure 5", "Ours"]
     assert "Random is the mean over 2 orders" in figures[2].caption
@@ -49,7 +52,7 @@ def test_figures_2_to_5_by_task_and_pooling():
 
 
 def test_pictures_are_well_formed_and_the_same_each_time():
-    first, again = (pruning_figures(curves_of([*points(), *random_points()])) for _ in range(2))
+    first, again = (pruning_figures(curves_of([*points(), *random_points()]), METHODS, TASKS) for _ in range(2))
     assert [figure.svg for figure in first] == [figure.svg for figure in again]
     ElementTree.fromstring(first[0].svg)
     ElementTree.fromstring(first[0].narrow)
@@ -79,7 +82,7 @@ def test_stages_of_a_pass_stand_side_by_side():
         for wall_s in seconds
     ]
     rows.append(place | {"method": "attnlrp", "stage": "backward", "wall_s": 0.6, "peak_bytes": None})
-    attnlrp, gradients = cost_table(costs(rows)).rows
+    attnlrp, gradients = cost_table(costs(rows), METHODS).rows
     assert gradients.labels == ("gpt2", "float32", "gradients", "cpu", "≤ 8")
     assert [cell.value for cell in gradients.cells] == [pytest.approx(150), None, None, 500, 16, 1, 2]
     assert (gradients.cells[0].low, gradients.cells[0].high) == (pytest.approx(125), pytest.approx(175))
@@ -88,7 +91,7 @@ def test_stages_of_a_pass_stand_side_by_side():
 
 
 def test_area_is_the_mean_accuracy_over_the_share_of_heads():
-    table = areas(curves_of([*points(), *random_points()]))
+    table = areas(curves_of([*points(), *random_points()]), METHODS)
     assert [row.labels for row in table.rows] == [("gpt2", "AttnLRP"), ("gpt2", "Random")]
     assert table.rows[0].cells[0].value == pytest.approx((100 + 80) / 4 + (80 + 50) / 4)
 
@@ -96,8 +99,23 @@ def test_area_is_the_mean_accuracy_over_the_share_of_heads():
 def test_the_best_area_is_marked_and_what_is_not_drawn_is_missing():
     worse = points("lrp", shares=(1.0, 0.5, 0.5))
     rows = [*points(), *worse, *points(order="most_first"), *points("lrp", order="most_first", shares=(1.0, 0.5, 0.5))]
-    table = areas(curves_of(rows), lacking={("sva", "gpt2", "gradient_l1")})
+    table = areas(curves_of(rows), METHODS, lacking={("sva", "gpt2", "gradient_l1")})
     marks = {row.labels[1]: [(cell.mark, cell.state) for cell in row.cells] for row in table.rows}
     assert marks["AttnLRP"] == [("best", "done"), ("", "done")]
     assert marks["LRP"] == [("", "done"), ("best", "done")], "most relevant first: lower is better"
     assert marks["Gradient l1"] == [("", "missing")] * 2
+
+
+def test_a_method_and_a_task_of_a_package_are_drawn_as_their_records_say():
+    theirs = replace(METHODS["lrp"], name="theirs", label="Their method", order=15, column="", colour="#123456")
+    bare = replace(theirs, name="bare", label="Bare", colour=None)
+    mine = Task(name="mine", title="mine")
+    rows = [row for method in ("attnlrp", "theirs", "bare") for row in points(method, task="mine")]
+    known = {"attnlrp": METHODS["attnlrp"], "theirs": theirs, "bare": bare}
+    [figure] = pruning_figures(curves_of([*rows, *random_points("mine")]), known, {"mine": mine})
+    assert figure.title == "Ours. Head pruning, mine"
+    legend = [figure.svg.rindex(text) for text in ("Bare", "Their method", "AttnLRP")]
+    assert legend == sorted(legend), "in the order of the records"
+    assert "#123456" in figure.svg
+    table = areas(curves_of(rows), known)
+    assert [row.labels[1] for row in table.rows] == ["Bare", "Their method", "AttnLRP"]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from evaluation.report.table import Cell, Column, Row, Table, mark
 from evaluation.report.tables import score_tables
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import compare
+from evaluation.tasks import TASKS, Task
+from jobs.methods import METHODS
 
 VALUES = {"attnlrp": 60.0, "lrp": 50.0, "gradient_l2": 40.0, "random": 20.0, "alti": 30.0}
 LINEAR, PLAIN = [("contrastive", "full"), ("target", "full"), ("contrastive", "partial")], [("none", "none")]
@@ -29,7 +32,8 @@ def some_results(models=("gpt2",), dtypes=("float32",), missing=(), methods=("at
                     if place not in missing:
                         scores |= dict(scores_of(place, VALUES[method]))
     place = {(model, task): dtypes for model in models for task in ("sva", "qa")}
-    return Results(tuple(models), ("sva", "qa"), tuple(methods), place, states, scores, **more)
+    tasks = {name: TASKS[name] for name in ("sva", "qa")}
+    return Results(tuple(models), tasks, records(*methods), place, states, scores, **more)
 
 
 def scores_of(place, value):
@@ -41,6 +45,10 @@ def scores_of(place, value):
                 for metric in METRICS:
                     yield (place, Variant(explanation, embedding, tokens, scope), metric), Score(value - shift, 10)
     yield (place, Variant("none", "none", "all", "full"), "accuracy"), Score(97.0, 12)
+
+
+def records(*names):
+    return {name: METHODS[name] for name in names}
 
 
 def table(results, name):
@@ -70,7 +78,7 @@ def test_default_is_contrastive_full_without_special_tokens_and_in_context():
 
 def test_alti_stands_in_the_column_of_alti_logit():
     results = some_results(models=("bert",), methods=("alti", "random"))
-    results = Results(**(vars(results) | {"methods": ("alti_logit", "alti", "random")}))
+    results = Results(**(vars(results) | {"methods": records("alti_logit", "alti", "random")}))
     found = table(results, "table1")
     assert found.columns[0].group == "ALTI-Logit/ALTI"
     assert values(found)[0] == 30.0
@@ -248,3 +256,28 @@ def test_csv_holds_a_line_a_cell():
 def test_numbers():
     assert [number(v, 1) for v in (1.25, -1.25, -0.04)] == ["1.2", "−1.2", "0.0"]
     assert [number(v, 1, signed=True) for v in (2.0, -2.0, 0.0)] == ["+2.0", "−2.0", "0.0"]
+
+
+def test_a_method_of_a_package_stands_where_its_record_says():
+    theirs = replace(METHODS["lrp"], name="lrp", label="Their method", order=5, column="theirs")
+    results = some_results(methods=("attnlrp", "lrp", "random"))
+    results = Results(**(vars(results) | {"methods": records("attnlrp", "random") | {"lrp": theirs}}))
+    groups = [column.group for column in table(results, "table1").columns]
+    assert list(dict.fromkeys(groups)) == ["Their method", "AttnLRP", "Random"]
+    assert table(results, "table1_random").rows[0].labels == ("gpt2", "Their method")
+
+
+def test_a_run_without_a_baseline_has_no_differences_from_it():
+    results = some_results(methods=("attnlrp", "lrp"))
+    assert results.baseline is None
+    found = table(results, "table1_random")
+    assert [column.side for column in found.columns] == [""] * len(METRICS)
+    assert [column.label for column in found.columns] == ["%"] * len(METRICS)
+    assert some_results().baseline == "random"
+
+
+def test_the_caption_of_the_overview_names_the_tasks_with_a_scope():
+    assert "no special tokens, on qa the context only. Percent" in table(some_results(), "table1").caption
+    results = some_results()
+    plain = Results(**(vars(results) | {"tasks": {"sva": TASKS["sva"], "qa": Task(name="qa", title="qa")}}))
+    assert "no special tokens. Percent" in table(plain, "table1").caption
