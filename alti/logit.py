@@ -30,6 +30,7 @@ class LogitContributions:
     """
 
     tokens: Tensor  # [B, E, T], attention moved to the input tokens, and `initial` at the predicted position
+    attended: Tensor  # [B, E, T], attention moved to the input tokens, alone
     initial: Tensor  # [B, E], the embeddings at the predicted position
     attention: Tensor  # [B, E, L, T], attention blocks by source token, before it is moved to the inputs
     heads: Tensor  # [B, E, L, H], attention blocks by head
@@ -91,6 +92,7 @@ class _Parts:
         self.rollout = Rollout()
         self.deviation: Tensor | float = 1.0  # [B, 1]
         self.tokens = direction.new_zeros(*direction.shape[:2], batch.input_ids.shape[1])
+        self.attended = torch.zeros_like(self.tokens)
         self.layers: list[dict[str, Tensor]] = [{} for _ in range(n_layers)]
 
     def attention_block(self, layer: Layer) -> None:
@@ -103,7 +105,9 @@ class _Parts:
             self.layers[0]["initial"] = initial
         row = layer.at(position)
         to_tokens, found = _head_contributions(row, row.weights(), direction)  # [B, E, T]
-        self.tokens += self.rollout.to_inputs(to_tokens).to(self.tokens.device)
+        to_inputs = self.rollout.to_inputs(to_tokens).to(self.tokens.device)
+        self.tokens += to_inputs
+        self.attended += to_inputs
         self.layers[layer.index].update({name: value.to(self.tokens.device) for name, value in found.items()})
         if layer.index + 1 < self.n_layers:
             self.rollout.multiply(pre_norm_map(layer, self.chunk))
@@ -119,7 +123,11 @@ class _Parts:
     def read(self, bias: Tensor) -> LogitContributions:
         stacked = {name: self._stack(name) for name in ("attention", "heads", "pooled", "mlp", "attention_bias")}
         return LogitContributions(
-            tokens=self._scaled(self.tokens), initial=self._scaled(self.layers[0]["initial"]), bias=bias, **stacked
+            tokens=self._scaled(self.tokens),
+            attended=self._scaled(self.attended),
+            initial=self._scaled(self.layers[0]["initial"]),
+            bias=bias,
+            **stacked,
         )
 
     def _project(self, states: Tensor) -> Tensor:

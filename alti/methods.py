@@ -17,14 +17,14 @@ from alti.post_norm import mixing
 from lrp_core.capabilities import POST_NORM, PRE_NORM
 from lrp_core.gradients import objective
 from lrp_core.memory import is_out_of_memory
-from lrp_core.method import Method
+from lrp_core.method import Method, Option
 from lrp_core.rollout import without_sum
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView
 
 log = logging.getLogger(__name__)
 
-_OVER_TOKENS = ("tokens", "attention")  # numbers whose last axis is T
+_OVER_TOKENS = ("tokens", "attended", "attention")  # numbers whose last axis is T
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,16 @@ def explain_many(
     requests: Sequence[Request],
     *,
     heads: bool = False,
+    initial: bool = True,
     byte_budget: int | None = None,
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one set of maps for each group of samples that fits `byte_budget`.
 
     The budget is for what lives beyond the weights; None takes what the device has free. Samples of like length go
-    together, without the padding that others need; out of memory halves a group, then its chunk. `heads` pools head
-    relevance (alti has none). Raises UnsupportedMethod for a model of the other norm order, UserError for a contrastive
-    request without foils or a budget too small for one sample.
+    together, without the padding that others need; out of memory halves a group, then its chunk. Of alti_logit, `heads`
+    pools head relevance, and `initial` gives the predicted position what its embeddings add to the logit.
+    Raises UnsupportedMethod for a model of the other norm order, UserError for a contrastive request without foils or a
+    budget too small for one sample.
     """
     for request in requests:
         check(view, request.method)
@@ -70,7 +72,7 @@ def explain_many(
     logits = whole.pop("logits")
     every = LogitContributions(**whole)
     return {
-        request: _relevance(every.of(explanations.index(request.explanation)), logits, request, heads, plans)
+        request: _relevance(every.of(explanations.index(request.explanation)), logits, request, heads, initial, plans)
         for request in requests
     }
 
@@ -122,10 +124,16 @@ def _assemble(batch: Batch, parts: Sequence[_Part], name: str) -> Tensor:
 
 
 def _relevance(
-    contributions: LogitContributions, logits: Tensor, request: Request, heads: bool, plans: tuple[Plan, ...]
+    contributions: LogitContributions,
+    logits: Tensor,
+    request: Request,
+    heads: bool,
+    initial: bool,
+    plans: tuple[Plan, ...],
 ) -> AltiRelevance:
+    """Without `initial` the residual lacks it too; `contributions` sum to the explained number in either case."""
     return AltiRelevance(
-        tokens=contributions.tokens,
+        tokens=contributions.tokens if initial else contributions.attended,
         explained=objective(logits, request.explanation),
         logit_target=logits[:, 0],
         logit_foil=logits[:, 1] if logits.shape[1] == 2 else None,
@@ -158,6 +166,9 @@ alti_logit = Method(
     label="ALTI-Logit",
     explain=explain_many,
     family="vector",
+    options=(
+        Option("initial", True, "give the predicted position what its embeddings add to the logit; false as published"),
+    ),
     needs=(PRE_NORM,),
     gives=("tokens", "heads"),
     embeddings=("none",),

@@ -9,9 +9,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from evaluation.benchmark.samples import Words
 from evaluation.benchmark.sources.own import SAMPLES
@@ -72,6 +82,49 @@ class TaskConfig(_Frozen):
     words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens
 
 
+class MethodConfig(_Frozen):
+    """A method of the run: a record under a name, options as further keys.
+
+    In YAML `lrp`, `{integrated_gradients: {steps: 50}}`, or `{name: ig25, method: integrated_gradients, steps: 25}`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: Name
+    method: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, raw: Any) -> Any:
+        if isinstance(raw, str):
+            return {"name": raw, "method": raw}
+        if not isinstance(raw, dict):
+            return raw
+        keys = set(raw) & {"name", "method"}
+        if keys:
+            (either, *_) = (raw[key] for key in ("name", "method") if key in keys)
+            return {"name": either, "method": either} | raw
+        if len(raw) != 1 or not isinstance(options := next(iter(raw.values())), dict | NoneType):
+            raise ValueError("a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}")
+        (name,) = raw
+        return {"name": name} | (options or {}) | {"method": name}
+
+    @model_serializer
+    def _shortest(self) -> Any:
+        """As it is written."""
+        if self.name != self.method:
+            return {"name": self.name, "method": self.method, **self.options}
+        return {self.name: self.options} if self.options else self.name
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is only a name."""
+        return self.name == self.method and not self.options
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
 class ModelConfig(_Frozen):
     """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
 
@@ -82,7 +135,7 @@ class ModelConfig(_Frozen):
     dtype: Dtype = "float32"
     dtypes: dict[str, tuple[Dtype, ...]] = {}  # task -> precisions, in place of `dtype`
     tasks: tuple[str, ...] | None = None
-    methods: tuple[str, ...] | None = None
+    methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
     attn: Literal["sdpa", "eager"] = "sdpa"
     gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
     workers: tuple[int, int] = (1, 1)  # fewest and most
@@ -161,7 +214,7 @@ class RunConfig(_Frozen):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tasks: dict[Name, TaskConfig]
     models: tuple[ModelConfig, ...] = Field(min_length=1)
-    methods: tuple[str, ...] = Field(min_length=1)
+    methods: tuple[MethodConfig, ...] = Field(min_length=1)
     explanations: tuple[Explanation, ...] = ("contrastive", "target")
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
@@ -188,6 +241,15 @@ class RunConfig(_Frozen):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two models are named {name!r}; names are unique")
+        for listed in (self.methods, *(model.methods or () for model in self.models)):
+            names = [method.name for method in listed]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"two methods are named {name!r}; names are unique")
+        methods: dict[str, MethodConfig] = {}
+        for method in (*self.methods, *(method for model in self.models for method in self.methods_of(model))):
+            if methods.setdefault(method.name, method) != method:
+                raise ValueError(f"two methods are named {method.name!r} and differ; names are unique")
         for task, settings in self.tasks.items():
             try:
                 configured(task, settings.source)
@@ -217,6 +279,18 @@ class RunConfig(_Frozen):
             return cls.model_validate(raw)
         except ValidationError as error:
             raise ConfigError(describe(error, raw, cls)) from None
+
+    def methods_of(self, model: ModelConfig) -> tuple[MethodConfig, ...]:
+        """The methods of one of the run's models."""
+        if model.methods is None:
+            return self.methods
+        own = {method.name: method for method in self.methods}
+        return tuple(own.get(method.name, method) if method.is_bare else method for method in model.methods)
+
+    def every_method(self) -> tuple[MethodConfig, ...]:
+        """Those of the run, then what its models have beside them."""
+        every = (*self.methods, *(method for model in self.models for method in self.methods_of(model)))
+        return tuple({method.name: method for method in every}.values())
 
     def task(self, name: str) -> Task:
         """The record of one of the run's tasks, with its options."""

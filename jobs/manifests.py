@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from evaluation.schema import REJECT
 from jobs.config import RunConfig
-from jobs.methods import METHODS
+from jobs.methods import configured
 from jobs.plan import ModelPlan, PlannedCell, shards_of
 from jobs.store import Cell, Store
 from jobs.workers.units import Unit
@@ -46,7 +46,7 @@ def complete_cell(
         "fallbacks": {"batches_halved": splits},
         "model": {"identity": model.resolved.identity, "id": model.resolved.config.id},
         "inputs": {"tokenizer": model.inputs[cell.task].tokenizer, "sha256": model.inputs[cell.task].digest},
-        "method_version": METHODS[cell.method].version,
+        "method": configured(config)[cell.method].key(),
         "variants": [[request.explanation, request.embedding] for request in planned.requests],
         "config": config.model_dump(mode="json"),
         "versions": versions(),

@@ -1,14 +1,25 @@
-"""Every method by name: ``METHODS["attnlrp"](view, batch) -> Relevance``."""
+"""Every method by name: ``METHODS["attnlrp"](view, batch) -> Relevance``.
+
+Installed packages add methods through the entry points `closelook.methods`.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from alti import METHODS as ALTI_METHODS
 from lrp_core import METHODS as CORE_METHODS
 from lrp_core import Method
+from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
-from lrp_core.types import UnsupportedMethod, nearest
+from lrp_core.types import UnsupportedMethod, UserError, nearest
 
-METHODS: Registry[Method] = Registry("method", *CORE_METHODS.values(), *ALTI_METHODS.values())
+if TYPE_CHECKING:
+    from jobs.config import MethodConfig, RunConfig
+
+METHODS: Extended[Method] = Extended(
+    Registry("method", *CORE_METHODS.values(), *ALTI_METHODS.values()), "closelook.methods", Method
+)
 
 
 def method(name: str) -> Method:
@@ -16,3 +27,18 @@ def method(name: str) -> Method:
     if name not in METHODS:
         raise UnsupportedMethod(f"unknown method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def configured(config: RunConfig) -> dict[str, Method]:
+    """The methods of a run and of its models, by their names there, options bound.
+
+    Raises UserError, naming the config key, for an unknown method or option, or a value that does not fit.
+    """
+    return {entry.name: _record(entry) for entry in config.every_method()}
+
+
+def _record(entry: MethodConfig) -> Method:
+    try:
+        return method(entry.method).configured(entry.name, **entry.options)
+    except UserError as error:
+        raise type(error)(f"config key 'methods': {error}") from None

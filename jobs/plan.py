@@ -16,7 +16,7 @@ from typing import Literal
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.inputs import Inputs, read_inputs
-from jobs.methods import method
+from jobs.methods import configured
 from jobs.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Cell, Store
 from lrp_core.method import Method
@@ -62,9 +62,8 @@ class Plan:
 
 
 def validate(config: RunConfig) -> None:
-    """Raises UserError for an unknown method or a model that cannot exist, before anything is written."""
-    for name in {*config.methods, *(name for model in config.models for name in model.methods or ())}:
-        method(name)
+    """Raises UserError for an unknown method or option or a model that cannot exist, before anything is written."""
+    configured(config)
     for model in config.models:
         try:
             resolve(model, config.seed)
@@ -77,17 +76,17 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
 
     Raises UserError for a method or model that cannot exist.
     """
+    methods = configured(config)
     models, failures, undefined, unprepared = [], {}, [], []
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
-        names = model.methods if model.methods is not None else config.methods
         try:
             resolved = resolve(model, config.seed)
             tokenizer = tokenizer_key(load_tokenizer(model))
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
-        wanted = [method(name) for name in names]
+        wanted = [methods[entry.name] for entry in config.methods_of(model)]
         defined = [info for info in wanted if not info.missing(resolved.capabilities)]
         undefined += [(model.name, info.name) for info in wanted if info.missing(resolved.capabilities)]
         found = {}

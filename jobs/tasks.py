@@ -8,9 +8,8 @@ from functools import cache
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.base import AnySource
 from evaluation.tasks import TASKS, Task, register, task_of
-from jobs import plugins
-from jobs.configfile import nearest
-from lrp_core.types import UserError
+from lrp_core import plugins
+from lrp_core.types import UserError, nearest
 
 
 @cache

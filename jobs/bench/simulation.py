@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jobs.commands.cost import FLOPS, forwards
 from jobs.config import RunConfig
 from jobs.geometries import geometry_of
-from jobs.methods import METHODS
+from jobs.methods import configured
 from jobs.pools import Share, Slots
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
@@ -44,14 +44,16 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
     `relative` are measured costs of all passes over that of the gradients; what is not measured is estimated.
     """
     config = RunConfig.load("paper")
+    methods = configured(config)
     jobs = []
     for model in config.models:
         geometry = geometry_of(model.id)
         if geometry is None:
             continue
         family = geometry.model_family
-        names = [name for name in config.methods if not METHODS[name].missing(family.capabilities)]
-        gradients = [name for name in names if METHODS[name].rules is not None]
+        wanted = [methods[entry.name] for entry in config.methods_of(model)]
+        names = [method.name for method in wanted if not method.missing(family.capabilities)]
+        gradients = [name for name in names if methods[name].rules is not None]
         units: list[float] = []
         for task in config.tasks:
             samples, length = config.task(task).published

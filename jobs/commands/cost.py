@@ -14,7 +14,7 @@ from rich.table import Table
 from evaluation.schema import RUNTIME
 from jobs.config import ModelConfig, RunConfig
 from jobs.geometries import Geometry, geometry_of
-from jobs.methods import METHODS
+from jobs.methods import configured
 from jobs.plan import ModelPlan, Plan, make_plan, requests_of, state
 from jobs.store import Store
 
@@ -90,7 +90,8 @@ def duration(seconds: float | None) -> str:
 
 def forwards(config: RunConfig, names: list[str]) -> float:
     """What the passes of these methods cost together, in forwards: a backward to the inputs costs about one."""
-    methods = [METHODS[name] for name in names]
+    known = configured(config)
+    methods = [known[name] for name in names]
     passes = {method.pass_name: method.forwards for method in methods}
     backwards = {
         (method.pass_name, method.rules, request.explanation)
@@ -103,7 +104,7 @@ def forwards(config: RunConfig, names: list[str]) -> float:
 
 def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
     """Methods that exist for the model; all of them where neither `plan` nor its id tells its family."""
-    names = list(model.methods if model.methods is not None else config.methods)
+    names = [entry.name for entry in config.methods_of(model)]
     geometry = geometry_of(model.id)
     if plan is not None:
         capabilities = plan.resolved.capabilities
@@ -111,13 +112,15 @@ def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> li
         capabilities = geometry.model_family.capabilities
     else:
         return names
-    return [name for name in names if not METHODS[name].missing(capabilities)]
+    methods = configured(config)
+    return [name for name in names if not methods[name].missing(capabilities)]
 
 
 def count_heads(config: RunConfig, model: ModelConfig, task: str, dtype: str, names: list[str]) -> int:
     """Cells of head relevance, which only the first precision of a task has."""
     wanted = task in (config.heads or {}) and dtype == model.dtypes_for(task)[0]
-    return sum("heads" in METHODS[name].gives for name in names) if wanted else 0
+    methods = configured(config)
+    return sum("heads" in methods[name].gives for name in names) if wanted else 0
 
 
 def _of_model(
@@ -164,7 +167,8 @@ def _seconds(
     measured: dict[tuple[str, str, str], float],
 ) -> tuple[float | None, bool]:
     """Seconds for the missing methods, and whether every one of their passes was measured on this model."""
-    passes = {METHODS[name].pass_name for name in missing}
+    methods = configured(config)
+    passes = {methods[name].pass_name for name in missing}
     known = {name: measured[model.name, dtype, name] for name in passes if (model.name, dtype, name) in measured}
     if len(known) == len(passes):
         return tokens * sum(known.values()), True

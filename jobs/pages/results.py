@@ -105,7 +105,7 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
 
 
 def _methods(config: RunConfig) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*config.methods, *(name for model in config.models for name in model.methods or ())]))
+    return tuple(entry.name for entry in config.every_method())
 
 
 def _dtypes(config: RunConfig) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ import pyarrow as pa
 from evaluation.schema import RUNTIME
 from jobs.config import ModelConfig, RunConfig
 from jobs.inputs import INPUT_COLUMNS
+from jobs.methods import configured
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.store import Cell, Store
 from jobs.workers.attempts import Attempts
+from lrp_core.method import Method
 from lrp_core.types import Request
 
 if TYPE_CHECKING:
@@ -59,12 +61,14 @@ class WorkerOptions:
     max_attempts: int
     checkpoint: bool
     byte_budget: int | None
+    methods: Mapping[str, Method]  # of the run, by their names there
 
     @classmethod
     def of(cls, config: RunConfig, model: ModelConfig) -> WorkerOptions:
         # Without recomputation, autograd would keep the weights of every offloaded block alive.
         offloaded = model.max_memory is not None
-        return cls(config.seed, config.max_attempts, model.checkpoint or offloaded, config.byte_budget)
+        checkpoint = model.checkpoint or offloaded
+        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, configured(config))
 
 
 #: What a worker reports of a unit. `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
@@ -116,7 +120,8 @@ class Worker:
         attempts = Attempts(self._store, task.title, self._options.max_attempts)
         attempts.begin()
         metered = self._metered[task.product, task.dtype, requests]
-        explainer = Explainer(view, requests, heads=task.product == "heads", settings=settings, metered=metered)
+        methods, heads = self._options.methods, task.product == "heads"
+        explainer = Explainer(view, requests, heads, settings, methods, metered)
         outcome = explain_unit(explainer, rows, task.cuts, attempts)
         self._commit(task, outcome, str(view.device))
         attempts.clear()

@@ -1,4 +1,7 @@
-"""The model families, found by transformers' `config.model_type`. A new family is one file and one line here."""
+"""The model families, found by transformers' `config.model_type`. A new family is one file and one line here.
+
+Installed packages add families through the entry points `closelook.families`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,18 @@ from lrp_core.families.mistral import MISTRAL
 from lrp_core.families.opt import OPT
 from lrp_core.families.qwen import QWEN2, QWEN3
 from lrp_core.families.roberta import ROBERTA
+from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedModel
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-FAMILIES: Registry[Family] = Registry("family", BERT, ROBERTA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)
+FAMILIES: Extended[Family] = Extended(
+    Registry("family", BERT, ROBERTA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA),
+    "closelook.families",
+    Family,
+)
 
 
 def family_of(config: PretrainedConfig) -> Family:

@@ -98,6 +98,16 @@ def test_contrastive_is_target_minus_foil(pre_norm):
     torch.testing.assert_close(found[CONTRASTIVE].tokens, found[TARGET].tokens - foil.tokens, rtol=0, atol=1e-12)
 
 
+def test_the_published_explanation_lacks_the_initial_logit_and_its_parts_still_sum(pre_norm):
+    batch = Batch.collate(ragged_rows(pre_norm), 0)
+    whole, published = alti_logit(pre_norm, batch), alti_logit(pre_norm, batch, initial=False)
+    parts = published.contributions
+    less = torch.zeros_like(whole.tokens).scatter_(1, batch.position[:, None], parts.initial[:, None])
+    torch.testing.assert_close(published.tokens, whole.tokens - less, rtol=0, atol=1e-12)
+    torch.testing.assert_close(parts.total(), published.explained, rtol=0, atol=1e-10)
+    torch.testing.assert_close(published.residual, whole.residual - parts.initial, rtol=0, atol=1e-12)
+
+
 def test_without_foils_the_target_is_explained_and_contrastive_is_an_error(pre_norm):
     batch = Batch.collate([row | {"foil_id": None} for row in ragged_rows(pre_norm)], 0)
     assert alti_logit(pre_norm, batch).logit_foil is None

@@ -10,6 +10,7 @@ import pytest
 from evaluation.schema import REJECT, RUNTIME
 from jobs import attribute as stage
 from jobs.attribute import attribute
+from jobs.config import MethodConfig
 from jobs.plan import make_plan, state
 from jobs.store import Store
 from jobs.workers.worker import Worker
@@ -63,7 +64,7 @@ def test_a_finished_run_does_nothing(undisturbed, monkeypatch):
 def test_an_added_method_is_all_that_is_computed(undisturbed, model):
     config, store, relevance = undisturbed
     before = set(store.files("relevance", recursive=True))
-    more = config.model_copy(update={"methods": (*config.methods, "lrp")})
+    more = config.model_copy(update={"methods": (*config.methods, MethodConfig(name="lrp", method="lrp"))})
     assert attribute(more, store).computed == 2, "relevance and heads of lrp"
     added = set(store.files("relevance", recursive=True)) - before
     assert added

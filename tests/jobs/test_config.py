@@ -36,6 +36,12 @@ def test_every_shipped_config_parses(name, tmp_path):
             ["tasks.foo={source: samples}"],
             "'tasks.foo.path': the user's own samples need the path of their file",
         ),
+        ("smoke", ["methods=[lrp, lrp]"], "two methods are named 'lrp'; names are unique"),
+        ("smoke", ["methods=[lrp: {a: 1}, {name: lrp, method: attnlrp}]"], "two methods are named 'lrp'"),
+        ("smoke", ["methods=[lrp]", "models.gpt2.methods=[lrp: {a: 1}]"], "two methods are named 'lrp' and differ"),
+        ("smoke", ["methods=[{lrp: 3}]"], "a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, "),
+        ("smoke", ["methods=[{lrp: {a: 1}, attnlrp: {}}]"], "a method is NAME, {NAME: {option: value}} or {name: "),
+        ("smoke", ["methods=[{name: ../up, method: lrp}]"], "config key 'methods.../up.name': '../up' may hold only"),
         ("real", [], "add --set data=DIR, a folder with any of ra/, sva/, qa/"),
     ],
 )

@@ -84,7 +84,7 @@ def test_shares_of_gpus_go_to_the_nodes_with_their_label(cluster, tmp_path, mode
     (failure,) = summary.failures
     assert failure == "model elsewhere asks for more than the cluster has: 1 x 1 GPU on nodes labelled gpu-memory=80gb"
     found = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
-    for method in config.methods:
+    for method in (entry.name for entry in config.methods):
         halves, whole = (found[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
         assert halves.num_rows
         assert halves == whole

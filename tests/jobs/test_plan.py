@@ -8,7 +8,7 @@ import pytest
 from evaluation.schema import VIEW
 from jobs import plan as planning
 from jobs.inputs import Inputs
-from jobs.methods import METHODS
+from jobs.methods import METHODS, configured
 from jobs.plan import make_plan, stale, state, validate
 from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError
@@ -80,7 +80,7 @@ def test_a_new_version_of_a_method_recomputes_it(base, monkeypatch):
     config, store = base
     before = keys(config, store)
     newer = replace(METHODS["attnlrp"], version=99)
-    monkeypatch.setattr(planning, "method", lambda name: newer if name == "attnlrp" else METHODS[name])
+    monkeypatch.setattr(planning, "configured", lambda config: {**configured(config), "attnlrp": newer})
     after = keys(config, store)
     assert {name for name in before if before[name] != after[name]} == {"relevance gpt2/sva/float32/attnlrp"}
 
@@ -103,7 +103,7 @@ def test_inputs_enter_the_key_and_evidence_does_not(column):
 def test_methods_that_a_family_lacks_are_not_planned_but_reported(base, model, tmp_path, monkeypatch):
     _, store = base
     post_norm = replace(METHODS["lrp"], needs=(POST_NORM,))
-    monkeypatch.setattr(planning, "method", lambda name: post_norm if name == "lrp" else METHODS[name])
+    monkeypatch.setattr(planning, "configured", lambda config: {**configured(config), "lrp": post_norm})
     found = make_plan(config_of(tmp_path, model, methods=["lrp", "random"]), store)
     assert found.undefined == (("gpt2", "lrp"),)
     assert [planned.cell.method for planned in found.cells()] == ["random"]

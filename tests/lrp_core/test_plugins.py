@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jobs import plugins
+from lrp_core import plugins
 from lrp_core.registry import Registry
 from lrp_core.types import UserError
 

@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Generic
 
+from lrp_core.registry import OURS, R, Registry
 from lrp_core.types import UserError
+
+
+class Extended(Mapping[str, R], Generic[R]):
+    """A table and what installed packages bring for it; they are asked once a process, at the first look into it.
+
+    That look raises UserError, naming the package, for one whose records cannot be had.
+    """
+
+    def __init__(self, table: Registry[R], group: str, kind: type[R]) -> None:
+        """`group` is that of the entry points, which name records of the class `kind`."""
+        self._table, self._group, self._kind = table, group, kind
+
+    @cached_property
+    def _all(self) -> Registry[R]:
+        load(self._group, self._kind, self._table.register)
+        return self._table
+
+    def register(self, record: R, by: str = OURS) -> R:
+        """As :meth:`Registry.register`."""
+        return self._table.register(record, by)
+
+    def owner(self, name: str) -> str:
+        """Who brings the record `name`. Raises KeyError."""
+        return self._all.owner(name)
+
+    def __getitem__(self, name: str) -> R:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
 
 
 def load(group: str, kind: type, add: Callable[[Any, str], object]) -> None:
