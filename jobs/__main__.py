@@ -36,7 +36,7 @@ Set = Annotated[
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for another run of this root.")
 ]
-BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics")
+BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
 
 
 @app.command()

@@ -22,6 +22,7 @@ TITLES = {
     "alti": "ALTI and ALTI-Logit",
     "job": "The job",
     "prune": "Pruning sweeps",
+    "perturb": "Flipped tokens",
     "metrics": "Metrics",
     "prepare": "Preparation",
 }

@@ -179,7 +179,7 @@ def test_a_benchmark_shows_its_own_options(closelook):
     assert out.startswith("usage: closelook bench lrp ")
     code, out, _ = closelook("bench", "--help")
     assert code == 0
-    assert "lrp | alti | job | prepare | prune | metrics" in out
+    assert "lrp | alti | job | prepare | prune | metrics | perturb" in out
 
 
 def test_options_of_a_benchmark_reach_it(closelook, tmp_path):

@@ -1,0 +1,28 @@
+import json
+import subprocess
+import sys
+
+from jobs.bench import perturb
+
+
+def test_the_bench_reports_rows_a_second_forwards_and_memory(tmp_path, capsys):
+    file = tmp_path / "perturb.json"
+    result = perturb.main(["--quick", "--json", str(file)])
+    assert json.loads(file.read_text()) == json.loads(json.dumps(result))
+    ratios = result["ratios"]
+    for name in ("gpt2", "bert-base"):
+        speed, memory = (ratios[f"{name}: T=64: {what} flipped / bare"] for what in ("rows/s", "peak bytes"))
+        assert (speed["target"], speed["better"]) == (0.9, "higher")
+        assert memory["value"] > 0.5
+        assert ratios[f"{name}: forwards / distinct states"]["value"] == 1.0
+        assert ratios[f"{name}: packed - one at a time, largest difference"]["value"] < 1e-3
+    (counted, _) = [row for row in result["rows"] if row["part"] == "forwards"]
+    assert counted["asked"] == 6 * 2 * 65
+    assert counted["computed"] == counted["distinct"] < counted["asked"]
+    assert f"{counted['computed']} forwards for 780 points" in capsys.readouterr().out
+
+
+def test_the_bench_runs_where_only_torch_and_transformers_are():
+    unwanted = ("ray", "pydantic", "typer", "spacy")
+    code = f"import sys, jobs.bench.perturb; sys.exit(' '.join(set(sys.modules) & set({unwanted})) or 0)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
