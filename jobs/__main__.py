@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from lrp_core.types import UserError
 
@@ -17,7 +19,26 @@ if TYPE_CHECKING:
     from jobs.stage import StageSummary
     from jobs.store import Store
 
+
+class _Stoppable(TyperGroup):
+    """Commands that Ctrl-C ends with one line, and with 130 as shells expect."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            errors.print("stopped; run the same command again to continue")
+            sys.stdout.flush()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the models' threads complain of what is taken from them
+            try:
+                if "ray" in sys.modules:
+                    sys.modules["ray"].shutdown()
+            finally:
+                os._exit(130)  # sys.exit would wait for those threads
+
+
 app = typer.Typer(
+    cls=_Stoppable,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -184,21 +205,24 @@ def explain(
 
 def _load(config: str, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
     from jobs.config import RunConfig
-    from jobs.store import Store
 
     loaded = RunConfig.load(config, root, overrides or ())
+
+    from jobs.store import Store
+
     return loaded, Store(loaded.root)
 
 
 def _run_stages(
     stages: tuple[str, ...], config: str, root: str | None, overrides: list[str] | None, wait_s: float
 ) -> None:
+    loaded, store = _load(config, root, overrides)  # before the heavy imports: a mistake is told at once
+
     from jobs.lock import run_lock
     from jobs.plan import validate
     from jobs.pools import check_address
     from jobs.run import run as run_stages
 
-    loaded, store = _load(config, root, overrides)
     validate(loaded)
     check_address(loaded)
     store.create()
@@ -223,17 +247,28 @@ def _show(summary: StageSummary) -> None:
 
 def main() -> None:
     """Bad input is one line and exit code 2; a run that cannot complete now is one line and exit code 1."""
+    try:
+        app()
+    except UserError as error:
+        _fail(error, 2)
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        _fail(error, code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """None for what nobody foresaw."""
     from evaluation.schema import SchemaMismatch
     from jobs.lock import Locked
     from jobs.models import ModelUnavailable
     from jobs.pools import ClusterUnreachable
 
-    try:
-        app()
-    except (UserError, SchemaMismatch) as error:
-        _fail(error, 2)
-    except (Locked, ModelUnavailable, ClusterUnreachable, OSError) as error:  # OSError: of the store
-        _fail(error, 1)
+    if isinstance(error, SchemaMismatch):
+        return 2
+    foreseen = Locked | ModelUnavailable | ClusterUnreachable | OSError  # OSError: of the store
+    return 1 if isinstance(error, foreseen) else None
 
 
 def _fail(error: Exception, code: int) -> None:

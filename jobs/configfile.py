@@ -28,8 +28,50 @@ _EXPECTED = {
 }
 
 
+#: Nodes that aliases may add to a file: enough to repeat a section for every model, too few for a bomb to hurt.
+_ALIASED_NODES = 10_000
+
+
 class ConfigError(UserError):
     """A configuration that cannot be run; the message names the key and what is expected there."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once, and a short text does not unfold into a huge one."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        sizes: dict[int, int] = {}
+        if node is not None and _size(node, sizes) > len(sizes) + _ALIASED_NODES:
+            raise yaml.YAMLError(f"its aliases (*name) unfold into more than {_ALIASED_NODES:,} values: write them out")
+        return node
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Nodes below and with `node`, aliases unfolded; `sizes` has those of every node seen, by id.
+
+    Raises YAMLError for an alias of what it is in, and for a key that stands twice.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            for at, (key, _) in enumerate(node.value):
+                if isinstance(key, yaml.ScalarNode) and key.value in keys[:at]:
+                    raise yaml.YAMLError(f"the key {key.value!r} stands twice, again in line {key.start_mark.line + 1}")
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts if isinstance(part, yaml.Node))
+    elif sizes[id(node)] == 0:
+        raise yaml.YAMLError(f"the alias in line {node.start_mark.line + 1} is of what it stands in")
+    return sizes[id(node)]
+
+
+def _parse(text: str) -> Any:
+    """Raises YAMLError."""
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
 
 
 def read(source: str | Path, root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
@@ -66,7 +108,7 @@ def _locate(source: str | Path) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = _parse(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
@@ -80,9 +122,11 @@ def _override(raw: dict[str, Any], override: str) -> None:
     if not equals or not path:
         raise ConfigError(f"--set {override}: expected key=value")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = _parse(text)
+    except yaml.MarkedYAMLError:
         raise ConfigError(f"--set {override}: the value is not YAML") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: {error}") from None
     node: Any = raw
     while "." in path:
         if isinstance(node, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -117,7 +118,10 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The first of the model's tokenizer candidates that loads. Raises UserError naming all when none does."""
+    """The first of the model's tokenizer candidates that loads. Raises UserError naming all when none does.
+
+    Where a folder holds no tokenizer, transformers makes one without words, which is as good as none.
+    """
     from transformers import AutoTokenizer
 
     geometry = geometry_of(model.id)  # a bare vocabulary does not say which tokenizer it belongs to
@@ -126,10 +130,16 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     for candidate in _tokenizer_candidates(model):
         try:
             offline = {"local_files_only": not hub_reachable()} if not Path(candidate).is_dir() else {}
-            return AutoTokenizer.from_pretrained(candidate, trust_remote_code=False, **offline, **known)
+            tokenizer = AutoTokenizer.from_pretrained(candidate, trust_remote_code=False, **offline, **known)
+            if len(tokenizer) > len(set(tokenizer.all_special_tokens)):
+                return tokenizer
+            failures.append(f"{candidate} (it holds no tokenizer's files)")
         except (OSError, ValueError) as error:
             failures.append(f"{candidate} ({_one_line(error)[:80]})")
-    raise UserError(f"model {model.name}: no tokenizer could be loaded; tried {'; '.join(failures)}")
+    raise UserError(
+        f"model {model.name}: no tokenizer could be loaded; tried {'; '.join(failures)}: put tokenizer.json there, or "
+        "name another place as the model's `tokenizer` in the config"
+    )
 
 
 @cache
@@ -192,7 +202,7 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
             raise UserError(f"model {model.name}: {directory} holds no config.json with *.safetensors weights")
     elif directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1:
-        raise UserError(f"model {model.name}: there is no directory {location}")
+        raise UserError(_no_directory(model, directory))
     offline = not directory.is_dir() and not hub_reachable()
     try:
         config = AutoConfig.from_pretrained(
@@ -203,8 +213,19 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         causes = _causes(error)
         if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes):
             raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
-        reason = "the hub does not answer, and it is not in the local cache" if offline else _one_line(error)
-        raise ModelUnavailable(f"model {model.name} cannot be read: {reason}") from error
+        if directory.parent != Path() and directory.parent.is_dir():
+            raise UserError(_no_directory(model, directory)) from None
+        reason = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
+        raise ModelUnavailable(f"model {model.name}: {reason if offline else _one_line(error)}") from error
+
+
+def _no_directory(model: ModelConfig, directory: Path) -> str:
+    """Says so, and names the folder beside it that is meant perhaps."""
+    beside = directory.expanduser().parent
+    folders = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
+    close = difflib.get_close_matches(directory.name, folders, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"model {model.name}: there is no directory {directory}{hint}"
 
 
 def _hash_directory(directory: Path) -> str:

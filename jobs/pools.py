@@ -28,6 +28,7 @@ _SETTINGS = {
     "RAY_DATA_PARQUET_FOOTER_NUM_ACTORS": "1",  # 32 by default, for every read
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU see none
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives the connection must not start a Ray of its own
     # Ray's C++ side calls an error what Ray Data does on purpose: restartable actors whose arguments are objects.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
@@ -66,7 +67,8 @@ def check_address(config: RunConfig) -> None:
 def connect(config: RunConfig) -> None:
     """Join the configured or submitting cluster, else start a Ray that ends with this process.
 
-    One that is connected already is used as it is. The local one listens on loopback only. Raises as `check_address`.
+    One that is connected already is used as it is. The local one listens on loopback only. Raises as `check_address`,
+    and UserError where Ray cannot write what it needs to start.
     """
     address = _address(config)
     for name, value in (_SETTINGS | (_LOCAL_SETTINGS if address == "local" else {})).items():
@@ -84,6 +86,12 @@ def connect(config: RunConfig) -> None:
     except ConnectionError as error:
         reason = " ".join(str(error).split())
         raise ClusterUnreachable(f"cannot join the Ray cluster at {address}: {reason}") from error
+    except OSError as error:
+        home = os.path.expanduser("~")
+        if not str(error.filename).startswith(home):
+            raise
+        reason = f"Ray keeps its token in {home}, which cannot be written"
+        raise UserError(f"{reason}: set HOME to a folder of yours") from error
 
 
 def _address(config: RunConfig) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from jobs.config import RunConfig
-from jobs.stage import StageSummary
-from jobs.store import Store
+if TYPE_CHECKING:  # a mistake in a config is told before anything heavy is imported
+    from jobs.config import RunConfig
+    from jobs.stage import StageSummary
+    from jobs.store import Store
 
 STAGES = ("prepare", "attribute", "evaluate", "prune", "bench", "report")
 _MODULES = {"bench": "jobs.bench.stage"}  # else named like the stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -30,13 +31,13 @@ def explain(
     for words that are not one token of the model's, and for a page that cannot be written.
     """
     methods = [method(name.strip()) for name in names.split(",")]
-    resolved = resolve(ModelConfig(name="model", id=model_id))
+    resolved = resolve(ModelConfig(name=_name(model_id), id=model_id))
     tokenizer = load_tokenizer(resolved.config)
     row = _sample(sentence, target, foil)
     views, rejects = tokenise([row], tokenizer, masked=resolved.kind.slot, max_length=resolved.max_length)
     if rejects:
         raise UserError(
-            f"this sentence cannot be explained: {rejects[0]['reason']} {rejects[0]['detail'] or ''}".strip()
+            ": ".join(filter(None, ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])))
         )
     (view_row,) = views
     view, batch = open_view(resolved, "float32", "cpu"), Batch.collate([view_row], pad_id=0)
@@ -65,7 +66,15 @@ def explain(
         console.print(f"written to {html}", markup=False)
 
 
+def _name(model_id: str) -> str:
+    """The last part of an id or path, as far as a configured model may be named so."""
+    last = model_id.rstrip("/").rpartition("/")[2]
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"
+
+
 def _sample(sentence: str, target: str, foil: str | None) -> Row:
+    if (times := sentence.count(PLACE)) > 1:
+        raise UserError(f"{PLACE} marks the one place of the target, and the text has it {times} times")
     before, _, after = sentence.partition(PLACE)
     text = before + after if PLACE in sentence else before.rstrip() + " "
     slot = len(before) if PLACE in sentence else len(text)

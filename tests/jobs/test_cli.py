@@ -1,7 +1,11 @@
 """The command line: bad input is one line and exit code 2, and nothing is half-written."""
 
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,7 +13,8 @@ import pytest
 from jobs.lock import run_lock
 from jobs.plan import make_plan
 from jobs.store import Store
-from tests.jobs.small import config_of, prepared, rows_of
+from tests.jobs.small import REPOSITORY, config_of, ended, prepared, rows_of, save_model
+from tests.jobs.small import closelook as run_closelook
 
 
 @pytest.fixture
@@ -26,6 +31,7 @@ def config_file(tmp_path, model):
     ("arguments", "message"),
     [
         (["--config", "dmo"], "no config 'dmo'"),
+        (["--set", "tasks.foo.source=demo"], "the source 'demo' feeds the tasks ra, sva, qa, not 'foo'"),
         (["--set", "token_budgt=3"], "did you mean 'token_budget'?"),
         (["--set", "methods=[atnlrp]"], "unknown method 'atnlrp' (did you mean 'attnlrp'?)"),
         (["--set", "models.gpt2.id=demo/gtp2"], "unknown id 'demo/gtp2' (did you mean 'demo/gpt2'?)"),
@@ -157,7 +163,10 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
         (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
         (["--target", "w10", "--method", "lrp,altii"], "unknown method 'altii' (did you mean 'alti'?)"),
         (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
-        (["--target", "two words"], "cannot be explained"),
+        (
+            ["--target", "w1 w2"],
+            "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'",
+        ),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, message):
@@ -165,6 +174,91 @@ def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, messa
     assert code == 2
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_text_with_two_places_for_the_target_is_one_line(closelook, model):
+    code, _, err = closelook("explain", "--model", str(model), "w5 ___ w7 ___", "--target", "w10")
+    assert (code, err) == (2, "error: ___ marks the one place of the target, and the text has it 2 times\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "message"),
+    [
+        ("{parent}/gtp2", 2, "model gtp2: there is no directory {parent}/gtp2 (did you mean 'gpt2'?)"),
+        ("./models/gpt2", 2, "model gpt2: there is no directory models/gpt2"),
+        ("tests/gpt2", 2, "model gpt2: there is no directory tests/gpt2"),
+        (
+            "modls/gpt2",
+            1,
+            "model gpt2: there is no directory modls/gpt2, the hub does not answer, and it is not in the",
+        ),
+        ("gpt3", 1, "model gpt3: there is no directory gpt3, the hub does not answer, and it is not in the"),
+    ],
+)
+def test_a_model_that_is_not_there_is_one_line_that_says_so(closelook, monkeypatch, model, wrong, code, message):
+    monkeypatch.chdir(REPOSITORY)
+    found, _, err = closelook("explain", "--model", wrong.format(parent=model.parent), "w5 w7", "--target", "w10")
+    assert err.startswith(f"error: {message.format(parent=model.parent)}")
+    assert (found, len(err.splitlines())) == (code, 1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_folder_without_a_tokenizer_is_one_line_that_says_so(closelook, tmp_path, family):
+    folder = save_model(tmp_path / "bare", family)
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    config = tmp_path / "bare.yaml"
+    config.write_text(config_of(tmp_path / "root", folder).model_dump_json())
+    for arguments in (
+        ["explain", "--model", str(folder), "w5 w7", "--target", "w10"],
+        ["run", "--config", str(config)],
+    ):
+        code, _, err = closelook(*arguments)
+        assert code == 2
+        assert f"tried {folder} (it holds no tokenizer's files): put tokenizer.json there, or " in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--config", "dmo"], ["--set", "tokn_budget=3"], ["--set", "tasks.foo.source=demo"]]
+)
+def test_a_mistake_in_a_config_is_told_before_anything_heavy_is_imported(arguments):
+    run = "import sys; from jobs.__main__ import main\ntry: main()\nfinally: print(*sys.modules)"
+    command = [sys.executable, "-c", run, "run", "--config", "smoke", *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert told.returncode == 2
+    assert len(told.stderr.splitlines()) == 1
+    imported = set(told.stdout.split())
+    assert "jobs.config" in imported
+    assert not imported & {"torch", "transformers", "ray", "pyarrow", "numpy", "datasets", "spacy", "matplotlib"}
+
+
+@pytest.mark.ray
+def test_a_home_that_cannot_be_written_is_one_line(tmp_path, config_file):
+    path, _, _ = config_file
+    code, _, err = ended(run_closelook("attribute", "--config", path, HOME="/dev/null"))
+    assert (code, err.splitlines()) == (
+        2,
+        ["error: Ray keeps its token in /dev/null, which cannot be written: set HOME to a folder of yours"],
+    )
+
+
+@pytest.mark.ray
+def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, model):
+    config = config_of(tmp_path / "root", model)
+    store = prepared(config, rows_of(4000))
+    path = tmp_path / "small.yaml"
+    path.write_text(config.model_dump_json())
+    process = run_closelook("attribute", "--config", str(path))
+    while not store.files("relevance", recursive=True):
+        time.sleep(0.1)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    code, out, err = ended(process)
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "stopped; run the same command again to continue"
+    assert all(line.startswith("attribute: ") for line in err.splitlines()[:-1])
+    assert store.files("lock", ".json") == []
 
 
 def test_an_unknown_benchmark_names_the_nearest(closelook):

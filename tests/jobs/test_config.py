@@ -23,6 +23,8 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("smoke", ["models.gpt2.gpu=3"], "unknown config key 'models.gpt2.gpu' (did you mean 'gpus'?)"),
         ("smoke", ["models.gpt.gpus=3"], "--set models.gpt.gpus=3: no such entry (did you mean 'gpt2'?)"),
         ("smoke", ["prune.stp=2"], "unknown config key 'prune.stp' (did you mean 'step'?)"),
+        ("smoke", ["tasks.foo.source=demo"], "the source 'demo' feeds the tasks ra, sva, qa, not 'foo'"),
+        ("smoke", ["prune={step: 1, step: 2}"], "--set prune={step: 1, step: 2}: the key 'step' stands twice"),
         ("smoke", ["methods"], "--set methods: expected key=value"),
         ("smoke", ["seed=[1"], "--set seed=[1: the value is not YAML"),
         ("smoke", ["tasks.sva.limit=many"], "config key 'tasks.sva.limit': expected a whole number, not 'many'"),
@@ -65,6 +67,37 @@ def test_a_file_that_is_no_plain_yaml_mapping_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError):
         RunConfig.load(path)
+
+
+BOMB = "\n".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"a0: &a0 [x]\n{BOMB}", "its aliases (*name) unfold into more than 10,000 values: write them out"),
+        ("name: a\nmodels: &a [*a]", "the alias in line 2 is of what it stands in"),
+        ("name: a\nseed: 1\nroot: b\nseed: 2", "the key 'seed' stands twice, again in line 4"),
+        ("models:\n- {name: a,\n   id: b, name: c}", "the key 'name' stands twice, again in line 3"),
+        ("a: " + "[" * 1500, "it is nested too deeply"),
+    ],
+)
+def test_yaml_that_is_not_what_it_seems_is_refused_at_once_in_one_line(tmp_path, text, message):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(path)
+    assert str(caught.value) == f"{path} is not readable YAML: {message}"
+
+
+def test_a_section_may_be_repeated_by_alias(tmp_path):
+    path = tmp_path / "run.yaml"
+    entry = "- {{name: m{}, id: demo/gpt2, tasks: *tasks, labels: {{<<: *labels, a: b}}}}\n"
+    base = "name: a\nroot: r\nmethods: [lrp]\ntasks: {sva: {source: demo}}\n"
+    first = "- {name: m, id: demo/gpt2, tasks: &tasks [sva], labels: &labels {c: d}}\n"
+    path.write_text(f"{base}models:\n{first}" + "".join(map(entry.format, range(50))))
+    model = RunConfig.load(path).model("m49")
+    assert (model.tasks, model.labels) == (("sva",), {"a": "b", "c": "d"})
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc", "a/b", "..", ""])

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.samples import Filled, Row, Span, sample
+from lrp_core.types import UserError
 
 Split = Literal["train", "test"]
 
@@ -205,11 +206,11 @@ TASKS = tuple(_TASKS)
 def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     """The first `n` evaluation samples under `seed`, as rows of the generic schema; no two are equal.
 
-    Raises KeyError for an unknown task, ValueError where the language has fewer than `n` samples.
+    Raises KeyError for an unknown task, UserError where the language has fewer than `n` samples.
     """
     left = n
     for draw in islice(draws(task, seed, "test"), n):
         left -= 1
         yield draw.row()
     if left:
-        raise ValueError(f"the demo language has only {n - left} {task} samples, not {n}; ask for fewer")
+        raise UserError(f"the demo language has only {n - left} {task} samples, not {n}; ask for fewer")
