@@ -6,6 +6,8 @@ A schema carries its name and version in its metadata. Writers pass it, readers 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 NAME_KEY, VERSION_KEY = b"closelook.schema", b"closelook.version"
@@ -143,17 +145,23 @@ SCORES = _schema(
     [*_VARIANT, ("metric", _STR, False), ("value", _FLOAT, True), ("n", pa.int64(), False)],
 )
 
-#: Every metric of one sample under one variant; the input of intervals and paired tests.
-SCORES_SAMPLES = _schema(
-    "scores_samples",
-    1,
-    [
-        *_VARIANT,
-        ("sample_id", _STR, False),
-        ("correct", _BOOL, False),
-        *[(metric, pa.float32(), False) for metric in ("pg", "pg2", "mrr", "mrr_strict", "rma", "pta")],
-    ],
-)
+
+def scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
+    """One sample under one variant, with a column for each of `metrics`: null where one does not apply to the task."""
+    return _schema(
+        "scores_samples",
+        2,
+        [
+            *_VARIANT,
+            ("sample_id", _STR, False),
+            ("correct", _BOOL, False),
+            *[(metric, pa.float32(), True) for metric in metrics],
+        ],
+    )
+
+
+#: What every file of them has, whatever metrics there were; the input of intervals and paired tests.
+SCORES_SAMPLES = scores_samples_schema(())
 
 #: One point of a pruning curve; partitioned by model, task and dtype. `pruned_heads` are those removed at this step
 #: (layer * H + head); `area` is that under the whole curve, accuracy against the share of heads removed.

@@ -1,12 +1,13 @@
 """Evaluate: complete relevance cells become scores per sample and their means, on CPU workers.
 
 A cell is scored as a whole or not at all: what is missing or partial has no scores, never a mean over some of its rows.
-Scores are keyed by their relevance cell, the evidence they were held against and the version of the metrics.
+Scores are keyed by their relevance cell, the evidence they were held against and the metrics with their versions.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import RELEVANCE, SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
-from evaluation.scoring.metrics import VERSION
+from evaluation.schema import RELEVANCE, SCORES, VIEW, SchemaMismatch, scores_samples_schema
 from evaluation.scoring.samples import (
     RELEVANCE_COLUMNS,
     VARIANT,
@@ -27,6 +27,7 @@ from evaluation.scoring.samples import (
     summarise,
 )
 from jobs.config import RunConfig
+from jobs.metrics import metrics, scored_by
 from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
 from jobs.pools import connect
 from jobs.stage import StageSummary
@@ -43,7 +44,12 @@ class Job:
     shards: tuple[str, ...]
     views: str
     key: str
+    scored_by: list[list[str | int]]  # see jobs.metrics
     values: int  # relevance values, roughly
+
+    @property
+    def metrics(self) -> list[str]:
+        return [str(name) for name, _ in self.scored_by if name]
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def evaluate(config: RunConfig, store: Store) -> StageSummary:
 
 
 def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
-    jobs, skipped, unfinished = pending(plan, store)
+    jobs, skipped, unfinished = pending(config, plan, store)
     outcomes = _run(config, store, jobs) if jobs else []
     failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
     lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
@@ -76,11 +82,11 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     return StageSummary("evaluate", len(jobs) - len(failures), skipped, tuple(failures), tuple(lines))
 
 
-def pending(plan: Plan, store: Store) -> tuple[list[Job], int, int]:
+def pending(config: RunConfig, plan: Plan, store: Store) -> tuple[list[Job], int, int]:
     """(cells to score, cells whose scores are up to date, cells that are not complete); scores of the latter go."""
     jobs: list[Job] = []
     skipped = unfinished = 0
-    for model, planned, key in scores_keys(plan, store):
+    for model, planned, key in scores_keys(config, plan, store):
         cell, inputs = planned.cell, model.inputs[planned.cell.task]
         if key is None:
             forget(store, cell)
@@ -91,11 +97,12 @@ def pending(plan: Plan, store: Store) -> tuple[list[Job], int, int]:
             record = store.manifest(cell.name) or {}
             shards = tuple(f"{store.cell(cell)}/{shard}" for shard in record["shards"])
             values = int(inputs.lengths.sum()) * len(planned.requests)
-            jobs.append(Job(cell, shards, store.views(inputs.tokenizer, cell.task), key, values))
+            views = store.views(inputs.tokenizer, cell.task)
+            jobs.append(Job(cell, shards, views, key, scored_by(config.task(cell.task)), values))
     return jobs, skipped, unfinished
 
 
-def scores_keys(plan: Plan, store: Store) -> Iterator[tuple[ModelPlan, PlannedCell, str | None]]:
+def scores_keys(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[ModelPlan, PlannedCell, str | None]]:
     """Every planned relevance cell with the key of its scores; None for a cell that is not complete."""
     evidence: dict[str, str] = {}
     for model in plan.models:
@@ -109,7 +116,8 @@ def scores_keys(plan: Plan, store: Store) -> Iterator[tuple[ModelPlan, PlannedCe
             views = store.views(model.inputs[cell.task].tokenizer, cell.task)
             if views not in evidence:
                 evidence[views] = _digest(store, views)
-            yield model, planned, hashlib.sha256(f"{cell.key} {evidence[views]} {VERSION}".encode()).hexdigest()
+            numbers = json.dumps([cell.key, evidence[views], scored_by(config.task(cell.task))])
+            yield model, planned, hashlib.sha256(numbers.encode()).hexdigest()
 
 
 def scores_name(cell: Cell) -> str:
@@ -179,19 +187,27 @@ def score_cells(store: Store, jobs: Iterable[Job]) -> list[Outcome]:
 
 
 def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
+    known = metrics()
+    lacking = [name for name in job.metrics if name not in known]
+    if lacking:
+        return Outcome(job.cell, failure=f"the metric {lacking[0]} is not installed on a node of the cluster")
+    own = {name: known[name] for name in job.metrics}
     tables, logits, defects = [], [], Counter[str]()
     for shard in job.shards:  # the relevance of one shard at a time is in memory
         relevance = store.read(shard, RELEVANCE, RELEVANCE_COLUMNS)
-        table, found = score_relevance(relevance, masks)
+        table, found = score_relevance(relevance, masks, own)
         tables.append(table)
         logits.append(relevance.drop_columns("relevance"))
         defects.update(found)
     samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
-    means = pa.concat_tables([summarise(samples), accuracy(pa.concat_tables(logits))])
+    means = pa.concat_tables([summarise(samples, own), accuracy(pa.concat_tables(logits))])
     name = scores_name(job.cell)
-    store.write_shard(f"{store.scores_samples}/{name}.parquet", _with_cell(samples, job.cell), SCORES_SAMPLES)
+    for other in known.keys() - own.keys():
+        samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
+    schema = scores_samples_schema(known)
+    store.write_shard(f"{store.scores_samples}/{name}.parquet", _with_cell(samples, job.cell), schema)
     store.write_shard(f"{store.scores}/{name}.parquet", _with_cell(means, job.cell), SCORES)
-    record = {"key": job.key, "relevance": job.cell.name, "metrics": VERSION, "defects": dict(defects)}
+    record = {"key": job.key, "relevance": job.cell.name, "metrics": job.scored_by, "defects": dict(defects)}
     store.write_manifest(f"scores.{name}", record)
     return Outcome(job.cell, tuple(defects.items()))
 

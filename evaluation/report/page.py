@@ -22,7 +22,7 @@ from evaluation.report import heatmap
 from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
 from evaluation.report.results import Results
 from evaluation.report.table import Column, Table
-from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.metrics import METRICS, OVERVIEW
 from evaluation.scoring.statistics import stars
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -123,7 +123,7 @@ class Site:
             "models": list(self.results.models),
             "methods": methods,
             "metrics": [metric.label for metric in METRICS.values()],
-            "extra": [METRICS[name].label for name in ("pg2", "mrr_strict")],  # ours: shown on demand
+            "extra": [m.label for m in METRICS.values() if OVERVIEW not in m.shown],  # shown on demand
             "panels": [_panel(self.results, long, task, methods) for task in self.results.tasks],
         }
 

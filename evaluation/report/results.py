@@ -74,6 +74,10 @@ class Results:
         return self.states.get(place, UNDEFINED)
 
     @cached_property
+    def _variants(self) -> set[tuple[Place, Variant]]:
+        return {(place, variant) for place, variant, _ in self.scores}
+
+    @cached_property
     def defaults(self) -> Mapping[Place, Variant]:
         """Contrastive, full embeddings, no special tokens, context only where there is one (Close Look 5.1)."""
         found: dict[Place, Variant] = {}
@@ -91,7 +95,7 @@ class Results:
     def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
         """Whether any cell of this method and task has its default variant with `changes`."""
         return any(
-            (place, variant._replace(**changes), "pg") in self.scores
+            (place, variant._replace(**changes)) in self._variants
             for place, variant in self.defaults.items()
             if (place.task, place.method) == (task, method)
         )

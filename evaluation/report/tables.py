@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from evaluation.report.results import Place, Results, Score, close_look
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
-from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
 from evaluation.scoring.statistics import TEST
 
 DOUBLE = "float64"
@@ -70,12 +70,12 @@ def score_tables(results: Results) -> list[Table]:
 
 def overview(results: Results) -> Table:
     """Table 1: every method in its default setting."""
-    metrics = ("pg", "mrr", "rma", "pta")
+    metrics = shown(OVERVIEW)
     groups = results.groups()
     rows = []
     for task, model in _places(results):
         places = [_defined(results, group, model, task, results.dtypes[model, task][0]) for group in groups]
-        by_metric = [mark([_cell(results, place, m, "1", "left") for place in places], digits=1) for m in metrics]
+        by_metric = [_marked([_cell(results, place, m, "1", "left") for place in places], m) for m in metrics]
         rows.append(Row(task, (model,), tuple(cell for cells in zip(*by_metric, strict=True) for cell in cells)))
     return Table(
         "table1",
@@ -83,7 +83,7 @@ def overview(results: Results) -> Table:
         f"Contrastive explanations, full embeddings, no special tokens{_scopes(results)}. "
         "Percent, over correctly predicted samples. The best of a row is bold, the second underlined.",
         ("model",),
-        tuple(Column(_name(results, group), METRICS[metric].label) for group in groups for metric in metrics),
+        tuple(_column(_name(results, group), metric) for group in groups for metric in metrics),
         tuple(rows),
     )
 
@@ -99,21 +99,25 @@ def beside_random(results: Results) -> Table:
                 over = [] if base is None else [_over(results, place, base, m) for m in METRICS]
                 both = tuple(cell for pair in zip(cells, *filter(None, [over]), strict=True) for cell in pair)
                 rows.append(Row(task, (model, results.label(method)), both))
-    sides = [("%", False)] + ([] if base is None else [(f"Δ {results.label(base)}", True)])
+    over_base = [] if base is None else [f"Δ {results.label(base)}"]
     return Table(
         "table1_random",
         "Table 1, beside random",
         "The setting of table 1 with a method a row and 95 % bootstrap intervals. Δ is the difference from "
         "random relevance on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs).",
         ("model", "method"),
-        tuple(Column(metric.label, side, "", signed) for metric in METRICS.values() for side, signed in sides),
+        tuple(
+            Column(metric.label, side, signed=side != metric.unit)
+            for metric in METRICS.values()
+            for side in (metric.unit, *over_base)
+        ),
         tuple(rows),
     )
 
 
-def against_each_other(results: Results, metric: str = "pg") -> Table:
+def against_each_other(results: Results) -> Table:
     """Every method minus every other, on the same samples."""
-    methods = results.ordered_methods()
+    methods, metric = results.ordered_methods(), lead()
     rows = []
     for task, model in _places(results):
         place = Place(model, task, results.dtypes[model, task][0], "")
@@ -134,26 +138,26 @@ def against_each_other(results: Results, metric: str = "pg") -> Table:
 
 def pair_table(results: Results, pair: Pair) -> Table:
     """Tables 2 to 7. Rows and methods without either side are left out."""
-    metrics = ("pg", "mrr", "rma")
+    metrics = shown(SETTINGS)
     printed = {key[4] for key in close_look() if key[0] == pair.number}
     groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
     found = {
         (task, model): {group: _sides(results, pair, group, model, task, metrics) for group in groups}
         for task, model in _places(results)
     }
-    shown = [g for g in groups if any(c.state != UNDEFINED for cells in found.values() for c in cells[g])]
+    kept = [g for g in groups if any(c.state != UNDEFINED for cells in found.values() for c in cells[g])]
     return Table(
         f"table{pair.number}",
         f"Table {pair.number}. {pair.title}",
         f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1; the better one is bold."
         + pair.note,
         ("model", "default") if pair.precisions else ("model",),
-        tuple(Column(_name(results, g), METRICS[m].label, side) for g in shown for m in metrics for side in pair.sides),
+        tuple(_column(_name(results, g), m, side) for g in kept for m in metrics for side in pair.sides),
         tuple(
-            Row(task, _labels(results, pair, model, task), tuple(cell for group in shown for cell in cells[group]))
+            Row(task, _labels(results, pair, model, task), tuple(cell for group in kept for cell in cells[group]))
             for (task, model), cells in found.items()
-            if any(cell.state != UNDEFINED for group in shown for cell in cells[group])
-            and not (pair.distinct and all(_same(cells[group]) for group in shown))
+            if any(cell.state != UNDEFINED for group in kept for cell in cells[group])
+            and not (pair.distinct and all(_same(cells[group]) for group in kept))
         ),
     )
 
@@ -204,7 +208,7 @@ def _sides(results: Results, pair: Pair, group: Group, model: str, task: str, me
             for dtype, side, changes in zip(chosen, ("left", "right"), (pair.left, pair.right), strict=True)
         ]
         one_sided = any(cell.state == UNDEFINED for cell in both)
-        cells += [Cell(state=UNDEFINED)] * 2 if one_sided else mark(both, digits=1, second=False)
+        cells += [Cell(state=UNDEFINED)] * 2 if one_sided else _marked(both, metric, second=False)
     return cells
 
 
@@ -279,6 +283,16 @@ def _why_not(*cells: Cell) -> str:
 
 def _places(results: Results) -> Iterator[tuple[str, str]]:
     return ((task, model) for task in results.tasks for model in results.models if (model, task) in results.dtypes)
+
+
+def _column(group: str, metric: str, side: str = "") -> Column:
+    """Percent is said by the caption, another unit by the number."""
+    unit = METRICS[metric].unit
+    return Column(group, METRICS[metric].label, side, unit="" if unit == "%" else f" {unit}")
+
+
+def _marked(cells: Sequence[Cell], metric: str, second: bool = True) -> list[Cell]:
+    return mark(cells, digits=1, second=second, lower=not METRICS[metric].higher_is_better)
 
 
 def _name(results: Results, group: Group) -> str:

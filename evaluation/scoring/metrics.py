@@ -8,13 +8,18 @@ Shapes: N samples, S tokens of all samples one after the other, B rows of a bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-VERSION = 1  # raise it when a number changes: scores of another version are computed again
+from evaluation.tasks import Task
+from lrp_core.registry import Registry
+from lrp_core.types import UserError, nearest
+
+VERSION = 1  # raised when the numbers of all metrics change: scores of another version are computed again
 BLOCK_TOKENS = 1 << 16  # padding included; a block and its temporaries fit a core's cache
 
 #: Why a sample could not be scored. Such a sample counts as 0 in every metric, never as right, and is reported.
@@ -69,31 +74,71 @@ def row_count(marks: np.ndarray) -> np.ndarray:
     return marks.astype(np.float32) @ np.ones(marks.shape[1], np.float32)
 
 
+#: Where a metric is shown beside the table of every metric: table 1; the tables of two settings; the first figure, and
+#: wherever one metric has to do.
+OVERVIEW, SETTINGS, LEAD = "overview", "settings", "lead"
+
+
 @dataclass(frozen=True)
 class Metric:
-    """A declared metric: `function` maps a block to [B] floats in [0, 1]."""
+    """A declared metric, callable as its `function`, which maps a block to [B] floats: shares where the unit is %."""
 
     name: str
     label: str
     function: Callable[[Block], np.ndarray]
-    unit: str
-    higher_is_better: bool
+    unit: str = "%"
+    higher_is_better: bool = True
+    shown: tuple[str, ...] = ()  # OVERVIEW | SETTINGS | LEAD
+    needs_evidence: bool = True  # else it is told of samples without evidence too, and of tasks that have none
+    version: int = 1  # raised when its numbers change: scores of another version are computed again
+
+    def __call__(self, block: Block) -> np.ndarray:
+        return self.function(block)
+
+    @property
+    def scale(self) -> float:
+        """What turns the function's numbers into the unit."""
+        return 100.0 if self.unit == "%" else 1.0
 
 
-METRICS: dict[str, Metric] = {}
+METRICS: Registry[Metric] = Registry("metric")
 
 
-def metric(label: str, unit: str = "%", higher_is_better: bool = True) -> Callable[[Callable], Callable]:
-    """Declare a metric under the name of its function."""
+def metric(label: str, **settings: Any) -> Callable[[Callable[[Block], np.ndarray]], Metric]:
+    """Declares a metric under the name of its function; `settings` are further fields of :class:`Metric`.
 
-    def declare(function: Callable[[Block], np.ndarray]) -> Callable[[Block], np.ndarray]:
-        METRICS[function.__name__] = Metric(function.__name__, label, function, unit, higher_is_better)
-        return function
+    Raises UserError, naming both modules, when there is another of the name.
+    """
+
+    def declare(function: Callable[[Block], np.ndarray]) -> Metric:
+        return METRICS.register(Metric(function.__name__, label, function, **settings), by=function.__module__)
 
     return declare
 
 
-@metric("PG")
+def applicable(task: Task) -> dict[str, Metric]:
+    """The metrics that make sense for a task. Raises UserError for a name in its record that no metric has."""
+    unknown = [name for name in task.metrics or () if name not in METRICS]
+    if unknown:
+        raise UserError(f"task {task.name} names the metric {unknown[0]!r}{nearest(unknown[0], METRICS)}")
+    return {
+        name: declared
+        for name, declared in METRICS.items()
+        if (task.metrics is None or name in task.metrics) and (task.evidence is not None or not declared.needs_evidence)
+    }
+
+
+def shown(where: str) -> list[str]:
+    """Names of the metrics that are shown there."""
+    return [name for name, declared in METRICS.items() if where in declared.shown]
+
+
+def lead() -> str:
+    """The metric that stands for all where only one can be shown."""
+    return shown(LEAD)[0]
+
+
+@metric("PG", shown=(OVERVIEW, SETTINGS, LEAD))
 def pg(block: Block) -> np.ndarray:
     """Pointing game: the token with the largest relevance, the first of several, is evidence."""
     return block.evidence[block.rows, block.top]
@@ -109,7 +154,7 @@ def pg2(block: Block) -> np.ndarray:
     return pg(block) | block.evidence[block.rows, second]
 
 
-@metric("MRR")
+@metric("MRR", shown=(OVERVIEW, SETTINGS))
 def mrr(block: Block) -> np.ndarray:
     """Reciprocal rank of the best evidence token with the ranks of Ferrando et al. (2023): n - dense_rank + 1.
 
@@ -131,7 +176,7 @@ def mrr_strict(block: Block) -> np.ndarray:
     return 1 / block.strict_rank
 
 
-@metric("RMA")
+@metric("RMA", shown=(OVERVIEW, SETTINGS))
 def rma(block: Block) -> np.ndarray:
     """Relevance mass accuracy (Arras et al. 2022): positive relevance on evidence, as a share; 0 if there is none."""
     mass = np.maximum(block.relevance, 0)  # [B, T]
@@ -139,17 +184,25 @@ def rma(block: Block) -> np.ndarray:
     return np.divide(block.evidence_sum(mass), total, out=np.zeros_like(total), where=total > 0)
 
 
-@metric("PTA")
+@metric("PTA", shown=(OVERVIEW,))
 def pta(block: Block) -> np.ndarray:
     """Per-token accuracy: share of tokens with (relevance > 0) == evidence."""
     return 1 - row_count(block.positive != block.evidence) / block.count
 
 
-def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray) -> Scores:
-    """Every metric of every sample over its `chosen` tokens.
+def score(
+    relevance: np.ndarray,
+    evidence: np.ndarray,
+    chosen: np.ndarray,
+    offsets: np.ndarray,
+    metrics: Mapping[str, Metric] = METRICS,
+) -> Scores:
+    """Each of `metrics` of every sample over its `chosen` tokens.
 
     `relevance` [S] float, `evidence` and `chosen` [S] bool, `offsets` [N + 1] where samples start and end in S.
-    A sample with a defect (see DEFECTS) is 0 in every metric. Raises ValueError when the shapes do not fit.
+    A sample with a defect (see DEFECTS) is 0 in every metric that the defect concerns.
+
+    Raises ValueError when the shapes do not fit.
     """
     if not (len(relevance) == len(evidence) == len(chosen) == offsets[-1]):
         raise ValueError(
@@ -162,10 +215,15 @@ def score(relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offse
         suspicious = not np.isfinite(relevance.sum())  # one pass; too large a sum only costs the next one
     if suspicious:
         defect[_samples_of(chosen & ~np.isfinite(relevance), offsets)] = NOT_FINITE
-    values = {name: np.zeros(len(defect), np.float32) for name in METRICS}
-    for samples, block in _blocks(relevance, evidence, chosen, offsets, np.flatnonzero(defect == FINE)):
-        for name, declared in METRICS.items():
-            values[name][samples] = declared.function(block)
+    values = {name: np.zeros(len(defect), np.float32) for name in metrics}
+    without = {name: declared for name, declared in metrics.items() if not declared.needs_evidence}
+    for state, wanted in ((FINE, metrics), (NO_EVIDENCE, without)):
+        told = np.flatnonzero(defect == state)
+        if not wanted or not len(told):
+            continue
+        for samples, block in _blocks(relevance, evidence, chosen, offsets, told):
+            for name, declared in wanted.items():
+                values[name][samples] = declared(block)
     return Scores(values, defect)
 
 

@@ -6,14 +6,14 @@ A variant is (explanation, embedding) as computed, times the tokens that count (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.scoring.metrics import DEFECTS, METRICS, Scores, score
+from evaluation.scoring.metrics import DEFECTS, METRICS, Metric, Scores, score
 
 VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length"]
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "logit_foil"]
@@ -61,8 +61,10 @@ class Masks:
             yield "all", name, inside | self.special
 
 
-def score_relevance(relevance: pa.Table, masks: Masks) -> tuple[pa.Table, dict[str, int]]:
-    """(one row per sample and variant: VARIANT, sample_id, correct, metrics in [0, 1]; samples per defect).
+def score_relevance(
+    relevance: pa.Table, masks: Masks, metrics: Mapping[str, Metric] = METRICS
+) -> tuple[pa.Table, dict[str, int]]:
+    """(one row per sample and variant: VARIANT, sample_id, correct, metrics as they compute; samples per defect).
 
     `relevance` holds RELEVANCE_COLUMNS, any number of explanations and embeddings. A sample without a foil is not
     counted as correct. Raises Mismatch for a sample without a view or with another number of tokens.
@@ -73,25 +75,25 @@ def score_relevance(relevance: pa.Table, masks: Masks) -> tuple[pa.Table, dict[s
     correct = pc.fill_null(pc.greater(relevance["logit_target"], relevance["logit_foil"]), False)
     tables, defects = [], dict.fromkeys(DEFECTS.values(), 0)
     for tokens, scope, chosen in masks.choices():
-        found = score(values, masks.evidence[token], chosen[token], offsets)
+        found = score(values, masks.evidence[token], chosen[token], offsets, metrics)
         for code, name in DEFECTS.items():
             defects[name] += int((found.defect == code).sum())
         tables.append(_rows(relevance, correct, tokens, scope, found))
     return pa.concat_tables(tables), {name: count for name, count in defects.items() if count}
 
 
-def summarise(samples: pa.Table) -> pa.Table:
-    """VARIANT, metric, value (percent; null without correct samples), n: means of `samples` over its correct rows."""
+def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.Table:
+    """VARIANT, metric, value (in its unit; null without correct samples), n: means of `samples` over correct rows."""
     groups = samples.group_by(VARIANT, use_threads=False).aggregate([("correct", "sum")])
     right = samples.filter(samples["correct"])
-    means = right.group_by(VARIANT, use_threads=False).aggregate([(name, "mean") for name in METRICS])
+    means = right.group_by(VARIANT, use_threads=False).aggregate([(name, "mean") for name in metrics])
     joined = groups.join(means, VARIANT, use_threads=False).sort_by([(name, "ascending") for name in VARIANT])
     return pa.concat_tables(
         joined.select(VARIANT)
         .append_column("metric", pa.array([name] * len(joined), pa.string()))
-        .append_column("value", pc.multiply(joined[f"{name}_mean"], 100.0))
+        .append_column("value", pc.multiply(joined[f"{name}_mean"], declared.scale))
         .append_column("n", joined["correct_sum"].cast(pa.int64()))
-        for name in METRICS
+        for name, declared in metrics.items()
     )
 
 

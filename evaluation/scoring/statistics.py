@@ -46,13 +46,16 @@ def compare(
     metrics: tuple[str, ...],
     resamples: int,
     seed: int,
-    scale: float = 100.0,
+    scale: float | np.ndarray = 100.0,
 ) -> Comparison | None:
-    """`values` [N, M, K], told times `scale`: shares in percent by default. None when there is nothing to resample."""
+    """`values` [N, M, K], told times `scale`, one number or [K]: shares in percent by default.
+
+    None when there is nothing to resample.
+    """
     samples, shape = len(values), values.shape[1:]
     if not samples or not resamples or not values.size:
         return None
-    flat = scale * values.reshape(samples, -1)
+    flat = (scale * values).reshape(samples, -1)
     means = bootstrap_means(flat, resamples, seed).reshape(-1, *shape)  # [R, M, K]
     differences = means[:, :, None] - means[:, None]  # [R, M, M, K]
     low, high = interval(means)

@@ -20,7 +20,7 @@ def garbage(config: RunConfig, store: Store) -> list[str]:
     files = [path for path in store.temporaries() if _age_s(store, path) > TEMPORARY_AGE_S]
     files += _orphans(store, plan)
     results = stale_results(config, plan, store)
-    files += [*_unscored(store, plan), *_undrawn(config, store, plan)]
+    files += [*_unscored(config, store, plan), *_undrawn(config, store, plan)]
     if all(state(store, planned.cell) == "done" for planned in plan.cells()):
         files += store.files("attempts", ".json")
     return files + [f"manifest/{name}.json" for name in [*stale(store, plan), *results]]
@@ -28,7 +28,7 @@ def garbage(config: RunConfig, store: Store) -> list[str]:
 
 def stale_results(config: RunConfig, plan: Plan, store: Store) -> list[str]:
     """Manifests of scores and curves of wanted places under another key than the wanted one."""
-    wanted = {f"scores.{scores_name(planned.cell)}": key for _, planned, key in scores_keys(plan, store)}
+    wanted = {f"scores.{scores_name(planned.cell)}": key for _, planned, key in scores_keys(config, plan, store)}
     wanted |= {curves.name: curves.key for curves in _curves(config, plan)}
     records = ((name, store.manifest(name)) for name in wanted)
     return [name for name, record in records if record is not None and record["key"] != wanted[name]]
@@ -39,9 +39,9 @@ def _curves(config: RunConfig, plan: Plan) -> Iterator[CurveSet]:
     return (curves for model in plan.models for curves in wanted_curves(config, settings, model))
 
 
-def _unscored(store: Store, plan: Plan) -> Iterator[str]:
+def _unscored(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """Scores of planned cells that no manifest of their key vouches for."""
-    for _, planned, key in scores_keys(plan, store):
+    for _, planned, key in scores_keys(config, plan, store):
         if key is None or not is_scored(store, planned.cell, key):
             paths = (f"{folder}/{scores_name(planned.cell)}.parquet" for folder in (store.scores, store.scores_samples))
             yield from (path for path in paths if store.exists(path))

@@ -89,7 +89,7 @@ def collect(config: RunConfig, plan: Plan, store: Store) -> dict[tuple[str, str,
 
 def _results(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[str, tuple[str, str, str], State]]:
     """What is made of cells: (scores or curves, (model, task, dtype), state)."""
-    for _, planned, key in scores_keys(plan, store):
+    for _, planned, key in scores_keys(config, plan, store):
         cell = planned.cell
         scored = key is not None and is_scored(store, cell, key)
         yield "scores", (cell.model, cell.task, cell.dtype), "done" if scored else "missing"

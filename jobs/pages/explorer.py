@@ -15,6 +15,7 @@ from evaluation.report.heatmap import Line, data, pieces
 from evaluation.report.results import Results, rank
 from evaluation.report.table import DONE
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
+from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.models import ModelUnavailable, load_tokenizer
 from jobs.pages.results import default_samples, place_of, relevance_cells
@@ -46,12 +47,13 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> l
 def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
     """`count` sample ids: a third over which methods disagree most, a third predicted wrongly, the rest by hash.
 
-    `scored` are tables of sample_id, correct and pg, one a model and method.
+    `scored` are tables of sample_id, correct and the leading metric, one a model and method.
     """
     points: dict[str, list[float]] = {}
     wrong: dict[str, int] = {}
     for table in scored:
-        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", "pg")), strict=True):
+        told = lead() if lead() in table.column_names else "correct"  # where the metric does not apply to the task
+        for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", told)), strict=True):
             points.setdefault(name, []).append(hit)
             wrong[name] = wrong.get(name, 0) + (not right)
     split = sorted(points, key=lambda name: (-float(np.var(points[name])), name))

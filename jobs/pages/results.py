@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES
-from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.metrics import applicable
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
 from jobs.evaluate import scores_name
 from jobs.methods import method
+from jobs.metrics import scored_by
 from jobs.models import architecture
 from jobs.plan import Plan, PlannedCell, state
 from jobs.store import Cell, Store
@@ -33,7 +34,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     Raises SchemaMismatch for scores of another schema version.
     """
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    states = {place: state_of(store, cell) for place, cell in cells.items()}
+    states = {place: state_of(config, store, cell) for place, cell in cells.items()}
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
@@ -61,20 +62,21 @@ def place_of(cell: Cell) -> Place:
     return Place(cell.model, cell.task, cell.dtype, cell.method)
 
 
-def state_of(store: Store, cell: Cell) -> str:
-    """Done only when complete and scored: what is complete but not evaluated is missing here."""
+def state_of(config: RunConfig, store: Store, cell: Cell) -> str:
+    """Done only when complete and scored by today's metrics: what is complete but not evaluated is missing here."""
     status = state(store, cell)
     if status != "done":
         return PARTIAL if status == "partial" else MISSING
     record = store.manifest(f"scores.{scores_name(cell)}")
-    return DONE if record is not None and record["relevance"] == cell.name else MISSING
+    current = {"relevance": cell.name, "metrics": scored_by(config.task(cell.task))}
+    return DONE if record is not None and record | current == record else MISSING
 
 
 def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
-    """sample_id, correct and every metric of the place's default variant, by sample_id."""
+    """sample_id, correct and every metric of the place's task, of its default variant, by sample_id."""
     cell = Cell("relevance", *place, key="")
     path = f"{store.scores_samples}/{scores_name(cell)}.parquet"
-    table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *METRICS])
+    table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *applicable(results.tasks[place.task])])
     wanted = [pc.equal(table[name], part) for name, part in zip(VARIANT, results.defaults[place], strict=True)]
     keep = wanted[0]
     for mask in wanted[1:]:
@@ -96,12 +98,17 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
         tables.append(table.filter(table["correct"]).drop_columns("correct").combine_chunks())
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
+    measured = applicable(results.tasks[places[0].task])
+    if not measured:
+        return None
     values = []
     for table in tables:
         rows = table.take(pc.index_in(ids, value_set=pa.concat_arrays(table["sample_id"].chunks)))
-        values.append(np.stack([rows[name].to_numpy() for name in METRICS], axis=1))  # [N, K]
+        values.append(np.stack([rows[name].to_numpy() for name in measured], axis=1))  # [N, K]
     methods = tuple(place.method for place in places)
-    return compare(np.stack(values, axis=1), methods, tuple(METRICS), config.report.resamples, config.seed)
+    stacked = np.stack(values, axis=1)  # [N, M, K]
+    scale = np.array([metric.scale for metric in measured.values()], stacked.dtype)
+    return compare(stacked, methods, tuple(measured), config.report.resamples, config.seed, scale)
 
 
 def _methods(config: RunConfig) -> tuple[str, ...]:

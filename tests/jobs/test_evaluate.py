@@ -1,11 +1,20 @@
 """Scores are whole, keyed by content, and computed once."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
+from evaluation.report.table import MISSING
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
-from jobs import evaluate
+from evaluation.scoring.metrics import METRICS, metric
+from evaluation.tasks import TASKS
+from jobs import evaluate, report
+from jobs.config import RunConfig
+from jobs.pages.results import results_of
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
+
+METRIC_OF = {"sva": ("pg", "rma"), "qa": ("mrr",)}
 
 
 def scores(store):
@@ -45,6 +54,56 @@ def test_a_new_key_replaces_the_scores(tmp_path):
     assert evaluate.score_plan(CONFIG, a_plan(store, [cell]), store).computed == 1
     assert len(scores(store)) == len(old)
     assert scores(store) != old
+
+
+@pytest.fixture
+def another_metric(monkeypatch):
+    """Declares a metric as a package would; it is gone after the test."""
+    monkeypatch.setattr(METRICS, "_records", dict(METRICS))
+    monkeypatch.setattr(METRICS, "_owners", dict(METRICS._owners))
+
+    def declare(**settings):
+        def longest(block):
+            return block.count
+
+        METRICS._records.pop("longest", None)
+        return metric("Longest", unit="tokens", **settings)(longest)
+
+    return declare
+
+
+def test_a_metric_of_a_package_is_in_scores_and_tables_and_makes_older_scores_stale(tmp_path, another_metric):
+    store, plan = write_store(tmp_path, samples=8)
+    evaluate.score_plan(CONFIG, plan, store)
+    another_metric()
+    assert {*results_of(CONFIG, plan, store).states.values()} == {MISSING}, "scores of other metrics are not misread"
+    report.write_report(CONFIG, plan, store)
+    assert evaluate.score_plan(CONFIG, plan, store).computed == 8
+    assert {row["metric"] for row in scores(store)} == {*METRICS, "accuracy"}
+    lengths = [row["value"] for row in scores(store) if row["metric"] == "longest"]
+    assert min(lengths) > 1, "in its own unit, not in percent"
+    report.write_report(CONFIG, plan, store)
+    table = store.read_bytes("report/tables/table1_random.csv").decode()
+    assert "Longest,tokens" in table
+    another_metric(version=2)
+    assert evaluate.score_plan(CONFIG, plan, store).computed == 8
+
+
+def test_metrics_that_do_not_apply_to_a_task_are_null(tmp_path, another_metric, monkeypatch):
+    monkeypatch.setattr(RunConfig, "task", lambda config, name: replace(TASKS[name], metrics=METRIC_OF[name]))
+    store, plan = write_store(tmp_path, samples=8)
+    assert evaluate.score_plan(CONFIG, plan, store).complete
+    assert {(row["task"], row["metric"]) for row in scores(store) if row["metric"] != "accuracy"} == {
+        (task, name) for task, names in METRIC_OF.items() for name in names
+    }
+    for path in store.files(store.scores_samples):
+        table = store.read(path, SCORES_SAMPLES)
+        [task] = set(table["task"].to_pylist())
+        assert {name for name in METRICS if table[name].null_count == 0} == set(METRIC_OF[task])
+        assert {table[name].null_count for name in METRICS} == {0, len(table)}
+    report.write_report(CONFIG, plan, store)
+    table = store.read_bytes("report/tables/table1_random.md").decode()
+    assert "AttnLRP" in table
 
 
 def test_new_evidence_makes_scores_stale(tmp_path):
@@ -88,7 +147,7 @@ def test_defects_are_reported(tmp_path):
 
 def test_small_cells_share_a_task_and_large_ones_do_not():
     def job(values):
-        return evaluate.Job(a_cell(), (), "views", "key", values)
+        return evaluate.Job(a_cell(), (), "views", "key", [], values)
 
     assert [len(part) for part in evaluate._parts([job(10)] * 80)] == [80]
     assert [len(part) for part in evaluate._parts([job(evaluate.TASK_VALUES)] * 3)] == [1, 1, 1]

@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluation.schema import scores_samples_schema
 from evaluation.scoring import metrics
 from evaluation.scoring.metrics import METRICS, NO_EVIDENCE, NOT_FINITE, score
+from evaluation.tasks import Task
+from lrp_core.types import UserError
 from tests import oracles_metrics
 
 
@@ -114,8 +117,41 @@ def test_many_samples_at_once_equal_one_at_a_time(drawn, dtype, block_tokens):
         np.testing.assert_allclose(found.values[name], expected, rtol=1e-6, err_msg=name)
 
 
-def test_every_metric_of_the_schema_is_declared_with_unit_and_direction():
-    from evaluation.schema import SCORES_SAMPLES
-
-    assert list(METRICS) == [name for name in SCORES_SAMPLES.names if name in oracles_metrics.METRICS]
+def test_every_metric_of_close_look_is_declared_and_has_a_column():
+    schema = scores_samples_schema(METRICS)
+    assert set(oracles_metrics.METRICS) <= set(METRICS)
+    assert list(METRICS) == schema.names[-len(METRICS) :]
     assert {(m.unit, m.higher_is_better) for m in METRICS.values()} == {("%", True)}
+    assert metrics.shown(metrics.OVERVIEW) == ["pg", "mrr", "rma", "pta"]
+    assert metrics.shown(metrics.SETTINGS) == ["pg", "mrr", "rma"]
+    assert metrics.lead() == "pg"
+
+
+def test_two_metrics_of_one_name_are_an_error_that_names_both_modules():
+    def rma(block):
+        return block.count
+
+    with pytest.raises(UserError, match=f"{__name__} and evaluation.scoring.metrics both bring a metric named 'rma'"):
+        metrics.metric("RMA too")(rma)
+
+
+def test_a_task_has_the_metrics_that_its_record_and_its_evidence_allow():
+    def names(**changes):
+        return list(metrics.applicable(Task(name="t", title="t", **changes)))
+
+    assert names() == list(METRICS)
+    assert names(metrics=("rma", "pg")) == ["pg", "rma"]
+    assert names(evidence=None) == []
+    with pytest.raises(UserError, match=r"task t names the metric 'rna' \(did you mean 'rma'\?\)"):
+        names(metrics=("rna",))
+
+
+def test_a_metric_that_needs_no_evidence_is_told_of_samples_without():
+    spread = metrics.Metric("spread", "Spread", lambda block: block.count, unit="tokens", needs_evidence=False)
+    values, evidence = np.array([3.0, 1.0, 2.0, 1.0, np.nan]), np.array([1, 0, 0, 0, 0], bool)
+    known = {"pg": METRICS["pg"], "spread": spread}
+    found = score(values, evidence, np.ones(5, bool), np.array([0, 2, 4, 5]), known)
+    np.testing.assert_array_equal(found.defect, [metrics.FINE, NO_EVIDENCE, NOT_FINITE])
+    np.testing.assert_array_equal(found.values["spread"], [2, 2, 0])
+    np.testing.assert_array_equal(found.values["pg"], [1, 0, 0])
+    assert (spread.scale, METRICS["pg"].scale) == (1.0, 100.0)
