@@ -6,7 +6,7 @@ from functools import cache
 
 from evaluation.scoring.metrics import METRICS, VERSION, Metric, applicable
 from evaluation.tasks import Task
-from jobs import plugins
+from lrp_core import plugins
 from lrp_core.registry import Registry
 
 
