@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import RELEVANCE, SCORES, VIEW, SchemaMismatch, scores_samples_schema
+from evaluation.scoring.metrics import METRICS, scored_by
 from evaluation.scoring.samples import (
     RELEVANCE_COLUMNS,
     VARIANT,
@@ -27,7 +28,6 @@ from evaluation.scoring.samples import (
     summarise,
 )
 from jobs.config import RunConfig
-from jobs.metrics import metrics, scored_by
 from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
 from jobs.pools import connect
 from jobs.stage import StageSummary
@@ -44,7 +44,7 @@ class Job:
     shards: tuple[str, ...]
     views: str
     key: str
-    scored_by: list[list[str | int]]  # see jobs.metrics
+    scored_by: list[list[str | int]]  # see metrics.scored_by
     values: int  # relevance values, roughly
 
     @property
@@ -187,11 +187,10 @@ def score_cells(store: Store, jobs: Iterable[Job]) -> list[Outcome]:
 
 
 def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
-    known = metrics()
-    lacking = [name for name in job.metrics if name not in known]
+    lacking = [name for name in job.metrics if name not in METRICS]
     if lacking:
         return Outcome(job.cell, failure=f"the metric {lacking[0]} is not installed on a node of the cluster")
-    own = {name: known[name] for name in job.metrics}
+    own = {name: METRICS[name] for name in job.metrics}
     tables, logits, defects = [], [], Counter[str]()
     for shard in job.shards:  # the relevance of one shard at a time is in memory
         relevance = store.read(shard, RELEVANCE, RELEVANCE_COLUMNS)
@@ -202,9 +201,9 @@ def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
     samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
     means = pa.concat_tables([summarise(samples, own), accuracy(pa.concat_tables(logits))])
     name = scores_name(job.cell)
-    for other in known.keys() - own.keys():
+    for other in METRICS.keys() - own.keys():
         samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
-    schema = scores_samples_schema(known)
+    schema = scores_samples_schema(METRICS)
     store.write_shard(f"{store.scores_samples}/{name}.parquet", _with_cell(samples, job.cell), schema)
     store.write_shard(f"{store.scores}/{name}.parquet", _with_cell(means, job.cell), SCORES)
     record = {"key": job.key, "relevance": job.cell.name, "metrics": job.scored_by, "defects": dict(defects)}

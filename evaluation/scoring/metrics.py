@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.tasks import Task
+from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UserError, nearest
 
@@ -101,7 +102,7 @@ class Metric:
         return 100.0 if self.unit == "%" else 1.0
 
 
-METRICS: Registry[Metric] = Registry("metric")
+METRICS: Extended[Metric] = Extended(Registry("metric"), "closelook.metrics", Metric)
 
 
 def metric(label: str, **settings: Any) -> Callable[[Callable[[Block], np.ndarray]], Metric]:
@@ -126,6 +127,15 @@ def applicable(task: Task) -> dict[str, Metric]:
         for name, declared in METRICS.items()
         if (task.metrics is None or name in task.metrics) and (task.evidence is not None or not declared.needs_evidence)
     }
+
+
+def scored_by(task: Task) -> list[list[str | int]]:
+    """What decides the numbers that scores of the task are: name and version of every metric that applies.
+
+    Scores that something else decided are stale.
+    """
+    found: list[list[str | int]] = [["", VERSION]]
+    return found + [[name, declared.version] for name, declared in applicable(task).items()]
 
 
 def shown(where: str) -> list[str]:

@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES
-from evaluation.scoring.metrics import applicable
+from evaluation.scoring.metrics import applicable, scored_by
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
 from jobs.evaluate import scores_name
-from jobs.methods import method
-from jobs.metrics import scored_by
+from jobs.methods import configured
 from jobs.models import architecture
 from jobs.plan import Plan, PlannedCell, state
 from jobs.store import Cell, Store
@@ -38,7 +37,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
-        methods={name: method(name) for name in _methods(config)},
+        methods=configured(config),
         dtypes=_dtypes(config),
         states=_unplanned(config, plan) | states,
         scores={key: score for place in states if states[place] == DONE for key, score in _scores(store, cells[place])},

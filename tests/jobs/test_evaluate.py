@@ -59,14 +59,15 @@ def test_a_new_key_replaces_the_scores(tmp_path):
 @pytest.fixture
 def another_metric(monkeypatch):
     """Declares a metric as a package would; it is gone after the test."""
-    monkeypatch.setattr(METRICS, "_records", dict(METRICS))
-    monkeypatch.setattr(METRICS, "_owners", dict(METRICS._owners))
+    table = METRICS._table
+    monkeypatch.setattr(table, "_records", dict(table))
+    monkeypatch.setattr(table, "_owners", dict(table._owners))
 
     def declare(**settings):
         def longest(block):
             return block.count
 
-        METRICS._records.pop("longest", None)
+        table._records.pop("longest", None)
         return metric("Longest", unit="tokens", **settings)(longest)
 
     return declare

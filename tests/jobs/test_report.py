@@ -46,6 +46,15 @@ def text(store, name="index.html"):
     return store.read_bytes(f"report/{name}").decode()
 
 
+def test_a_configured_method_stands_under_its_own_label(tmp_path):
+    methods = ["attnlrp", {"name": "alone", "method": "alti_logit", "initial": False}]
+    config = RunConfig.model_validate(CONFIG.model_dump() | {"methods": methods})
+    found = results.results_of(config, Plan(()), write_store(tmp_path, samples=1)[0])
+    assert list(found.methods) == ["attnlrp", "alone"]
+    assert found.label("alone") == "ALTI-Logit (initial=false)"
+    assert found.groups() == [("alone",), ("attnlrp",)]
+
+
 def samples_of(store):
     page = text(store, "samples.html")
     return json.loads(page.split('id="sample-data">')[1].split("</script>")[0])
