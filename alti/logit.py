@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from alti.layers import Layer, visiting, wide
 from alti.maps import Rollout, output_weights, pre_norm_map
 from alti.transformed import Chunk
-from lrp_core.gradients import objective
+from lrp_core.explained import explained_by
 from lrp_core.rules.heads import pool
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
@@ -71,8 +71,8 @@ def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tu
     rows, constant = view.unembedding_rows(torch.stack(pair, 1))  # [B, 2, D]
     rows = rows.to(batch.input_ids.device, wide(rows.dtype))
     constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(rows)
-    explained = torch.stack([objective(rows, name) for name in explanations], 1)  # [B, E, D]
-    bias = torch.stack([objective(constant, name) for name in explanations], 1)  # [B, E]
+    explained = torch.stack([explained_by(name).of(rows) for name in explanations], 1)  # [B, E, D]
+    bias = torch.stack([explained_by(name).of(constant) for name in explanations], 1)  # [B, E]
     norm = view.final_norm
     if norm is None:
         return explained, bias

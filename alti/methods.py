@@ -15,7 +15,7 @@ from alti.logit import LogitContributions, decompose
 from alti.planner import Geometry, Plan
 from alti.post_norm import mixing
 from lrp_core.capabilities import POST_NORM, PRE_NORM
-from lrp_core.gradients import objective
+from lrp_core.explained import explained_by
 from lrp_core.memory import is_out_of_memory
 from lrp_core.method import Method, Option
 from lrp_core.rollout import without_sum
@@ -134,7 +134,7 @@ def _relevance(
     """Without `initial` the residual lacks it too; `contributions` sum to the explained number in either case."""
     return AltiRelevance(
         tokens=contributions.tokens if initial else contributions.attended,
-        explained=objective(logits, request.explanation),
+        explained=explained_by(request.explanation).of(logits),
         logit_target=logits[:, 0],
         logit_foil=logits[:, 1] if logits.shape[1] == 2 else None,
         heads=contributions.pooled if heads else None,

@@ -29,10 +29,10 @@ from evaluation.tasks import Task
 from jobs.configfile import ConfigError, describe, nearest, read
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
+from lrp_core.explained import EXPLAINED
 from lrp_core.types import UserError
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
-Explanation = Literal["contrastive", "target"]
 Embedding = Literal["full", "partial"]
 
 
@@ -57,6 +57,13 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _explanation(value: str) -> str:
+    if value not in EXPLAINED:
+        raise ValueError(f"no explanation {value!r}{nearest(value, EXPLAINED)}")
+    return value
+
+
+Explanation = Annotated[str, AfterValidator(_explanation)]
 Name = Annotated[str, AfterValidator(_name)]
 Device = Annotated[str, BeforeValidator(str)]  # a GPU by its number, or cpu
 Candidates = Annotated[tuple[str, ...], BeforeValidator(_listed)]  # tried in order, the first that loads is used
@@ -215,7 +222,7 @@ class RunConfig(_Frozen):
     tasks: dict[Name, TaskConfig]
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     methods: tuple[MethodConfig, ...] = Field(min_length=1)
-    explanations: tuple[Explanation, ...] = ("contrastive", "target")
+    explanations: tuple[Explanation, ...] = tuple(EXPLAINED)
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     prune: PruneConfig | None = None  # null: no pruning

@@ -32,6 +32,7 @@ from jobs.stage import StageSummary
 from jobs.store import Cell, Store
 from jobs.workers.progress import Progress
 from jobs.workers.pruner import Pruner, PruningUnit, Shard
+from lrp_core.explained import CONTRASTIVE
 
 VERSION = 1  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
@@ -95,7 +96,7 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
     places: dict[tuple[str, str], Cell] = {}
     for planned in model.cells:
         cell = planned.cell
-        contrastive = any(request.explanation == "contrastive" for request in planned.requests)
+        contrastive = any(request.explanation == CONTRASTIVE.name for request in planned.requests)
         if cell.product != "heads" or not contrastive or cell.task not in (settings.tasks or (cell.task,)):
             continue
         places.setdefault((cell.task, cell.dtype), cell)
@@ -222,7 +223,7 @@ def _ranked(config: RunConfig, settings: PruneConfig, store: Store, curves: Curv
     table = store.read_cell(curves.heads, HEADS)
     if curves.method == RANDOM:
         return random_curves(len(table["relevance"][0]), settings.random_runs, config.seed)
-    table = table.filter(pc.equal(table["explanation"], "contrastive"))
+    table = table.filter(pc.equal(table["explanation"], CONTRASTIVE.name))
     relevance: dict[tuple[str, str], np.ndarray] = {}
     for pooling in settings.poolings:
         lists = table.filter(pc.equal(table["pooling"], pooling))["relevance"].combine_chunks()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lrp_core.capabilities import Capability
+    from lrp_core.explained import EXPLANATIONS
     from lrp_core.families import Family
     from lrp_core.loading import load_model, random_model
     from lrp_core.method import Method, Option
     from lrp_core.methods import METHODS, attribute
     from lrp_core.types import (
         EMBEDDINGS,
-        EXPLANATIONS,
         POOLINGS,
         Batch,
         Relevance,
@@ -53,6 +53,7 @@ _HOMES = {
     **dict.fromkeys(("METHODS", "attribute"), "methods"),
     **dict.fromkeys(("Method", "Option"), "method"),
     "Capability": "capabilities",
+    "EXPLANATIONS": "explained",
     "Family": "families",
     "ModelView": "view",
 }

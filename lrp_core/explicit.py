@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import GRADIENTS, RULES
-from lrp_core.gradients import objective
+from lrp_core.explained import explained_by
 from lrp_core.method import Method, Option
 from lrp_core.parts import NormView
 from lrp_core.propagation import (
@@ -56,7 +56,7 @@ def explain_many(
             state = view.prediction(view.hidden(batch, leaf), batch)  # [B, D]
         logits = view.unembed(final := state.detach().requires_grad_(), batch)
         for explanation in dict.fromkeys(request.explanation for request in requests):
-            explained = objective(logits, explanation)
+            explained = explained_by(explanation).of(logits)
             (gradient,) = torch.autograd.grad(explained.sum(), final, retain_graph=True)
             if collected is not None:
                 collected.begin({"relevance": lambda relevance, _: relevance})

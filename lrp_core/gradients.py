@@ -11,11 +11,12 @@ from torch import Tensor
 
 from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.clock import StageClock
+from lrp_core.explained import explained_by
 from lrp_core.method import Method
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
-from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError
+from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView
 
 
@@ -51,8 +52,7 @@ def explain_many(
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one backward per composite and explanation.
 
-    A contrastive explanation is the backward pass of the logit difference itself: differences of finished relevances
-    would cancel in half precision. Embeddings share a pass, since their sum has the gradient of each of its terms.
+    Embeddings share a pass, since their sum has the gradient of each of its terms.
     `heads` pools the relevance of the attention heads' outputs; `checkpoint` trades a second forward for memory;
     `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and aggregation.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
@@ -78,7 +78,7 @@ def explain_many(
                 switch.current = composite
                 if collected is not None:
                     collected.begin({request.method: READINGS[request.method].measure for request in asked})
-                explained = objective(logits, explanation)
+                explained = explained_by(explanation).of(logits)
                 (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
                 lap("backward", *(request.method for request in asked))
                 for request in asked:
@@ -144,17 +144,6 @@ METHODS = (
         source="Close Look C.1; AttnLRP 3.3",
     ),
 )
-
-
-def objective(logits: Tensor, explanation: str) -> Tensor:
-    """The explained number [B] from logits [B, 2] of target and foil. Raises UserError for a missing foil."""
-    if explanation == "target":
-        return logits[:, 0]
-    if explanation != "contrastive":
-        raise UnsupportedMethod(f"gradient methods explain 'contrastive' or 'target', not {explanation!r}")
-    if logits.shape[1] == 1:
-        raise UserError("a contrastive explanation needs foil_ids; ask for explanation='target' without them")
-    return logits[:, 0] - logits[:, 1]
 
 
 def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

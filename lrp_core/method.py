@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from lrp_core.capabilities import Capability
+from lrp_core.explained import EXPLAINED, whichever
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Method:
     seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
     needs: tuple[Capability, ...] = ()
     gives: tuple[str, ...] = ("tokens",)  # tokens | heads
-    explanations: tuple[str, ...] = ("contrastive", "target")
+    explanations: tuple[str, ...] = tuple(EXPLAINED)
     embeddings: tuple[str, ...] = ("full", "partial")
     conserves: bool = True  # False where no sum is promised, so that no residual is reported
     passes: str = ""  # the pass it is computed in, which methods of one function share; default: its own name
@@ -125,7 +126,7 @@ class Method:
         UnsupportedMethod for a model that lacks what the method needs, or for heads where it gives none.
         """
         if explanation is None:
-            wanted = "contrastive" if batch.foil_ids is not None else "target"
+            wanted = whichever(batch.foil_ids is not None).name
             explanation = wanted if wanted in self.explanations else self.explanations[0]
         request = Request(self.base, explanation, embedding or self.embeddings[0])
         self.check(request)

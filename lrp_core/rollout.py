@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import ATTENTION
+from lrp_core.explained import whichever
 from lrp_core.method import Method
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
@@ -66,5 +67,5 @@ METHOD = Method(
 
 def without_sum(tokens: Tensor, logits: Tensor) -> Relevance:
     """Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] (or [B, 1] without foils)."""
-    target, foil = logits[:, 0], logits[:, 1] if logits.shape[1] == 2 else None
-    return Relevance(tokens, target if foil is None else target - foil, target, foil, conserves=False)
+    foil = logits[:, 1] if logits.shape[1] == 2 else None
+    return Relevance(tokens, whichever(foil is not None).of(logits), logits[:, 0], foil, conserves=False)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves 
 #: ReLU on every entry; ReLU on every token's sum over K; no ReLU.
 POOLINGS = ("relu_dim", "relu_token", "none")
 
-EXPLANATIONS = ("contrastive", "target", "none")
 EMBEDDINGS = ("full", "partial", "none")
 
 

@@ -1,33 +1,23 @@
 """Head pruning (Close Look 5.3): accuracy after each removal along many curves at once.
 
 A curve removes heads one after another. A point of a curve is a mask of the heads that are left, and a mask is an
-input of a row, so that one forward serves many points of many curves. Points whose masks agree in the lower layers
-share the forward of those layers: a pass starts from one row a sample and branches where masks begin to differ.
+input of a row, so that one forward serves many points of many curves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from evaluation.scoring.curves import Curve
+from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The rows of one layer of a pass: which row of the layer below each goes on from, and its heads that are left."""
-
-    parents: Tensor  # [R] int64
-    kept: Tensor  # [R, H] in the model's precision, 1 or 0
 
 
 class Sweep:
@@ -45,7 +35,7 @@ class Sweep:
         self.points = points.reshape(len(curves), -1)  # [C, S] into masks
         unpacked = np.unpackbits(packed, axis=1, count=total)
         self.masks = unpacked.reshape(-1, view.n_layers, view.n_heads)  # [M, L, H], 1 where a head is left
-        self._passes: dict[int, list[list[Layer]]] = {}
+        self._passes: dict[int, list[list[HeadsLeft]]] = {}
 
     def _masks(self, curve: Curve) -> np.ndarray:
         """[S, L * H], 1 where a head is left."""
@@ -72,7 +62,7 @@ class Sweep:
         sample = sample.to(self.view.device)
         return torch.cat([self._margins(sample, layers) for layers in self.passes(sample, token_budget)])
 
-    def _margins(self, sample: Batch, layers: list[Layer]) -> Tensor:
+    def _margins(self, sample: Batch, layers: list[HeadsLeft]) -> Tensor:
         rows = len(layers[-1].parents)
         with heads_removed(self.view, layers):
             hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
@@ -80,45 +70,10 @@ class Sweep:
         logits = self.view.logits(hidden, replace(sample, **repeated))
         return logits[:, 0] - logits[:, 1]
 
-    def passes(self, sample: Batch, token_budget: int) -> list[list[Layer]]:
+    def passes(self, sample: Batch, token_budget: int) -> list[list[HeadsLeft]]:
         """The layers of each pass. Masks are sorted, so those of a pass agree in as many lower layers as can be."""
         size = max(1, token_budget // sample.input_ids.shape[1])
         if size not in self._passes:
             chunks = [self.masks[start : start + size] for start in range(0, len(self.masks), size)]
-            self._passes[size] = [list(self._branch(chunk)) for chunk in chunks]
+            self._passes[size] = [list(branches(self.view, chunk, shared=self._shared)) for chunk in chunks]
         return self._passes[size]
-
-    def _branch(self, masks: np.ndarray) -> Iterator[Layer]:
-        """The layers of a pass over sorted, distinct masks [R, L, H]."""
-        differs = (masks[1:] != masks[:-1]).any(-1)  # [R - 1, L], from the mask before
-        fork = np.concatenate([[0], differs.argmax(-1) if self._shared else np.zeros(len(masks) - 1, dtype=int)])
-        below = np.zeros(len(masks), dtype=np.int64)  # row of each mask in the layer below
-        for layer in range(self.view.n_layers):
-            new = fork <= layer
-            kept = torch.from_numpy(masks[new, layer])
-            yield Layer(
-                torch.from_numpy(below[new]).to(self.view.device),
-                kept.to(self.view.device, self.view.dtype),
-            )
-            below = new.cumsum() - 1
-
-
-@contextmanager
-def heads_removed(view: ModelView, layers: Sequence[Layer]) -> Iterator[None]:
-    """Inside, rows branch before each block, and removed heads put out zero before the output projection."""
-    with ExitStack() as undo:
-        for block, layer in zip(view.blocks, layers, strict=True):
-            undo.callback(block.module.register_forward_pre_hook(partial(_branch_rows, layer=layer)).remove)
-            undo.callback(block.output.register_forward_pre_hook(partial(_zero_heads, layer=layer)).remove)
-        yield
-
-
-def _branch_rows(_: nn.Module, args: tuple[Tensor, ...], *, layer: Layer) -> tuple[Tensor, ...]:
-    hidden, *rest = args  # [R of the layer below, T, D]
-    return (hidden[layer.parents.to(hidden.device)], *rest)
-
-
-def _zero_heads(_: nn.Module, args: tuple[Tensor, ...], *, layer: Layer) -> tuple[Tensor]:
-    (context,) = args  # [R, T, H * K]
-    kept = layer.kept.to(context.device)[:, None, :, None]  # [R, 1, H, 1]
-    return ((context.unflatten(-1, (kept.shape[2], -1)) * kept).flatten(-2),)

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from evaluation.scoring.curves import Curve, random_curves
-from evaluation.scoring.pruning import Layer, Sweep, heads_removed
+from evaluation.scoring.pruning import Sweep
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.samples import LENGTHS, sva_like
 from jobs.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
+from lrp_core.interventions.heads import HeadsLeft, heads_removed
 
 TARGET = 3.0  # times faster than one forward a sample and point
 CURVES = 6 * 3 * 2 + 10  # six methods, three poolings, two orders; ten random orders
@@ -193,11 +194,11 @@ def _alone(view: ModelView, sample: Batch, mask: Any) -> torch.Tensor:
     return logits[0, 0] - logits[0, 1]
 
 
-def _layers(view: ModelView, mask: Any, rows: int) -> list[Layer]:
+def _layers(view: ModelView, mask: Any, rows: int) -> list[HeadsLeft]:
     """The same mask [L, H] for every row."""
     parents = torch.arange(rows, device=view.device)
     kept = torch.from_numpy(mask).to(view.device, view.dtype)
-    return [Layer(parents, kept[layer].expand(rows, -1)) for layer in range(view.n_layers)]
+    return [HeadsLeft(parents, kept[layer].expand(rows, -1)) for layer in range(view.n_layers)]
 
 
 def _row(sample: Batch) -> dict[str, Any]:

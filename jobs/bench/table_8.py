@@ -16,8 +16,9 @@ import torch
 
 from jobs.bench.harness import Bench, paired_ratio, summary, synchronise
 from lrp_core import Batch, ModelView
+from lrp_core.explained import CONTRASTIVE
 from lrp_core.explicit import EPSILON, relevance_flow
-from lrp_core.gradients import READINGS, attribution, objective
+from lrp_core.gradients import READINGS, attribution
 from lrp_core.scope import rules_on
 
 _NOTHING: AbstractContextManager = nullcontext()
@@ -95,7 +96,7 @@ def _timed(
     device = str(view.device)
     synchronise(device)
     start = time.perf_counter()
-    explained = objective(view.logits(view.hidden(batch, token), batch), "contrastive")
+    explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch))
     synchronise(device)
     middle = time.perf_counter()
     with around_backward:
@@ -113,7 +114,7 @@ def _explicit_once(view: ModelView, batch: Batch, around_backward: AbstractConte
         start = time.perf_counter()
         with relevance_flow(view, EPSILON):
             state = view.prediction(view.hidden(batch, token), batch)
-        explained = objective(view.unembed(final := state.detach().requires_grad_(), batch), "contrastive")
+        explained = CONTRASTIVE.of(view.unembed(final := state.detach().requires_grad_(), batch))
         synchronise(device)
         middle = time.perf_counter()
         with around_backward:

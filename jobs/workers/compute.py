@@ -14,6 +14,7 @@ from alti import AltiRelevance
 from jobs.methods import METHODS
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
+from lrp_core.explained import needs_foil
 from lrp_core.memory import is_out_of_memory, peak_memory
 from lrp_core.method import Method
 
@@ -79,7 +80,7 @@ class Explainer:
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
         metering = self._metering(size[0])
-        for method, requests in self._passes(contrastive=batch.foil_ids is not None):
+        for method, requests in self._passes(has_foil=batch.foil_ids is not None):
             clock = StageClock(self.view.device)
             start = time.perf_counter()
             with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
@@ -115,11 +116,11 @@ class Explainer:
         found = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **self.settings)
         return {request: found[base] for request, base in asked.items()}
 
-    def _passes(self, contrastive: bool) -> Iterator[tuple[Method, list[Request]]]:
+    def _passes(self, has_foil: bool) -> Iterator[tuple[Method, list[Request]]]:
         """Requests that are computed together, and one of their methods."""
         groups: dict[tuple[Any, ...], list[Request]] = {}
         for request in self.requests:
-            if contrastive or request.explanation != "contrastive":
+            if has_foil or not needs_foil(request.explanation):
                 groups.setdefault(self.methods[request.method].group, []).append(request)
         for requests in groups.values():
             yield self.methods[requests[0].method], requests

@@ -1,5 +1,11 @@
 """Changes of a forward pass that are an input of each row, so that one forward serves many.
 
-An intervention is a scope: inside the `with` the model, or the batch the scope gives, is changed row by row; leaving it
-undoes everything. Interventions combine: tokens may be removed, inside that heads, in any row of one batch.
+What every intervention promises:
+
+* What is changed is an input of a row: rows of one batch may each have another change, or none.
+* It is a scope: inside the `with` the model, or the batch that the scope gives, is changed; nothing else notices.
+* Leaving the scope undoes everything, after an error too: the model's next forward is bit-identical to its first.
+* Interventions combine: tokens may be removed, inside that heads, in any row of one batch, in any order.
+
+`tokens` takes tokens from the input, `heads` attention heads from the blocks.
 """

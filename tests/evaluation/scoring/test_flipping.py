@@ -8,8 +8,8 @@ import torch
 
 from evaluation.scoring.flipping import Flipper
 from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
-from evaluation.scoring.pruning import Layer, heads_removed
 from lrp_core import Batch, ModelView
+from lrp_core.interventions.heads import HeadsLeft, heads_removed
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.types import UserError
 from tests import oracles_faithfulness as oracle
@@ -260,9 +260,9 @@ def test_tokens_and_heads_are_removed_together(view, way):
     removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
     removed[0, 1] = removed[1, 0] = True
     kept = (torch.rand(view.n_layers, 2, view.n_heads, generator=generator) < 0.5).double()
-    layers = [Layer(torch.arange(2), layer) for layer in kept]
+    layers = [HeadsLeft(torch.arange(2), layer) for layer in kept]
     with tokens_removed(view, batch, removed, way, MASK_ID) as changed, heads_removed(view, layers):
         found = view.logits(view.hidden(changed), changed)[:, 0]
     for i, (row, gone) in enumerate(zip(rows, ({1}, {0}), strict=True)):
-        with heads_removed(view, [Layer(torch.arange(1), layer[i : i + 1]) for layer in kept]):
+        with heads_removed(view, [HeadsLeft(torch.arange(1), layer[i : i + 1]) for layer in kept]):
             assert alone(view, row, gone, way)[0] == pytest.approx(float(found[i]), rel=1e-9, abs=1e-9)

@@ -1,0 +1,61 @@
+"""Which number is explained: what one row's logits, or directions that logits are read along, come down to.
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lrp_core.types import UnsupportedMethod, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One choice of the explained number. It is linear, so that it applies to logits and to what they are read from."""
+
+    name: str
+    label: str
+    needs_foil: bool
+    combine: Callable[[Tensor], Tensor]  # of target and foil, the axis after the batch's: [B, 2, ...] to [B, ...]
+
+    def of(self, pair: Tensor) -> Tensor:
+        """The explained number [B, ...] from target and foil [B, 2, ...] ([B, 1, ...] without foils).
+
+        Raises UserError for a missing foil.
+        """
+        if self.needs_foil and pair.shape[1] == 1:
+            others = " or ".join(repr(other.name) for other in EXPLAINED.values() if not other.needs_foil)
+            raise UserError(f"a {self.name} explanation needs foil_ids; ask for explanation={others} without them")
+        return self.combine(pair)
+
+
+#: Why the target rather than the foil (Yin & Neubig 2022; Close Look 5.1). The difference itself is explained, since
+#: differences of finished relevances would cancel in half precision.
+CONTRASTIVE = Explained("contrastive", "target − foil", needs_foil=True, combine=lambda pair: pair[:, 0] - pair[:, 1])
+TARGET = Explained("target", "target", needs_foil=False, combine=lambda pair: pair[:, 0])
+EXPLAINED = {explained.name: explained for explained in (CONTRASTIVE, TARGET)}
+NONE = "none"  # of methods that do not know the choice
+EXPLANATIONS = (*EXPLAINED, NONE)
+
+
+def whichever(has_foil: bool) -> Explained:
+    """What is explained where nobody chose: contrastive if there is a foil."""
+    return CONTRASTIVE if has_foil else TARGET
+
+
+def needs_foil(name: str) -> bool:
+    """Whether the explanation `name`, which may be NONE, needs a foil."""
+    return name in EXPLAINED and EXPLAINED[name].needs_foil
+
+
+def explained_by(name: str) -> Explained:
+    """Raises UnsupportedMethod for an explanation that does not exist."""
+    if name not in EXPLAINED:
+        raise UnsupportedMethod(f"no explanation {name!r}; choose {' or '.join(map(repr, EXPLAINED))}")
+    return EXPLAINED[name]
