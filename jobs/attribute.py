@@ -6,21 +6,23 @@ unit and hands it to a worker, which commits one shard to each of those cells. A
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from evaluation.benchmark.audit import rejected as in_words
 from jobs.config import RunConfig
 from jobs.inputs import read_unit
-from jobs.manifests import complete_cell, completed_units
-from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
+from jobs.manifests import complete_cell, completed_units, rejected
+from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state, without_samples
 from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.stage import StageSummary
-from jobs.store import Store
+from jobs.store import Cell, Store
 from jobs.workers.progress import Progress
 from jobs.workers.units import Unit, cut_units
 from jobs.workers.worker import UnitTask, Worker, WorkerOptions
@@ -52,17 +54,33 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     work = missing_work(config, store, plan)
     wanted = sum(1 for _ in plan.cells())
     todo = sum(len(model.cells) for model in work)
-    failures = dict(plan.failures)
+    failures = {name: [why] for name, why in plan.failures.items()}
     if work:
         connect(config)
         failures |= _run_models(config, store, work)
     lines = [f"{todo} cells to compute, {wanted - todo} were complete"]
-    incomplete = [str(p.cell) for model in work for p, _ in model.cells if state(store, p.cell) != "done"]
+    for (model, task), rejects in without_samples(plan, store).items():
+        lines.append(f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {in_words(rejects)}")
+    computed = [planned.cell for model in work for planned, _ in model.cells]
+    lines += _rejected(store, computed)
+    incomplete = [str(cell) for cell in computed if state(store, cell) != "done"]
     if incomplete:
         lines.append(f"{len(incomplete)} cells are not complete, among them {incomplete[0]}")
-    problems = [*failures.values(), *([] if failures or not incomplete else incomplete)]
+    problems = [why for model in failures.values() for why in model]
+    problems += [] if problems else incomplete
     problems += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     return StageSummary("attribute", todo - len(incomplete), wanted - todo, tuple(problems), tuple(lines))
+
+
+def _rejected(store: Store, cells: Iterable[Cell]) -> list[str]:
+    """A line for the rejects that cells of one place have in common, with the methods that have them."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        record = store.manifest(cell.name)
+        if record is not None and record["rejects"]:
+            place = f"{cell.product} {cell.model}/{cell.task}/{cell.dtype}"
+            groups.setdefault((place, rejected(record)), []).append(cell.method)
+    return [f"{place}: rejected {rows} ({', '.join(methods)})" for (place, rows), methods in groups.items()]
 
 
 def missing_work(config: RunConfig, store: Store, plan: Plan) -> list[ModelWork]:
@@ -104,17 +122,17 @@ def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
     return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells)
 
 
-def _run_models(config: RunConfig, store: Store, work: list[ModelWork]) -> dict[str, str]:
+def _run_models(config: RunConfig, store: Store, work: list[ModelWork]) -> dict[str, list[str]]:
     """Every model in a thread of its own as soon as its workers fit. Returns the failures by model."""
     on_gpu = uses_gpu(config)
     slots = cluster_slots(config, on_gpu)
-    failures: dict[str, str] = {}
+    failures: dict[str, list[str]] = {}
     waiting: list[ModelWork] = []
     running: list[threading.Thread] = []
     for model in work:
         share = share_of(model.plan.resolved.config, on_gpu)
         if slots.room(share) < model.plan.resolved.config.workers[0]:
-            failures[model.name] = f"model {model.name} asks for more than the cluster has: {_asks(model, share)}"
+            failures[model.name] = [f"model {model.name} asks for more than the cluster has: {_asks(model, share)}"]
         else:
             waiting.append(model)
     with Progress({model.name: sum(len(unit.rows) for unit, _, _ in model.units) for model in waiting}) as progress:
@@ -136,7 +154,7 @@ def _start_next(
     waiting: list[ModelWork],
     on_gpu: bool,
     progress: Progress,
-    failures: dict[str, str],
+    failures: dict[str, list[str]],
 ) -> threading.Thread | None:
     """Start the first waiting model whose workers fit; None when none does."""
     for model in waiting:
@@ -149,13 +167,11 @@ def _start_next(
 
         def run(model: ModelWork = model, share: Share = share, taken: list[int] = taken) -> None:
             try:
-                failure = run_model(config, store, model, share, len(taken), progress)
-                if failure:
-                    failures[model.name] = failure
+                failures[model.name] = run_model(config, store, model, share, len(taken), progress)
             except OSError as error:  # of the store: it says what is wrong
-                failures[model.name] = f"model {model.name}: {_first_line(error)}"
+                failures[model.name] = [f"model {model.name}: {_first_line(error)}"]
             except Exception as error:  # whatever Ray raises ends this model, not the others
-                failures[model.name] = f"model {model.name}: {type(error).__name__}: {_first_line(error)}"
+                failures[model.name] = [f"model {model.name}: {type(error).__name__}: {_first_line(error)}"]
             finally:
                 slots.give_back(share, taken)
 
@@ -167,22 +183,35 @@ def _start_next(
 
 def run_model(
     config: RunConfig, store: Store, work: ModelWork, share: Share, workers: int, progress: Progress
-) -> str | None:
-    """Stream the model's units through its pool, then close the cells they complete. Returns the failure, if any."""
-    failure, splits = None, 0
+) -> list[str]:
+    """Stream the model's units through its pool, then close the cells they complete. Returns the failures."""
+    failures: list[str] = []
+    failed: dict[Cell, str] = {}  # the first error of each
+    splits = 0
     progress.begin(work.name)
     if work.units:
         reports = _pipeline(config, store, work, share, workers)
         for report in reports:
             progress.advance(work.name, report["rows"], report["tokens"])
             splits += report["splits"]
-            if report["error"]:
-                failure = failure or report["error"]
+            for cell, why in json.loads(report["failed"] or "[]"):
+                failed.setdefault(Cell(**cell), why)
+            if report["error"] and not failures:
+                failures.append(report["error"])
             if report["fatal"]:
                 break
-    for planned, units in work.cells:
-        complete_cell(config, store, work.plan, planned, units, splits)
-    return failure
+    failures += _by_error(work.name, failed)
+    closed = (complete_cell(config, store, work.plan, planned, units, splits) for planned, units in work.cells)
+    return failures + [why for why in closed if why is not None]
+
+
+def _by_error(model: str, failed: dict[Cell, str]) -> Iterator[str]:
+    """A line for each error, with the methods that met it and where."""
+    for error in dict.fromkeys(failed.values()):
+        cells = [cell for cell, why in failed.items() if why == error]
+        methods = ", ".join(dict.fromkeys(cell.method for cell in cells))
+        places = ", ".join(dict.fromkeys(f"{cell.product} {cell.task}/{cell.dtype}" for cell in cells))
+        yield f"model {model}: {methods} failed on {places}: {error}"
 
 
 def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, workers: int) -> Iterator[dict[str, Any]]:

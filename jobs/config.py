@@ -232,6 +232,8 @@ class RunConfig(_Frozen):
     token_budget: int = Field(default=4096, ge=1)  # tokens of a batch, padding included
     shard_rows: int = Field(default=512, ge=1)
     max_attempts: int = Field(default=3, ge=1)  # deaths of a worker in one batch before its rows run one by one
+    # A cell is complete while no more than this share of its rows, or no more than three, failed while being explained.
+    max_failed_share: float = Field(default=0.05, ge=0, le=1)
     byte_budget: int | None = Field(default=None, ge=1)  # working memory of ALTI; null: what the device has free
 
     @model_validator(mode="before")

@@ -192,8 +192,9 @@ def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
         return Outcome(job.cell, failure=f"the metric {lacking[0]} is not installed on a node of the cluster")
     own = {name: METRICS[name] for name in job.metrics}
     tables, logits, defects = [], [], Counter[str]()
-    for shard in job.shards:  # the relevance of one shard at a time is in memory
-        relevance = store.read(shard, RELEVANCE, RELEVANCE_COLUMNS)
+    nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
+    shards = (store.read(shard, RELEVANCE, RELEVANCE_COLUMNS) for shard in job.shards)
+    for relevance in shards if job.shards else nothing:  # the relevance of one shard at a time is in memory
         table, found = score_relevance(relevance, masks, own)
         tables.append(table)
         logits.append(relevance.drop_columns("relevance"))

@@ -6,6 +6,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -16,33 +17,54 @@ from jobs.config import RunConfig
 from jobs.methods import configured
 from jobs.plan import ModelPlan, PlannedCell, shards_of
 from jobs.store import Cell, Store
-from jobs.workers.units import Unit
+from jobs.workers.units import FEW, NO_FOIL, Unit
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """Those of one cell."""
+
+    counts: Counter[str]  # rows by reason
+    examples: dict[str, str]  # a sample and its detail by reason
+    shards: tuple[str, ...]  # those with rows that failed
+
+    @property
+    def failed(self) -> int:
+        """Rows whose explanation failed; the others have nothing to explain."""
+        return self.counts.total() - self.counts[NO_FOIL]
 
 
 def completed_units(store: Store, cell: Cell, units: Sequence[Unit]) -> set[str]:
-    """Names of the units whose shard the cell has."""
-    shards = set(shards_of(store, cell))
+    """Names of the units whose shard the cell has, but for those to be tried again since too much of it failed."""
+    shards = set(shards_of(store, cell)) - set((store.manifest(cell.name) or {}).get("again", ()))
     return {unit.name for unit in units if unit.shard(cell.key) in shards}
 
 
 def complete_cell(
     config: RunConfig, store: Store, model: ModelPlan, planned: PlannedCell, units: Sequence[Unit], splits: int
-) -> bool:
-    """Write the cell's manifest, as complete if it has every shard and every row is accounted for, else as partial."""
+) -> str | None:
+    """Write the cell's manifest, as complete if it has every shard and every row is accounted for, else as partial.
+
+    Returns why a cell with every shard is partial all the same: too many of its rows failed.
+    """
     cell = planned.cell
-    done = completed_units(store, cell, units)
-    shards = [unit.shard(cell.key) for unit in units if unit.name in done]
+    present = set(shards_of(store, cell))
+    shards = [shard for unit in units if (shard := unit.shard(cell.key)) in present]
+    if units and not shards:
+        return None
     explained, rejects = _accounts(store, cell, shards)
-    complete = len(done) == len(units) and explained + sum(rejects.values()) == planned.rows
-    if not shards:
-        return False
+    tolerated = max(FEW, config.max_failed_share * planned.rows) if explained else 0
+    failing = rejects.failed > tolerated
+    accounted = len(shards) == len(units) and explained + rejects.counts.total() == planned.rows
     record = {
-        "state": "complete" if complete else "partial",
+        "state": "complete" if accounted and not failing else "partial",
         "cell": vars(cell),
         "rows": planned.rows,
         "explained": explained,
-        "rejects": dict(rejects),
+        "rejects": dict(rejects.counts),
+        "examples": rejects.examples,
         "shards": shards,
+        "again": rejects.shards if failing else [],
         "fallbacks": {"batches_halved": splits},
         "model": {"identity": model.resolved.identity, "id": model.resolved.config.id},
         "inputs": {"tokenizer": model.inputs[cell.task].tokenizer, "sha256": model.inputs[cell.task].digest},
@@ -53,7 +75,19 @@ def complete_cell(
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     store.write_manifest(cell.name, record)
-    return complete
+    if not failing:
+        return None
+    return (
+        f"{cell}: {rejects.failed} of {planned.rows} rows failed ({rejected(record)}), more than "
+        f"max_failed_share: {config.max_failed_share:g} allows; the next run tries them again"
+    )
+
+
+def rejected(record: dict[str, Any]) -> str:
+    """The rejects of a cell's manifest in words, the most frequent reason first, each with an example."""
+    examples = record["examples"]
+    counts = Counter(record["rejects"]).most_common()
+    return "; ".join(f"{count} {reason}, as {examples[reason]}" for reason, count in counts)
 
 
 def versions() -> dict[str, str]:
@@ -62,19 +96,24 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{package: version(package) for package in packages}}
 
 
-def _accounts(store: Store, cell: Cell, shards: Sequence[str]) -> tuple[int, Counter[str]]:
-    """How many different samples the shards hold, and their rejects by reason, which become the cell's file of them."""
+def _accounts(store: Store, cell: Cell, shards: Sequence[str]) -> tuple[int, Rejects]:
+    """How many different samples the shards hold, and their rejects, which become the cell's file of them."""
     from jobs.workers.tables import schema_of
 
     samples: set[str] = set()
     rejects: list[dict[str, Any]] = []
+    failed: list[str] = []
     for shard in shards:
         path, schema = f"{store.cell(cell)}/{shard}", schema_of(cell.product, cell.dtype)
         rows, rejected = store.read_shard(path, schema, ["sample_id"])
         samples.update(rows["sample_id"].to_pylist())
         rejects += rejected
+        if any(reject["reason"] != NO_FOIL for reject in rejected):
+            failed.append(shard)
     if rejects:
         store.write_shard(store.cell_rejects(cell), pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
     else:
         store.delete(store.cell_rejects(cell))
-    return len(samples), Counter(reject["reason"] for reject in rejects)
+    counts = Counter(reject["reason"] for reject in rejects)
+    examples = {reject["reason"]: f"{reject['sample_id']}: {reject['detail']}" for reject in reversed(rejects)}
+    return len(samples), Rejects(counts, examples, tuple(failed))

@@ -129,6 +129,16 @@ def stale(store: Store, plan: Plan) -> list[str]:
     ]
 
 
+def without_samples(plan: Plan, store: Store) -> dict[tuple[str, str], dict[str, int]]:
+    """(model, task) where no sample fits the tokenizer, with what its view rejected, by reason."""
+    return {
+        (model.name, task): (store.manifest(f"views.{views.tokenizer}.{task}") or {}).get("rejects", {})
+        for model in plan.models
+        for task, views in model.inputs.items()
+        if not views.table.num_rows
+    }
+
+
 def _tasks(config: RunConfig, model: ModelConfig) -> list[str]:
     return [task for task in config.tasks if model.tasks is None or task in model.tasks]
 

@@ -189,10 +189,12 @@ def _draw(config: RunConfig, store: Store, work: Work, slots: Slots, on_gpu: boo
 
 
 def _shards(config: RunConfig, settings: PruneConfig, store: Store, curves: CurveSet) -> Iterator[Shard]:
-    """The curves in runs of about UNIT_TOKENS tokens, at least one curve each."""
+    """The curves in runs of about UNIT_TOKENS tokens, at least one curve each; none without samples."""
+    lengths = curves.model.inputs[curves.heads.task].lengths[subset(config, curves.model, curves.heads.task)]
+    if not len(lengths):
+        return
     ranked = _ranked(config, settings, store, curves)
     points = -(-len(ranked[0].heads) // settings.step) + 1
-    lengths = curves.model.inputs[curves.heads.task].lengths[subset(config, curves.model, curves.heads.task)]
     tokens = max(1, points * int(lengths.sum()))  # of one curve
     size = max(1, UNIT_TOKENS // tokens)
     for index, start in enumerate(range(0, len(ranked), size)):

@@ -90,7 +90,7 @@ def pruning_part(config: RunConfig, plan: Plan, store: Store, results: Results) 
         if is_drawn(store, curves):
             shards = (store.manifest(curves.name) or {})["shards"]
             files = [f"{curves.folder(store)}/{shard}" for shard in shards]
-            rows += [row | place for row in store.read(files, PRUNING).to_pylist()]
+            rows += [row | place for row in store.read(files, PRUNING).to_pylist()] if files else []
         else:
             lacking.add((place["task"], place["model"], curves.method))
     drawn = curves_of(rows)

@@ -253,11 +253,17 @@ class Store:
                 yield name, record
 
     def read_cell(self, cell: Cell, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-        """All rows of a complete cell, shards in order. Raises StoreError when the cell is not complete."""
+        """All rows of a complete cell, shards in order; none where no sample fits the tokenizer.
+
+        Raises StoreError when the cell is not complete.
+        """
         record = self.manifest(cell.name)
         if record is None or record["state"] != "complete":
             raise StoreError(f"{cell} is not complete under {self.root}; run `closelook attribute`")
         folder = self.cell(cell)
+        if not record["shards"]:
+            empty = schema.empty_table()
+            return empty if columns is None else empty.select(columns)
         return self.read([f"{folder}/{shard}" for shard in record["shards"]], schema, columns)
 
     def _at(self, path: str) -> str:

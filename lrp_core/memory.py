@@ -83,8 +83,21 @@ def _is_among(storage: torch.UntypedStorage, inputs: Any) -> bool:
     return any(leaf.untyped_storage() is storage for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
 
 
+#: What allocators, libraries and drivers say; they have no class of error of their own for it.
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "_STATUS_ALLOC_FAILED", "error: out of memory")
+_LOST = ("CUDA error", "CUBLAS_STATUS", "cuBLAS", "CUDNN_STATUS", "cuDNN error", "HIP error")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the device or of the host; torch's CPU allocator raises a plain RuntimeError."""
+    """Of the device or of the host; torch's CPU allocator and the device's libraries raise a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether the device's context may be broken: every later call of this process would fail, whatever its input."""
+    if is_out_of_memory(error):
+        return False
+    lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)
+    return lost or isinstance(error, torch.AcceleratorError)

@@ -96,7 +96,8 @@ def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for task, tokenizers in audit.items():
         for tokenizer, found in tokenizers.items():
-            length = f"{found['length_min']} / {_number(found['length_mean'])} / {found['length_max']}"
+            lengths = (found["length_min"], _number(found["length_mean"]), found["length_max"])
+            length = " / ".join(map(str, lengths)) if found["accepted"] else ""
             counts = (found["rows_in"], found["accepted"], sum(found["rejects"].values()))
             attractors = ", ".join(f"{count}: {n}" for count, n in found["attractors"].items())
             shares = (_number(found["evidence_share"]), found["paper_share"] or "", _number(found["agreement"]))

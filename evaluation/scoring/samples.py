@@ -99,17 +99,15 @@ def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.
 
 def accuracy(relevance: pa.Table) -> pa.Table:
     """The share of samples with logit_target > logit_foil, of those with a foil, as one row shaped like a mean."""
-    first = {name: relevance[name][0] for name in ("explanation", "embedding")}
-    one = relevance.filter(
-        pc.and_(
-            pc.equal(relevance["explanation"], first["explanation"]),
-            pc.equal(relevance["embedding"], first["embedding"]),
-        )
-    )
+    one = relevance
+    for name in ("explanation", "embedding") if len(relevance) else ():
+        one = one.filter(pc.equal(one[name], relevance[name][0]))  # of a sample's variants the first
     right = pc.drop_null(pc.greater(one["logit_target"], one["logit_foil"]))
     share = pc.mean(right.cast(pa.float64())).as_py()
     row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
-    return pa.Table.from_pylist([row | {"value": None if share is None else 100 * share, "n": len(right)}])
+    columns = row | {"value": None if share is None else 100 * share, "n": len(right)}
+    types = {"value": pa.float64(), "n": pa.int64()}
+    return pa.Table.from_pylist([columns], pa.schema([(name, types.get(name, pa.string())) for name in columns]))
 
 
 def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:

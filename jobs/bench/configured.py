@@ -43,11 +43,16 @@ def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
     if not models:
         raise UserError(f"no model of config {config.name!r} has the task {settings.task!r}")
     for model in models:
+        rows = first_rows(model.inputs[settings.task], samples)
+        if not rows:
+            raise UserError(
+                f"{model.name} has no sample of {settings.task} with a foil to measure: leave the model out"
+            )
         try:
             view = open_view(model.resolved, chosen.dtype, chosen.device, config.seed)
         except ModelUnavailable as error:
             raise UserError(str(error)) from None
-        measure_rows(bench, model.name, view, first_rows(model.inputs[settings.task], samples), settings.task)
+        measure_rows(bench, model.name, view, rows, settings.task)
         del view
     return config.root
 

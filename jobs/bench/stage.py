@@ -69,14 +69,18 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
         failures += _measure_all(config, store, todo)
     measured = sum(is_measured(store, measurement) for measurement in todo)
     lines = [f"{measured} models measured, {len(wanted) - len(todo)} were up to date"]
+    without = {model.name for model in plan.models if settings.task in model.inputs} - {one.model for one in wanted}
+    lines += [f"{name} has no sample of {settings.task} with a foil to measure" for name in sorted(without)]
     return StageSummary("bench", measured, len(wanted) - len(todo), tuple(failures), tuple(lines))
 
 
 def wanted_measurements(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
-    """One of each model that has the task; none without settings."""
+    """One of each model that has samples of the task; none without settings."""
     for model in plan.models:
         if settings is not None and settings.task in model.inputs:
-            yield Measurement(model, settings.task, settings.samples)
+            measurement = Measurement(model, settings.task, settings.samples)
+            if measurement.rows:
+                yield measurement
 
 
 def is_measured(store: Store, measurement: Measurement) -> bool:

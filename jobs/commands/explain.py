@@ -45,6 +45,9 @@ def explain(
     tokens, special = pieces(tokenizer, view_row["input_ids"]), view_row["special_mask"]
     what = f"{target} rather than {foil}" if foil is not None else target
     one = found[methods[0].name]
+    given = [logit for logit in (one.logit_target, one.logit_foil) if logit is not None]
+    if not all(logit.isfinite().all() for logit in given):
+        raise UserError(f"{model_id} gives logits that are not finite: its weights or its config are broken")
     logits = f"logit {one.logit_target[0]:.2f}"
     if one.logit_foil is not None:
         logits += f" against {one.logit_foil[0]:.2f}"

@@ -15,7 +15,7 @@ from jobs.commands.cost import by_reason, count_heads, defined
 from jobs.commands.gc import stale_results
 from jobs.config import ModelConfig, RunConfig
 from jobs.evaluate import is_scored, scores_keys
-from jobs.plan import Plan, State, make_plan, stale, state
+from jobs.plan import Plan, State, make_plan, stale, state, without_samples
 from jobs.prune import state_of, wanted_curves
 from jobs.store import Store
 
@@ -69,6 +69,7 @@ def collect(config: RunConfig, plan: Plan, store: Store) -> dict[tuple[str, str,
                     lines[model.name, task, dtype, product] = Line(Counter(missing=count))
         if config.bench is not None and task == config.bench.task:
             lines[model.name, task, DTYPE, "bench"] = Line(Counter(missing=1))
+    empty = without_samples(plan, store)
     for planned in plan.cells():
         cell = planned.cell
         line = lines.setdefault((cell.model, cell.task, cell.dtype, cell.product), Line())
@@ -76,6 +77,7 @@ def collect(config: RunConfig, plan: Plan, store: Store) -> dict[tuple[str, str,
         line.samples = planned.rows
         rejects = Counter((store.manifest(cell.name) or {}).get("rejects", {}))
         line.rejected |= rejects  # the most of any method
+        line.rejected |= Counter(empty.get((cell.model, cell.task), {}))
     for name, place, result in _results(config, plan, store):
         line = lines.setdefault((*place, name), Line())
         line.states[result] += 1

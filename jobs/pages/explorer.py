@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from evaluation.report.heatmap import Line, data, pieces
 from evaluation.report.results import Results, rank
-from evaluation.report.table import DONE
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
@@ -29,10 +28,9 @@ Rows = dict[str, dict[str, Any]]  # by sample_id
 def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> list[dict[str, Any]]:
     """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`."""
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    done = [place for place, status in results.states.items() if status == DONE]
     entries: list[dict[str, Any]] = []
     for task in results.tasks:
-        shown = [p for p in done if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
+        shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
         chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples)
         generic = _rows(store, store.generic(task), GENERIC, chosen) if chosen else {}
         found: list[dict[str, Any]] = []

@@ -44,9 +44,8 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         published=_published(config),
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
     )
-    done = [place for place in states if states[place] == DONE]
     groups: dict[tuple[str, str, str], list[Place]] = {}
-    for place in done:
+    for place in results.defaults:  # done, and not empty
         if place.dtype == results.dtypes[place.model, place.task][0]:
             groups.setdefault((place.model, place.task, place.dtype), []).append(place)
     compared = {key: _compare(config, store, results, places) for key, places in groups.items()}

@@ -22,29 +22,40 @@ class Attempts:
         self._path = f"attempts/{unit}.json"
         self._most = max_attempts
         self._marks: dict[str, Any] = {"unit": 0, "batches": {}, "rows": {}}
+        self.reason = ""  # why the last attempt ended, as the end of a sentence; empty when it could not say
 
     def begin(self) -> None:
         """Mark the unit as begun."""
         with suppress(FileNotFoundError):  # the first attempt has no marks
             self._marks = json.loads(self._store.read_bytes(self._path))
+        self.reason = self._marks.pop("reason", "")
         self._marks["unit"] += 1
         self._save()
 
-    def begin_batch(self, index: int) -> bool:
+    def begin_batch(self, name: str) -> bool:
         """Mark the batch; whether its rows should run one by one because it has ended `max_attempts` workers."""
         if self._marks["unit"] == 1:
             return False
-        return self._mark("batches", str(index)) > self._most
+        return self._mark("batches", name) > self._most
 
-    def end_batch(self, index: int) -> None:
-        self._marks["batches"].pop(str(index), None)
+    def end_batch(self, name: str) -> None:
+        self._marks["batches"].pop(name, None)
 
-    def begin_row(self, sample_id: str) -> bool:
+    def begin_row(self, name: str) -> bool:
         """Mark the row; whether it was marked before, so that it has ended a worker."""
-        return self._mark("rows", sample_id) > 1
+        return self._mark("rows", name) > 1
 
-    def end_row(self, sample_id: str) -> None:
-        self._marks["rows"].pop(sample_id, None)
+    def end_row(self, name: str) -> None:
+        self._marks["rows"].pop(name, None)
+
+    def ended_by(self, *prefixes: str) -> bool:
+        """Whether a row with such a name has ended a worker."""
+        return any(name.startswith(prefixes) for name in self._marks["rows"])
+
+    def keep_reason(self, error: str) -> None:
+        """Why the process is about to end."""
+        self._marks["reason"] = f": {error}"
+        self._save()
 
     def clear(self) -> None:
         self._store.delete(self._path)

@@ -1,9 +1,13 @@
-"""From view rows to relevance, one batch at a time, whatever goes wrong with a row. No Ray here."""
+"""From view rows to relevance, one batch at a time, whatever goes wrong with a row. No Ray here.
+
+A row that raises, or needs more memory than there is, becomes a reject. What no row is to blame for is raised: as
+:class:`MethodFailed` when a method cannot work, as it is when the device is lost, which needs a new process.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +19,12 @@ from jobs.methods import METHODS
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
-from lrp_core.memory import is_out_of_memory, peak_memory
+from lrp_core.memory import is_device_lost, is_out_of_memory, peak_memory
 from lrp_core.method import Method
+from lrp_core.types import UserError
+
+#: What no row is to blame for: the method, the model or the configuration is wrong.
+PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
 
@@ -51,6 +59,10 @@ class Reject:
     sample_id: str
     reason: str
     detail: str
+
+
+class MethodFailed(RuntimeError):
+    """A pass cannot work on this model, whatever the row; the message names the error."""
 
 
 @dataclass
@@ -116,14 +128,24 @@ class Explainer:
         found = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **self.settings)
         return {request: found[base] for request, base in asked.items()}
 
-    def _passes(self, has_foil: bool) -> Iterator[tuple[Method, list[Request]]]:
+    def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
         """Requests that are computed together, and one of their methods."""
-        groups: dict[tuple[Any, ...], list[Request]] = {}
-        for request in self.requests:
-            if has_foil or not needs_foil(request.explanation):
-                groups.setdefault(self.methods[request.method].group, []).append(request)
-        for requests in groups.values():
+        possible = [request for request in self.requests if has_foil or not needs_foil(request.explanation)]
+        for requests in replace(self, requests=tuple(possible)).by_pass():
             yield self.methods[requests[0].method], requests
+
+    def by_pass(self) -> list[tuple[Request, ...]]:
+        """Requests that are computed together."""
+        return self._grouped(lambda request: self.methods[request.method].group)
+
+    def by_method(self) -> list[tuple[Request, ...]]:
+        return self._grouped(lambda request: request.method)
+
+    def _grouped(self, key: Callable[[Request], Any]) -> list[tuple[Request, ...]]:
+        groups: dict[Any, list[Request]] = {}
+        for request in self.requests:
+            groups.setdefault(key(request), []).append(request)
+        return [tuple(group) for group in groups.values()]
 
 
 def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None:
@@ -131,37 +153,61 @@ def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None
 
     Out of memory halves the batch. A row that raises becomes a reject and its place is taken by a stand-in of the same
     shape, so that its neighbours keep the numbers they would have had.
+    Raises MethodFailed, and the error of a lost device.
     """
-    try:
-        outcome.explained.append(explainer.batch(rows))
-    except Exception as error:
-        if is_out_of_memory(error):
-            _explain_halves(explainer, rows, outcome, error)
-        else:
-            _explain_around(explainer, rows, outcome)
+    found = _attempt(explainer, rows)
+    if isinstance(found, Explained):
+        outcome.explained.append(found)
+    elif found.reason == "out_of_memory":
+        _explain_halves(explainer, rows, outcome, found)
+    else:
+        _explain_around(explainer, rows, outcome)
 
 
 def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> dict[str, Explained]:
-    """Each row alone, by sample id; rows that raise become rejects of `outcome`."""
-    found = {}
+    """Each row alone, by sample id; rows that raise become rejects of `outcome`.
+
+    Raises MethodFailed, and the error of a lost device.
+    """
+    explained = {}
     for row in rows:
-        try:
-            found[row["sample_id"]] = explainer.batch([row])
-        except Exception as error:
-            reason = "out_of_memory" if is_out_of_memory(error) else "model_error"
-            outcome.rejects.append(Reject(row["sample_id"], reason, describe(error)))
-    return found
+        found = _attempt(explainer, [row])
+        if isinstance(found, Explained):
+            explained[row["sample_id"]] = found
+        else:
+            outcome.rejects.append(found)
+    return explained
 
 
 def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
-def _explain_halves(explainer: Explainer, rows: Sequence[Row], outcome: Outcome, error: Exception) -> None:
+def _attempt(explainer: Explainer, rows: Sequence[Row]) -> Explained | Reject:
+    """The batch's relevance, or why it has none as a reject of its first row.
+
+    What is done about it is done by the caller, when nothing of the failed batch is alive any more: the traceback of an
+    error that is being handled holds every tensor of the graph.
+    """
+    try:
+        return explainer.batch(rows)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return Reject(rows[0]["sample_id"], "out_of_memory", describe(error))
+        if is_device_lost(error):
+            raise
+        if isinstance(error, UserError):
+            raise MethodFailed(" ".join(str(error).split())) from error
+        if isinstance(error, PROGRAMMING_ERRORS):
+            raise MethodFailed(describe(error)) from error
+        return Reject(rows[0]["sample_id"], "model_error", describe(error))
+
+
+def _explain_halves(explainer: Explainer, rows: Sequence[Row], outcome: Outcome, reject: Reject) -> None:
     if explainer.view.device.type == "cuda":
         torch.cuda.empty_cache()
     if len(rows) == 1:
-        outcome.rejects.append(Reject(rows[0]["sample_id"], "out_of_memory", describe(error)))
+        outcome.rejects.append(reject)
         return
     outcome.splits += 1
     middle = len(rows) // 2
@@ -176,9 +222,8 @@ def _explain_around(explainer: Explainer, rows: Sequence[Row], outcome: Outcome)
         return
     healthy = next(row for row in rows if row["sample_id"] in singles)
     whole = [row if row["sample_id"] in singles else _stand_in(row, healthy) for row in rows]
-    try:
-        explained = explainer.batch(whole)
-    except Exception:  # no single row is to blame: what the rows gave alone is what there is
+    explained = _attempt(explainer, whole)
+    if isinstance(explained, Reject):  # no single row is to blame: what the rows gave alone is what there is
         outcome.explained.extend(singles.values())
         return
     outcome.explained.append(_keep(explained, [i for i, row in enumerate(rows) if row["sample_id"] in singles]))

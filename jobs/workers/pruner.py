@@ -16,7 +16,7 @@ from evaluation.scoring.curves import Curve, area
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.store import Store
 from jobs.workers.attempts import Attempts
-from jobs.workers.worker import REPORT, samples
+from jobs.workers.worker import REPORT, end_with_device, samples
 
 if TYPE_CHECKING:
     from evaluation.scoring.pruning import Sweep
@@ -79,6 +79,7 @@ class Pruner:
         except (ModelUnavailable, OSError) as error:
             report |= {"error": _one_line(error), "fatal": True}
         except Exception as error:
+            end_with_device(error)
             report |= {"error": f"{unit.title}: {type(error).__name__}: {_one_line(error)}"}
         return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
 
@@ -88,7 +89,7 @@ class Pruner:
 
         attempts = Attempts(self._store, unit.title, self._max_attempts)
         attempts.begin()
-        if attempts.begin_batch(0):
+        if attempts.begin_batch("0"):
             raise RuntimeError(f"it ended {self._max_attempts} workers; lower the model's token_budget")
         if self._view is None:
             import torch

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from evaluation.schema import HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
 from jobs.workers.compute import Explained, Outcome, Reject
+from jobs.workers.units import NO_FOIL
 from lrp_core import POOLINGS, Relevance, Request
 
 
@@ -24,21 +26,18 @@ def schema_of(product: str, dtype: str) -> pa.Schema:
 def cell_table(
     product: str, dtype: str, requests: Sequence[Request], explained: Sequence[Explained]
 ) -> tuple[pa.Table, list[Reject]]:
-    """The rows of one cell, and rejects for samples with a relevance that is not finite."""
-    unusable = {i: _not_finite(batch, requests) for i, batch in enumerate(explained)}
+    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
     schema = schema_of(product, dtype)
     build = _heads_columns if product == "heads" else _relevance_columns
-    tables = []
-    for i, batch in enumerate(explained):
-        keep = [j for j in range(len(batch.rows)) if j not in unusable[i]]
-        for request in requests:
-            if request in batch.relevance and keep:
-                tables += build(batch, request, batch.relevance[request], keep, schema)
-    rejects = [
-        Reject(explained[i].rows[j]["sample_id"], "not_finite", f"relevance is not finite in {dtype}")
-        for i, rows in unusable.items()
-        for j in rows
-    ]
+    tables: list[pa.Table] = []
+    rejects: list[Reject] = []
+    for batch in explained:
+        possible = [request for request in requests if request in batch.relevance]
+        unusable = _unusable(batch, possible, dtype)
+        rejects += unusable.values()
+        keep = [i for i in range(len(batch.rows)) if i not in unusable]
+        for request in possible if keep else ():
+            tables += build(batch, request, batch.relevance[request], keep, schema)
     return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
 
 
@@ -50,7 +49,7 @@ def reject_table(rejects: Sequence[Reject]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REJECT)
 
 
-def runtime_table(unit: str, explained: Sequence[Explained], device: str) -> pa.Table:
+def runtime_table(unit: str, passes: Sequence[Sequence[Explained]], device: str) -> pa.Table:
     rows = [
         {
             "batch_id": f"{unit}/{i}",
@@ -64,22 +63,39 @@ def runtime_table(unit: str, explained: Sequence[Explained], device: str) -> pa.
             "chunk": timing.chunk,
             "device": device,
         }
+        for explained in passes
         for i, batch in enumerate(explained)
         for timing in batch.timings
     ]
     return pa.Table.from_pylist(rows, schema=RUNTIME)
 
 
-def _not_finite(batch: Explained, requests: Sequence[Request]) -> list[int]:
-    """Rows of the batch for which any of the requests gave something that is not a number."""
-    finite = torch.ones(len(batch.rows), dtype=torch.bool)
+def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
+    """`timed`, and of `earlier` what is of other methods."""
+    return pa.concat_tables([earlier.filter(pc.invert(pc.is_in(earlier["method"], timed["method"]))), timed])
+
+
+def _unusable(batch: Explained, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
+    """Rows of the batch, by index, that give this cell nothing."""
+    names = [row["sample_id"] for row in batch.rows]
+    if not requests:  # a batch without foils, asked for contrasts alone
+        detail = "a contrastive explanation needs a foil"
+        return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
+    logits, relevance = (torch.ones(len(names), dtype=torch.bool) for _ in range(2))
     for request in requests:
-        if request in batch.relevance:
-            found = batch.relevance[request]
-            finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
-            if found.heads is not None:
-                finite &= found.heads.flatten(1).isfinite().all(-1)
-    return [int(i) for i in torch.nonzero(~finite).flatten()]
+        found = batch.relevance[request]
+        logits &= found.logit_target.isfinite()
+        if found.logit_foil is not None:
+            logits &= found.logit_foil.isfinite()
+        relevance &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
+        if found.heads is not None:
+            relevance &= found.heads.flatten(1).isfinite().all(-1)
+    return {
+        i: Reject(names[i], "not_finite", f"relevance is not finite in {dtype}")
+        if logits[i]
+        else Reject(names[i], "logits_not_finite", f"the model's logits are not finite in {dtype}")
+        for i in torch.nonzero(~(logits & relevance)).flatten().tolist()
+    }
 
 
 def _relevance_columns(

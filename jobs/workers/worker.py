@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +21,7 @@ from jobs.methods import configured
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.store import Cell, Store
 from jobs.workers.attempts import Attempts
+from jobs.workers.units import FEW, NO_FOIL
 from lrp_core.method import Method
 from lrp_core.types import Request
 
@@ -82,6 +86,7 @@ REPORT = pa.schema(
         ("wall_s", pa.float64()),
         ("error", pa.string()),
         ("fatal", pa.bool_()),
+        ("failed", pa.string()),  # JSON: [cell, error] for each cell that has no shard of the unit; null for none
     ]
 )
 
@@ -94,6 +99,7 @@ class Worker:
         self._view: ModelView | None = None
         self._dtype = ""
         self._metered: dict[tuple[str, str, tuple[Request, ...]], set[int]] = defaultdict(set)
+        self._ended: dict[Cell, str] = {}  # cells whose method cannot work, and why: it is not tried again
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit. Errors are reported, never raised: an exception would end the whole data set."""
@@ -103,29 +109,55 @@ class Worker:
         report = {"unit": task.title, "rows": len(unit["sample_id"]), "tokens": sum(map(len, unit["input_ids"]))}
         report |= {"rejects": 0, "splits": 0, "error": "", "fatal": False}
         try:
-            outcome = self._run(task, samples(unit))
-            report |= {"rejects": len(outcome.rejects), "splits": outcome.splits}
+            report |= self._run(task, samples(unit))
         except (ModelUnavailable, OSError) as error:
             report |= {"error": " ".join(str(error).split()), "fatal": True}
         except Exception as error:
+            end_with_device(error)
             report |= {"error": f"{task.title}: {type(error).__name__}: {' '.join(str(error).split())}"}
         return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
 
-    def _run(self, task: UnitTask, rows: Sequence[Row]) -> Outcome:
-        from jobs.workers.compute import Explainer
-
+    def _run(self, task: UnitTask, rows: Sequence[Row]) -> dict[str, Any]:
+        """Explain and commit the unit; what there is to report of it."""
         view = self._open(task.dtype)
-        requests = tuple(dict.fromkeys(request for _, wanted in task.cells for request in wanted))
-        settings = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
         attempts = Attempts(self._store, task.title, self._options.max_attempts)
         attempts.begin()
-        metered = self._metered[task.product, task.dtype, requests]
-        methods, heads = self._options.methods, task.product == "heads"
-        explainer = Explainer(view, requests, heads, settings, methods, metered)
-        outcome = explain_unit(explainer, rows, task.cuts, attempts)
-        self._commit(task, outcome, str(view.device))
+        outcomes = self._explain(task, view, rows, attempts)
+        failed = self._commit(task, outcomes, len(rows), str(view.device))
         attempts.clear()
-        return outcome
+        return {
+            "rejects": len({reject.sample_id for outcome in outcomes.values() for reject in outcome.rejects}),
+            "splits": sum(outcome.splits for outcome in _distinct(outcomes)),
+            "failed": json.dumps([[asdict(cell), why] for cell, why in failed.items()]) if failed else None,
+        }
+
+    def _explain(self, task: UnitTask, view: ModelView, rows: Sequence[Row], attempts: Attempts) -> dict[str, Outcome]:
+        """By method, pass by pass. The methods of a pass that fails run apart; one that fails alone has ended."""
+        from jobs.workers.compute import Explainer, MethodFailed
+
+        settings = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
+        cells = {cell.method: cell for cell, _ in task.cells}
+        wanted = tuple(r for cell, requests in task.cells if cell not in self._ended for r in requests)
+        everything = Explainer(view, wanted, task.product == "heads", settings, self._options.methods)
+        outcomes: dict[str, Outcome] = {}
+        todo = everything.by_pass()
+        while todo:
+            requests = todo.pop(0)
+            methods = list(dict.fromkeys(request.method for request in requests))
+            metered = self._metered[task.product, task.dtype, requests]
+            explainer = replace(everything, requests=requests, metered=metered)
+            try:
+                outcome = explain_unit(explainer, rows, task.cuts, attempts, "+".join(methods))
+                outcomes |= dict.fromkeys(methods, outcome)
+            except MethodFailed as error:
+                if len(methods) > 1:
+                    todo = explainer.by_method() + todo
+                else:
+                    self._ended[cells[methods[0]]] = str(error)
+            except Exception as error:
+                end_with_device(error, attempts)
+                raise
+        return outcomes
 
     def _open(self, dtype: str) -> ModelView:
         """The model in this precision; only one is held at a time."""
@@ -137,19 +169,71 @@ class Worker:
             self._view, self._dtype = open_view(self._model, dtype, device, self._options.seed), dtype
         return self._view
 
-    def _commit(self, task: UnitTask, outcome: Outcome, device: str) -> None:
-        """Write the shard of every cell, its rejects in it. The runtime comes first, so that a shard vouches for it."""
+    def _commit(self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str) -> dict[Cell, str]:
+        """Write the runtime, then the shards, which vouch for it. Returns the cells that get none, and why."""
+        self._commit_runtime(task, outcomes, device)
+        failed = {}
+        for cell, requests in task.cells:
+            outcome = outcomes.get(cell.method)
+            why = self._ended[cell] if outcome is None else self._commit_cell(task, cell, requests, outcome, rows)
+            if why is not None:
+                failed[cell] = why
+        return failed
+
+    def _commit_cell(
+        self, task: UnitTask, cell: Cell, requests: Sequence[Request], outcome: Outcome, rows: int
+    ) -> str | None:
+        """Write the cell's shard, its rejects in it.
+
+        Returns why there is none: the method gave what it must not, or failed on every row. Where the rows are so few
+        that each may have failed on its own account, they are rejects all the same.
+        """
+        from jobs.workers import tables
+        from jobs.workers.compute import describe
+
+        try:
+            table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
+        except Exception as error:
+            return describe(error)
+        rejects = tables.merge_rejects(outcome, unusable)
+        failed = [reject for reject in rejects if reject.reason != NO_FOIL]
+        if len(failed) == rows > FEW:
+            return f"every row of a unit failed: {failed[0].detail}"
+        path = f"{self._store.cell(cell)}/{cell.key[:12]}-{task.name}.parquet"
+        schema = tables.schema_of(task.product, task.dtype)
+        self._store.write_shard(path, table, schema, tables.reject_table(rejects))
+        return None
+
+    def _commit_runtime(self, task: UnitTask, outcomes: Mapping[str, Outcome], device: str) -> None:
+        """What was timed now; earlier timings of other methods stay."""
         from jobs.workers import tables
 
-        runtime = tables.runtime_table(task.name, outcome.explained, device)
-        folder = self._store.runtime(task.model, task.task, task.dtype)
-        self._store.write_shard(f"{folder}/{task.product}-{task.name}.parquet", runtime, RUNTIME)
-        for cell, requests in task.cells:
-            shard = f"{cell.key[:12]}-{task.name}.parquet"
-            table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
-            rejects = tables.reject_table(tables.merge_rejects(outcome, unusable))
-            schema = tables.schema_of(task.product, task.dtype)
-            self._store.write_shard(f"{self._store.cell(cell)}/{shard}", table, schema, rejects)
+        path = f"{self._store.runtime(task.model, task.task, task.dtype)}/{task.product}-{task.name}.parquet"
+        timed = tables.runtime_table(task.name, [outcome.explained for outcome in _distinct(outcomes)], device)
+        if timed.num_rows:
+            with suppress(FileNotFoundError):
+                timed = tables.with_earlier(timed, self._store.read(path, RUNTIME))
+            self._store.write_shard(path, timed, RUNTIME)
+
+
+def end_with_device(error: BaseException, attempts: Attempts | None = None) -> None:
+    """End this process if the device is lost, so that Ray starts another; the marks of attempts isolate the row.
+
+    Returns for any other error.
+    """
+    from lrp_core.memory import is_device_lost
+
+    if is_device_lost(error):
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if attempts is not None:
+            attempts.keep_reason(reason)
+        print(f"the device is lost: {reason}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _distinct(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
+    """Of the passes: methods of one pass share theirs."""
+    return list({id(outcome): outcome for outcome in outcomes.values()}.values())
 
 
 def samples(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -157,29 +241,40 @@ def samples(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(INPUT_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def explain_unit(explainer: Explainer, rows: Sequence[Row], cuts: Sequence[int], attempts: Attempts) -> Outcome:
-    """All batches of a unit. A batch that has ended several workers is taken row by row."""
+def explain_unit(
+    explainer: Explainer, rows: Sequence[Row], cuts: Sequence[int], attempts: Attempts, name: str
+) -> Outcome:
+    """All batches of a unit. A batch that has ended several workers, or holds a row that has, is taken row by row.
+
+    `name` tells the passes of the unit apart.
+    """
     from jobs.workers.compute import Outcome, explain
 
     outcome = Outcome()
     for index, batch in enumerate(_slices(rows, cuts)):
-        if attempts.begin_batch(index):
-            _explain_suspects(explainer, batch, attempts, outcome)
+        mark = f"{index}|{name}"
+        suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in batch))  # in whichever pass
+        if attempts.begin_batch(mark) or suspicious:
+            _explain_suspects(explainer, batch, attempts, name, outcome)
         else:
             explain(explainer, batch, outcome)
-        attempts.end_batch(index)
+        attempts.end_batch(mark)
     return outcome
 
 
-def _explain_suspects(explainer: Explainer, batch: Sequence[Row], attempts: Attempts, outcome: Outcome) -> None:
+def _explain_suspects(
+    explainer: Explainer, batch: Sequence[Row], attempts: Attempts, name: str, outcome: Outcome
+) -> None:
     from jobs.workers.compute import Reject, explain_singly
 
     for row in batch:
-        if attempts.begin_row(row["sample_id"]):
-            outcome.rejects.append(Reject(row["sample_id"], "ended_worker", "the process ended while explaining it"))
+        mark = f"{row['sample_id']}|{name}"
+        if attempts.begin_row(mark):
+            detail = f"the process ended while explaining it{attempts.reason}"
+            outcome.rejects.append(Reject(row["sample_id"], "ended_worker", detail))
             continue
         outcome.explained.extend(explain_singly(explainer, [row], outcome).values())
-        attempts.end_row(row["sample_id"])
+        attempts.end_row(mark)
 
 
 def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:

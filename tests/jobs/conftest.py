@@ -7,9 +7,12 @@ import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
+from jobs import attribute as stage
 from jobs.attribute import attribute
 from jobs.config import RunConfig
-from jobs.pools import connect
+from jobs.inputs import read_unit
+from jobs.pools import Slots, connect
+from jobs.workers.worker import WorkerOptions
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 
@@ -21,6 +24,25 @@ def local_ray():
 
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """Attribution without Ray: the units go through one worker in this process, which takes a second.
+
+    One model at a time: transformers does not load two in one process at once.
+    """
+
+    def pipeline(config, store, work, share, workers):
+        model = work.plan.resolved
+        worker = stage.Worker(store, model, WorkerOptions.of(config, model.config))
+        for block in work.blocks():
+            yield from worker(read_unit(block, store)).to_pylist()
+
+    monkeypatch.setattr(stage, "connect", lambda config: None)
+    monkeypatch.setattr(stage, "uses_gpu", lambda config: False)
+    monkeypatch.setattr(stage, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
+    monkeypatch.setattr(stage, "_pipeline", pipeline)
 
 
 @pytest.fixture

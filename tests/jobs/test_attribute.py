@@ -110,7 +110,7 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
     assert "index out of range" in reject["detail"]
 
 
-def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturbed, again, monkeypatch):
+def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturbed, again, model, monkeypatch):
     class Deadly(Worker):
         def __call__(self, table):
             from jobs.workers.compute import Explainer
@@ -128,7 +128,7 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturb
     monkeypatch.setattr(stage, "Worker", Deadly)
     config, store = again
     prepared(config, ROWS[:6])
-    config = config.model_copy(update={"max_attempts": 1, "heads": None, "methods": ("gradient_x_input",)})
+    config = config_of(config.root, model, max_attempts=1, methods=["gradient_x_input"])
     assert attribute(config, store).complete
     cell = next(make_plan(config, store).cells()).cell
     assert store.manifest(cell.name)["rejects"] == {"ended_worker": 1}

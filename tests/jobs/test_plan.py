@@ -31,6 +31,7 @@ def keys(config, store) -> dict[str, str]:
         {"token_budget": 7},
         {"shard_rows": 2},
         {"max_attempts": 9},
+        {"max_failed_share": 0.5},
         {"name": "another"},
         {"byte_budget": 1000},
         {"ray": {"max_models": 1}},

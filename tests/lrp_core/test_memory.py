@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lrp_core.memory import is_out_of_memory, peak_memory
+from lrp_core.memory import is_device_lost, is_out_of_memory, peak_memory
 
 
 def test_peak_is_what_lives_together_and_views_are_free():
@@ -33,4 +33,24 @@ def test_out_of_memory_is_recognised_on_device_and_host():
     assert is_out_of_memory(too_much.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"))
     assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("device-side assert triggered"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+)
+def test_a_lost_device_is_told_from_bad_input_and_from_full_memory(error):
+    assert is_device_lost(error)
+    assert not is_device_lost(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    )
+    assert not is_device_lost(torch.AcceleratorError("CUDA error: out of memory"))
+    assert not is_device_lost(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_device_lost(IndexError("index out of range in self"))

@@ -107,3 +107,13 @@ def test_accuracy_counts_a_sample_once_however_many_variants_it_has():
     once = relevance([("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 0, 1)])
     target = once.set_column(1, "explanation", pa.array(["target"] * 2))
     assert accuracy(pa.concat_tables([once, target.cast(once.schema)])).to_pylist()[0]["n"] == 2
+
+
+def test_a_cell_without_samples_has_no_means_and_no_accuracy():
+    nothing = relevance([])
+    found, defects = score_relevance(nothing, Masks.of(views([])))
+    assert (len(found), defects) == (0, {})
+    assert summarise(found).num_rows == 0
+    (row,) = accuracy(nothing).to_pylist()
+    assert (row["value"], row["n"]) == (None, 0)
+    assert accuracy(nothing).schema == accuracy(relevance([("b", [0, 1, 0], 1, 0)])).schema
