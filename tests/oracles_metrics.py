@@ -1,5 +1,7 @@
 """The metrics one sample at a time, in plain Python, as their definitions read."""
 
+import math
+
 
 def pg(relevance, evidence):
     return float(evidence[relevance.index(max(relevance))])
@@ -31,4 +33,70 @@ def pta(relevance, evidence):
     return sum((value > 0) == marked for value, marked in zip(relevance, evidence, strict=True)) / len(relevance)
 
 
-METRICS = {function.__name__: function for function in (pg, pg2, mrr, mrr_strict, rma, pta)}
+def _top(relevance, evidence):
+    """As many tokens as there is evidence, largest first."""
+    return sorted(range(len(relevance)), key=lambda token: (-relevance[token], token))[: sum(evidence)]
+
+
+def iou(relevance, evidence):
+    top = {token for token in _top(relevance, evidence) if relevance[token] > 0}
+    marked = {token for token, inside in enumerate(evidence) if inside}
+    return len(top & marked) / len(top | marked)
+
+
+def iou_positive(relevance, evidence):
+    positive = {token for token, value in enumerate(relevance) if value > 0}
+    marked = {token for token, inside in enumerate(evidence) if inside}
+    return len(positive & marked) / len(positive | marked)
+
+
+def iou_soft(relevance, evidence):
+    positive = [max(value, 0.0) for value in relevance]
+    shares = [value / max(positive) for value in positive] if any(positive) else positive
+    pairs = list(zip(shares, map(float, evidence), strict=True))
+    return sum(map(min, pairs)) / sum(map(max, pairs))
+
+
+def rra(relevance, evidence):
+    return sum(evidence[token] for token in _top(relevance, evidence)) / sum(evidence)
+
+
+def ap(relevance, evidence):
+    """Sum over thresholds of the gain in recall times precision."""
+    total = recall = 0.0
+    for threshold in sorted(set(relevance), reverse=True):
+        kept = [inside for value, inside in zip(relevance, evidence, strict=True) if value >= threshold]
+        total += (sum(kept) / sum(evidence) - recall) * sum(kept) / len(kept)
+        recall = sum(kept) / sum(evidence)
+    return total
+
+
+def dot(relevance, evidence):
+    positive = [max(value, 0.0) for value in relevance]
+    return sum(value * inside for value, inside in zip(positive, evidence, strict=True)) / (sum(positive) or 1)
+
+
+def dot_softmax(relevance, evidence):
+    exponentials = [math.exp(value) for value in relevance]
+    inside = sum(value * marked for value, marked in zip(exponentials, evidence, strict=True))
+    return inside / sum(exponentials)
+
+
+METRICS = {
+    function.__name__: function
+    for function in (
+        pg,
+        pg2,
+        mrr,
+        mrr_strict,
+        rma,
+        pta,
+        iou,
+        iou_positive,
+        iou_soft,
+        rra,
+        ap,
+        dot,
+        dot_softmax,
+    )
+}

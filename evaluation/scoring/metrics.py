@@ -1,4 +1,4 @@
-"""The metrics of Close Look 4.2 (and PG2 of its first version), over many samples at once.
+"""Metrics against evidence, over many samples at once: Close Look 4.2, PG2 of its first version, AttnLRP, NormXLogit.
 
 A metric is a few lines over a :class:`Block` of padded rows, declared with its unit and direction by :func:`metric`.
 :func:`score` cuts ragged samples into blocks of similar length, so that cost and memory follow the number of tokens.
@@ -8,72 +8,23 @@ Shapes: N samples, S tokens of all samples one after the other, B rows of a bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from evaluation.scoring.blocks import Block, blocks, row_count
 from evaluation.tasks import Task
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UserError, nearest
 
 VERSION = 1  # raised when the numbers of all metrics change: scores of another version are computed again
-BLOCK_TOKENS = 1 << 16  # padding included; a block and its temporaries fit a core's cache
 
 #: Why a sample could not be scored. Such a sample counts as 0 in every metric, never as right, and is reported.
 FINE, NOT_FINITE, NO_EVIDENCE = 0, 1, 2
 DEFECTS = {NOT_FINITE: "relevance that is not finite", NO_EVIDENCE: "no evidence among the chosen tokens"}
-
-
-class Block:
-    """Padded rows of similar length, each with evidence, and what several metrics need of them."""
-
-    def __init__(self, relevance: np.ndarray, count: np.ndarray, evidence_at: np.ndarray) -> None:
-        """`evidence_at` [E]: where the evidence of all rows is in the flattened block, ascending; few tokens are."""
-        self.relevance = relevance  # [B, T], -inf where a token is not chosen, and on padding
-        self.count = count  # [B] chosen tokens of each row
-        self.evidence: np.ndarray = np.zeros(relevance.shape, bool)  # [B, T], False there
-        self.evidence.ravel()[evidence_at] = True
-        self._evidence_at = evidence_at
-        self.rows = np.arange(len(relevance))
-
-    @cached_property
-    def top(self) -> np.ndarray:
-        """[B] where the largest relevance is; the first of several."""
-        return self.relevance.argmax(axis=1)
-
-    @cached_property
-    def positive(self) -> np.ndarray:
-        """[B, T] bool."""
-        return self.relevance > 0
-
-    @cached_property
-    def best_evidence(self) -> np.ndarray:
-        """[B, 1] the largest relevance on evidence."""
-        return np.maximum.reduceat(self.relevance.ravel()[self._evidence_at], self._evidence_starts)[:, None]
-
-    @cached_property
-    def strict_rank(self) -> np.ndarray:
-        """[B] of the best evidence token: one more than the tokens above it."""
-        return 1 + row_count(self.relevance > self.best_evidence)
-
-    def evidence_sum(self, values: np.ndarray) -> np.ndarray:
-        """[B] of `values` [B, T] over evidence."""
-        return np.add.reduceat(values.ravel()[self._evidence_at], self._evidence_starts)
-
-    @cached_property
-    def _evidence_starts(self) -> np.ndarray:
-        """[B] where each row starts in E."""
-        return np.searchsorted(self._evidence_at, self.rows * self.evidence.shape[1])
-
-
-def row_count(marks: np.ndarray) -> np.ndarray:
-    """[B] how many of `marks` [B, T] are set; a matrix product, which is faster than numpy's sums of booleans."""
-    return marks.astype(np.float32) @ np.ones(marks.shape[1], np.float32)
-
 
 #: Where a metric is shown beside the table of every metric: table 1; the tables of two settings; the first figure, and
 #: wherever one metric has to do.
@@ -171,7 +122,7 @@ def mrr(block: Block) -> np.ndarray:
     The dense rank counts distinct values from the smallest, so every tie at or below the evidence moves it down by one
     (Close Look 5.1 on bfloat16): the rank is the strict one plus those ties.
     """
-    ascending = np.sort(block.relevance, axis=1)  # what is not chosen first
+    ascending = block.ascending
     tied = ascending[:, 1:] == ascending[:, :-1]
     others = np.maximum(block.relevance.shape[1] - block.count - 1, 0)  # [B] ties among what is not chosen
     if np.count_nonzero(tied) == others.sum():
@@ -198,6 +149,67 @@ def rma(block: Block) -> np.ndarray:
 def pta(block: Block) -> np.ndarray:
     """Per-token accuracy: share of tokens with (relevance > 0) == evidence."""
     return 1 - row_count(block.positive != block.evidence) / block.count
+
+
+@metric("IoU")
+def iou(block: Block) -> np.ndarray:
+    """Overlap of the evidence and as many tokens of the largest positive relevance, over their union (AttnLRP 4.1).
+
+    AttnLRP prints no formula; of the readings this one fits its numbers. The first of several equal tokens count.
+    """
+    found = block.evidence_total(block.among_largest & (block.evidence_values > 0))
+    return found / (np.minimum(row_count(block.positive), block.size) + block.size - found)
+
+
+@metric("IoU positive")
+def iou_positive(block: Block) -> np.ndarray:
+    """Overlap of the evidence and all tokens of positive relevance, over their union (a reading of AttnLRP 4.1)."""
+    found = row_count(block.positive & block.evidence)
+    return found / (row_count(block.positive) + block.size - found)
+
+
+@metric("IoU soft")
+def iou_soft(block: Block) -> np.ndarray:
+    """The same with positive relevance as a share of the largest: sum of minima over sum of maxima (the same)."""
+    share = np.maximum(block.relevance, 0)  # [B, T]
+    largest = share[block.rows, block.top]
+    share /= np.where(largest > 0, largest, 1)[:, None]
+    inside = block.evidence_sum(share)
+    return inside / (share @ np.ones(share.shape[1], share.dtype) - inside + block.size)
+
+
+@metric("RRA")
+def rra(block: Block) -> np.ndarray:
+    """Relevance rank accuracy (Arras et al. 2022): as many tokens of the largest relevance, the share on evidence."""
+    return block.evidence_total(block.among_largest) / block.size
+
+
+@metric("AP")
+def ap(block: Block) -> np.ndarray:
+    """Average precision of evidence in the ranking by relevance (NormXLogit 4.2); equal tokens share a threshold."""
+    order = np.lexsort((-block.evidence_values, block.evidence_rows))  # row by row, as they were
+    value, row = block.evidence_values[order], block.evidence_rows[order]
+    last = np.append((value[1:] != value[:-1]) | (row[1:] != row[:-1]), True)  # of its threshold
+    ends = np.flatnonzero(last)
+    until = np.repeat(ends, np.diff(ends, prepend=-1)) + 1  # [E] evidence up to the threshold, in all rows
+    found = until - (np.cumsum(block.size) - block.size)[row]
+    return block.evidence_total(found / block.at_least[order]) / block.size
+
+
+@metric("Dot product")
+def dot(block: Block) -> np.ndarray:
+    """Dot product of evidence and relevance (NormXLogit 4.2), its positive part divided by its sum: RMA by definition.
+
+    The normalisation that is the same for all methods, and NormXLogit's own for those that are never negative.
+    """
+    return rma(block)
+
+
+@metric("Dot product, softmax")
+def dot_softmax(block: Block) -> np.ndarray:
+    """The same with a softmax over tokens, which NormXLogit takes for logits and norms: near one-hot."""
+    shares = np.exp(block.relevance - block.relevance[block.rows, block.top, None])  # 0 where not chosen
+    return block.evidence_sum(shares) / (shares @ np.ones(shares.shape[1], shares.dtype))
 
 
 def score(
@@ -231,7 +243,7 @@ def score(
         told = np.flatnonzero(defect == state)
         if not wanted or not len(told):
             continue
-        for samples, block in _blocks(relevance, evidence, chosen, offsets, told):
+        for samples, block in blocks(relevance, evidence, chosen, offsets, told):
             for name, declared in wanted.items():
                 values[name][samples] = declared(block)
     return Scores(values, defect)
@@ -248,54 +260,3 @@ class Scores:
 def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """The samples of the marked tokens; few tokens are marked."""
     return np.searchsorted(offsets, np.flatnonzero(marks), side="right") - 1
-
-
-def _blocks(
-    relevance: np.ndarray, evidence: np.ndarray, chosen: np.ndarray, offsets: np.ndarray, samples: np.ndarray
-) -> Iterator[tuple[np.ndarray, Block]]:
-    """(their numbers, padded block) for runs of `samples`; tokens that are not chosen have relevance -inf."""
-    lengths = np.diff(offsets)
-    if len(samples) < len(lengths) or (np.diff(lengths) > 0).any():
-        # Longest first, as the store keeps them, so that a block holds similar lengths.
-        samples = samples[np.argsort(-lengths[samples], kind="stable")]
-        lengths = lengths[samples]
-        before = np.cumsum(lengths) - lengths
-        token = np.repeat(offsets[samples] - before, lengths) + np.arange(lengths.sum())
-        relevance, evidence, chosen = relevance[token], evidence[token], chosen[token]
-    evidence_at, others_at = np.flatnonzero(evidence), np.flatnonzero(~chosen)  # [E] and [O] in S; few tokens are
-    starts = np.cumsum(lengths) - lengths
-    begin = 0
-    while begin < len(samples):
-        end = min(len(samples), begin + max(1, BLOCK_TOKENS // int(lengths[begin])))
-        part = slice(starts[begin], starts[end - 1] + lengths[end - 1])
-        padded = _padded(relevance[part], lengths[begin:end])
-        (_, inside), (rows, outside) = (
-            _in_block(at, part, starts[begin:end], padded.shape[1]) for at in (evidence_at, others_at)
-        )
-        padded.ravel()[outside] = -np.inf
-        count = lengths[begin:end] - np.bincount(rows, minlength=len(padded))
-        yield samples[begin:end], Block(padded, count, inside)
-        begin = end
-
-
-def _padded(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows of descending `lengths` that follow one another in `tokens`, padded by -inf: a copy a length."""
-    block = np.empty((len(lengths), lengths[0]), tokens.dtype)
-    row = token = 0
-    for stop in (*(np.flatnonzero(np.diff(lengths)) + 1), len(lengths)):
-        size = (stop - row, lengths[row])
-        block[row:stop, : size[1]] = tokens[token : token + size[0] * size[1]].reshape(size)
-        block[row:stop, size[1] :] = -np.inf
-        token += size[0] * size[1]
-        row = stop
-    return block
-
-
-def _in_block(at: np.ndarray, part: slice, starts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of those of the tokens `at` that are in `part`, and where they are in the flattened block.
-
-    `starts` are where the block's rows begin, `width` is its longest row.
-    """
-    own = at[slice(*np.searchsorted(at, (part.start, part.stop)))]
-    row = np.searchsorted(starts, own, side="right") - 1
-    return row, own - starts[row] + row * width

@@ -91,6 +91,35 @@ def _rma(r: np.ndarray, e: np.ndarray) -> float:
     return positive[e].sum() / positive.sum() if positive.any() else 0.0
 
 
+def _overlap(first: np.ndarray, second: np.ndarray) -> float:
+    return (first & second).sum() / (first | second).sum()
+
+
+def _top(r: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """As many tokens of largest relevance as there is evidence, marked."""
+    marks = np.zeros(len(r), bool)
+    marks[np.argsort(-r, kind="stable")[: e.sum()]] = True
+    return marks
+
+
+def _iou_soft(r: np.ndarray, e: np.ndarray) -> float:
+    positive = np.clip(r, 0, None)
+    share = positive / positive.max() if positive.any() else positive
+    return np.minimum(share, e).sum() / np.maximum(share, e).sum()
+
+
+def _ap(r: np.ndarray, e: np.ndarray) -> float:
+    values, place = np.unique(-r, return_inverse=True)
+    found = np.bincount(place, e, len(values))
+    precision = found.cumsum() / np.bincount(place, minlength=len(values)).cumsum()
+    return (found * precision).sum() / e.sum()
+
+
+def _dot_softmax(r: np.ndarray, e: np.ndarray) -> float:
+    share = np.exp(r - r.max())
+    return share[e].sum() / share.sum()
+
+
 ONE_SAMPLE: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "pg": lambda r, e: float(e[r.argmax()]),
     "pg2": lambda r, e: float(e[np.argsort(-r, kind="stable")[:2]].any()),
@@ -98,6 +127,13 @@ ONE_SAMPLE: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "mrr_strict": lambda r, e: 1 / (1 + (r > r[e].max()).sum()),
     "rma": _rma,
     "pta": lambda r, e: ((r > 0) == e).mean(),
+    "iou": lambda r, e: _overlap(_top(r, e) & (r > 0), e),
+    "iou_positive": lambda r, e: _overlap(r > 0, e),
+    "iou_soft": _iou_soft,
+    "rra": lambda r, e: (_top(r, e) & e).sum() / e.sum(),
+    "ap": _ap,
+    "dot": _rma,
+    "dot_softmax": _dot_softmax,
 }
 
 

@@ -28,8 +28,7 @@ from lrp_core.methods import METHODS
 CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # geometry and tokens of a sample
 TARGET = 0.9  # rows a second, of bare forwards
 MEMORY_TARGET = 1.2  # peak bytes, of a bare forward of the token budget
-VARIANTS = 6
-COUNTED_LENGTH = 64
+COUNTED_METHODS, COUNTED_LENGTH = 6, 64
 
 Sample = tuple[dict[str, Any], States]
 
@@ -126,7 +125,7 @@ def forwards(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
     view = random_model(GEOMETRIES[name].shrunk().config(), device=chosen.device)
     row = random_row(view, COUNTED_LENGTH, random.Random(0))
     batch = alone(row).to(view.device)
-    methods = [method for method in METHODS.values() if "tokens" in method.gives][:VARIANTS]
+    methods = [method for method in METHODS.values() if "tokens" in method.gives][:COUNTED_METHODS]
     relevance = torch.cat([method(view, batch).tokens for method in methods]).double().cpu().numpy()
     chosen_tokens, ties = _flipped(view, row), tie_order(row["input_ids"], 0)
     ranking = Ranking.of(relevance, chosen_tokens, ties)
@@ -209,12 +208,11 @@ def _flipped(view: ModelView, row: dict[str, Any]) -> np.ndarray:
 
 
 def _sample(view: ModelView, row: dict[str, Any], states: int) -> Sample:
-    """Curves of random relevance in both orders, with about so many `states` in all."""
+    """The curves of one random relevance in both orders, with so many `states` in all or one less."""
     chosen = _flipped(view, row)
-    relevance = np.random.default_rng(0).normal(size=(VARIANTS, len(chosen)))
+    relevance = np.random.default_rng(0).normal(size=(1, len(chosen)))
     ranking = Ranking.of(relevance, chosen, tie_order(row["input_ids"], 0))
-    steps = max(1, round((states - 2) / (2 * VARIANTS)) + 1)
-    return row, States.of(ranking.curves(flip_counts(ranking.flipped, steps)))
+    return row, States.of(ranking.curves(flip_counts(ranking.flipped, max(1, states // 2))))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def test_every_variant_of_every_cell_is_scored_once(tmp_path):
     assert (summary.computed, summary.skipped, summary.failures) == (8, 0, ())
     rows = scores(store)
     keys = [tuple(row[name] for name in SCORES.names if name not in ("value", "n")) for row in rows]
-    assert len(keys) == len(set(keys)) == (2 + 4) * (4 + 2 + 1 + 1) * 6 + 2 * 4
+    assert len(keys) == len(set(keys)) == (2 + 4) * (4 + 2 + 1 + 1) * len(METRICS) + 2 * 4
     assert {row["n"] for row in rows if row["metric"] != "accuracy"} == {9}
     assert {(row["value"], row["n"]) for row in rows if row["metric"] == "accuracy"} == {(75, 12)}
     samples = store.read(store.scores_samples, SCORES_SAMPLES)

@@ -105,7 +105,7 @@ def test_every_method_stands_beside_random_with_its_difference():
 
 def test_difference_comes_with_its_interval_and_p_value():
     rng = np.random.default_rng(0)
-    drawn = np.stack([rng.random((80, 6)) < share for share in (0.9, 0.2)], axis=1).astype(float)
+    drawn = np.stack([rng.random((80, len(METRICS))) < share for share in (0.9, 0.2)], axis=1).astype(float)
     compared = compare(drawn, ("attnlrp", "random"), tuple(METRICS), 300, 0)
     results = some_results(methods=("attnlrp", "random"), comparisons={("gpt2", "sva", "float32"): compared})
     cell = table(results, "table1_random").rows[0].cells[1]

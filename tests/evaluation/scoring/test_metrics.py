@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.schema import scores_samples_schema
-from evaluation.scoring import metrics
+from evaluation.scoring import blocks, metrics
 from evaluation.scoring.metrics import METRICS, NO_EVIDENCE, NOT_FINITE, score
 from evaluation.tasks import Task
 from lrp_core.types import UserError
@@ -20,9 +20,14 @@ def score_rows(rows, dtype=np.float64):
     return score(*flat, np.cumsum([0, *(len(row[0]) for row in rows)]))
 
 
-def one(relevance, evidence, chosen=None):
+CLOSE_LOOK = ("pg", "pg2", "mrr", "mrr_strict", "rma", "pta")
+READINGS = ("iou", "iou_positive", "iou_soft", "rra", "ap", "dot", "dot_softmax")
+
+
+def one(relevance, evidence, chosen=None, names=CLOSE_LOOK):
     row = (relevance, evidence) if chosen is None else (relevance, evidence, chosen)
-    return {name: float(values[0]) for name, values in score_rows([row]).values.items()}
+    found = score_rows([row]).values
+    return {name: float(found[name][0]) for name in names}
 
 
 def test_by_hand_without_ties():
@@ -62,9 +67,38 @@ def test_a_single_token_is_all_right_or_all_wrong():
     assert one([1.0], [True]) == {"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 1, "pta": 1}
 
 
+def test_readings_of_the_overlap_by_hand():
+    found = one([3.0, 2.0, -1.0, 1.0], [True, False, True, False], names=READINGS[:4])
+    assert found == pytest.approx({"iou": 1 / 3, "iou_positive": 1 / 4, "iou_soft": 1 / 3, "rra": 1 / 2})
+    negative = one([-1.0, -2.0], [True, False], names=READINGS[:4])
+    assert negative == {"iou": 0, "iou_positive": 0, "iou_soft": 0, "rra": 1}, "only ranks need no positive relevance"
+
+
+def test_the_first_of_equal_tokens_are_among_the_largest():
+    assert one([1.0] * 4, [True, True, False, False], names=("iou", "rra")) == {"iou": 1, "rra": 1}
+    assert one([1.0] * 4, [False, False, True, True], names=("iou", "rra")) == {"iou": 0, "rra": 0}
+    assert one([5.0, 1.0, 1.0, 1.0], [True, False, True, False], names=("rra",)) == {"rra": 0.5}
+
+
+def test_precision_and_dot_product_of_the_papers_example():
+    found = one([0.3, 0.1, 0.5, 0.1], [True, False, False, False], names=("ap", "dot"))
+    assert found == pytest.approx({"ap": 0.5, "dot": 0.3})
+
+
+def test_precision_of_equal_tokens_does_not_depend_on_their_order():
+    for marked in ([True, False, False, False], [False, False, False, True]):
+        assert one([0.0] * 4, marked, names=("ap",)) == {"ap": 0.25}
+
+
+def test_a_softmax_neither_overflows_nor_minds_a_constant():
+    expected = 1 / (1 + np.exp(-2))
+    for shift in (0.0, -500.0, 1e4):
+        assert one([shift + 2, shift], [True, False], names=("dot_softmax",))["dot_softmax"] == pytest.approx(expected)
+
+
 def test_tokens_that_are_not_chosen_do_not_count():
-    chosen = one([9.0, 1.0, 0.5, 9.0], [False, True, False, False], [False, True, True, False])
-    assert chosen == one([1.0, 0.5], [True, False])
+    chosen = one([9.0, 1.0, 0.5, 9.0], [False, True, False, False], [False, True, True, False], tuple(METRICS))
+    assert chosen == one([1.0, 0.5], [True, False], names=tuple(METRICS))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -109,7 +143,7 @@ def test_many_samples_at_once_equal_one_at_a_time(drawn, dtype, block_tokens):
     if not rows:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "BLOCK_TOKENS", block_tokens)
+        patch.setattr(blocks, "BLOCK_TOKENS", block_tokens)
         found = score_rows(rows, dtype)
     for name, oracle in oracles_metrics.METRICS.items():
         kept = [[(r, e) for r, e, c in zip(*row, strict=True) if c] for row in rows]
@@ -142,8 +176,8 @@ def test_a_task_has_the_metrics_that_its_record_and_its_evidence_allow():
     assert names() == list(METRICS)
     assert names(metrics=("rma", "pg")) == ["pg", "rma"]
     assert names(evidence=None) == []
-    with pytest.raises(UserError, match=r"task t names the metric 'rna' \(did you mean 'rma'\?\)"):
-        names(metrics=("rna",))
+    with pytest.raises(UserError, match=r"task t names the metric 'ptta' \(did you mean 'pta'\?\)"):
+        names(metrics=("ptta",))
 
 
 def test_a_metric_that_needs_no_evidence_is_told_of_samples_without():
