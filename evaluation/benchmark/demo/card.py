@@ -27,7 +27,7 @@ it knows nothing of English beyond that language.
 | | |
 |---|---|
 | command | `python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}` |
-| data | {recipe.pool:,} draws a task (ra, sva, qa), seed {recipe.seed}, the training side of the split |
+| data | {recipe.pool:,} draws a task ({tasks}), seed {recipe.seed}, the training side of the split |
 | steps | {recipe.steps:,} of {recipe.batch} samples a task |
 | optimiser | AdamW (betas 0.9, 0.98), one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
 | took | {wall_s:.0f} s on a CPU |
@@ -53,6 +53,7 @@ def write_card(
         heads += f" over {config.num_key_value_heads} key/value heads"
     text = _CARD.format(
         name=name,
+        tasks=", ".join(scores),
         kind=type(model).__name__,
         layers=config.num_hidden_layers,
         width=config.hidden_size,
