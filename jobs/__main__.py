@@ -189,6 +189,14 @@ def export(
 
 
 @app.command()
+def tasks() -> None:
+    """The tasks there are: what is predicted, from which sources, and what counts as evidence."""
+    from jobs.commands.tasks import show
+
+    show(console)
+
+
+@app.command()
 def explain(
     sentence: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
     model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],

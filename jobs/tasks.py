@@ -9,11 +9,12 @@ from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.base import AnySource
 from evaluation.tasks import TASKS, Task, register, task_of
 from lrp_core import plugins
+from lrp_core.registry import Registry
 from lrp_core.types import UserError, nearest
 
 
 @cache
-def tasks() -> Mapping[str, Task]:
+def tasks() -> Registry[Task]:
     """The table. Packages are asked once a process, in workers too.
 
     Raises UserError, naming the package, for one whose tasks cannot be had.

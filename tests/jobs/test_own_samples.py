@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.schema import SCORES, VIEW
+from evaluation.tasks import TASKS
 from jobs.config import RunConfig
 from jobs.prepare import prepare
 from jobs.store import Store
@@ -36,6 +37,15 @@ def test_the_readmes_own_samples_are_explained_and_scored(tmp_path, monkeypatch,
     [accuracy] = {row["n"] for row in scores if row["metric"] == "accuracy"}
     assert accuracy == len(content.splitlines())
     assert "mine" in (Path(store.root.removeprefix("file://")) / "report" / "report.md").read_text()
+
+
+def test_the_command_tasks_prints_every_task_from_its_record(closelook):
+    code, out, err = closelook("tasks")
+    assert (code, err) == (0, "")
+    for name, task in TASKS.items():
+        assert f"{name}: {task.title}, brought by closelook\n" in out
+        assert f"predicts: {task.predicts}, words: {task.words}\n" in out
+    assert "sources: lgd, demo, samples\n" in out
 
 
 @pytest.mark.parametrize("name", ["empty.jsonl", "wrong.jsonl", "none.jsonl", "wrong.txt"])
