@@ -24,6 +24,8 @@ from evaluation.scoring.samples import (
     Masks,
     Mismatch,
     accuracy,
+    negligible,
+    noise,
     score_relevance,
     summarise,
 )
@@ -197,10 +199,11 @@ def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
     for relevance in shards if job.shards else nothing:  # the relevance of one shard at a time is in memory
         table, found = score_relevance(relevance, masks, own)
         tables.append(table)
-        logits.append(relevance.drop_columns("relevance"))
+        logits.append(relevance.drop_columns("relevance").append_column("noise", pa.array(negligible(relevance))))
         defects.update(found)
     samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
-    means = pa.concat_tables([summarise(samples, own), accuracy(pa.concat_tables(logits))])
+    told = pa.concat_tables(logits)
+    means = pa.concat_tables([summarise(samples, own), accuracy(told), noise(told)])
     name = scores_name(job.cell)
     for other in METRICS.keys() - own.keys():
         samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))

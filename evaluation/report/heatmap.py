@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from rich.style import Style
 from rich.text import Text
 
+from evaluation.scoring.samples import NOISE
+
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black on any of them is legible
 _FAINT = 0.04  # below this share of the scale nothing is painted
 
@@ -61,6 +63,12 @@ class Line(NamedTuple):
     label: str
     values: Sequence[float]
     explanation: str = "none"
+
+
+def beyond_noise(line: Line, logits: Sequence[float]) -> Line:
+    """`line`, which shares out one of these logits or their difference; all zero where it has nothing but rounding."""
+    rounding = NOISE * max(map(abs, logits))
+    return line._replace(values=[0.0] * len(line.values)) if all(abs(v) <= rounding for v in line.values) else line
 
 
 def data(

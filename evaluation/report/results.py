@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluation.report.table import UNDEFINED
+from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
 from lrp_core.method import LAST, Method
@@ -91,6 +91,14 @@ class Results:
         if place not in self.defaults:
             return None
         return self.scores.get((place, self.defaults[place]._replace(**changes), metric))
+
+    def is_noise(self, place: Place, **changes: str) -> bool:
+        """Whether most samples of this variant have no relevance beyond rounding: their scores say nothing."""
+        if place not in self.defaults:
+            return False
+        variant = self.defaults[place]._replace(**changes)._replace(tokens="all", scope="full")
+        found = self.scores.get((place, variant, NOISE))
+        return found is not None and found.value is not None and found.value > 50
 
     def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
         """Whether any cell of this method and task has its default variant with `changes`."""

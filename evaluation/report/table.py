@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
+NOISE = "noise"  # computed, and nothing but rounding
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluation.report.results import Place, Results, Score, close_look
-from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
+from evaluation.report.table import DONE, MISSING, NOISE, UNDEFINED, Cell, Column, Row, Table, mark
 from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
+from evaluation.scoring.samples import NOISE as SMALLEST
 from evaluation.scoring.statistics import TEST
 
 DOUBLE = "float64"
@@ -65,7 +66,16 @@ PAIRS = (
 def score_tables(results: Results) -> list[Table]:
     """All tables that are made of scores, in the paper's order."""
     pairs = [pair_table(results, pair) for pair in PAIRS]
-    return [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
+    tables = [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
+    return [_with_noise_told(table) for table in tables]
+
+
+def _with_noise_told(table: Table) -> Table:
+    if not any(cell.state == NOISE for row in table.rows for cell in row.cells):
+        return table
+    share = f"{100 * SMALLEST:.3f}".rstrip("0")
+    note = f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, not relevance."
+    return replace(table, caption=table.caption + note)
 
 
 def overview(results: Results) -> Table:
@@ -233,6 +243,8 @@ def _cell(results: Results, place: Place, metric: str, table: str, side: str, **
     state = results.state(place)
     if changes and not results.offers(place.task, place.method, changes):
         state = UNDEFINED
+    if state == DONE and results.is_noise(place, **changes):
+        state = NOISE
     if state != DONE:
         return Cell(state=state)
     reference = results.reference(table, side, place, metric)

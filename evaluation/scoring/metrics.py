@@ -20,7 +20,7 @@ from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UserError, nearest
 
-VERSION = 1  # raised when the numbers of all metrics change: scores of another version are computed again
+VERSION = 2  # raised when the numbers of all metrics change: scores of another version are computed again
 
 #: Why a sample could not be scored. Such a sample counts as 0 in every metric, never as right, and is reported.
 FINE, NOT_FINITE, NO_EVIDENCE = 0, 1, 2

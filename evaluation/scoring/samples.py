@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from evaluation.scoring.metrics import DEFECTS, METRICS, Metric, Scores, score
 
 VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length"]
-RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "logit_foil"]
+RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", "logit_target", "logit_foil"]
 VARIANT = ["explanation", "embedding", "tokens", "scope"]
+NOISE = 1e-5  # of a logit: what rounding, or a norm's epsilon, leaves of relevance that is zero by the model's symmetry
 
 
 class Mismatch(ValueError):
@@ -108,6 +109,31 @@ def accuracy(relevance: pa.Table) -> pa.Table:
     columns = row | {"value": None if share is None else 100 * share, "n": len(right)}
     types = {"value": pa.float64(), "n": pa.int64()}
     return pa.Table.from_pylist([columns], pa.schema([(name, types.get(name, pa.string())) for name in columns]))
+
+
+def negligible(relevance: pa.Table) -> np.ndarray:
+    """[N] bool: whether no token has more than NOISE of the larger logit, where relevance is a share of the logit.
+
+    That is what methods promise whose residual is not null. `relevance` holds RELEVANCE_COLUMNS.
+    """
+    relevance = relevance.combine_chunks()
+    starts = np.concatenate(([0], np.cumsum(pc.list_value_length(relevance["relevance"]).to_numpy())))[:-1]
+    largest = np.maximum.reduceat(np.abs(_flat(relevance["relevance"])), starts) if len(starts) else starts
+    target, foil = (np.abs(pc.fill_null(relevance[name], 0.0).to_numpy()) for name in ("logit_target", "logit_foil"))
+    shares = pc.is_valid(relevance["residual"]).to_numpy(zero_copy_only=False)
+    return shares & (largest <= NOISE * np.maximum(target, foil))
+
+
+def noise(relevance: pa.Table) -> pa.Table:
+    """The share of samples marked in the column `noise`, a mean's row for each explanation and embedding with any."""
+    variants = relevance.group_by(["explanation", "embedding"], use_threads=False)
+    found = variants.aggregate([("noise", "mean"), ("noise", "count")]).to_pylist()
+    columns = [*((name, pa.string()) for name in (*VARIANT, "metric")), ("value", pa.float64()), ("n", pa.int64())]
+    place = {"tokens": "all", "scope": "full", "metric": "noise"}
+    rows = [
+        row | place | {"value": 100 * row["noise_mean"], "n": row["noise_count"]} for row in found if row["noise_mean"]
+    ]
+    return pa.Table.from_pylist(rows, pa.schema(columns))
 
 
 def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:

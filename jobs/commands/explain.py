@@ -10,7 +10,7 @@ from rich.text import Text
 
 from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
 from evaluation.benchmark.views import tokenise
-from evaluation.report.heatmap import Line, data, pieces, terminal
+from evaluation.report.heatmap import Line, beyond_noise, data, pieces, terminal
 from evaluation.report.page import Provenance, explain_page
 from jobs.config import ModelConfig
 from jobs.manifests import versions
@@ -53,8 +53,13 @@ def explain(
         logits += f" against {one.logit_foil[0]:.2f}"
     console.print(f"{model_id}: why {what} ({logits})", markup=False)
     lines = [Line(name, relevance.tokens[0].tolist()) for name, relevance in found.items()]
+    shown = [float(each[0]) for each in (one.logit_target, one.logit_foil) if each is not None]
+    lines = [beyond_noise(line, shown) if info.conserves else line for line, info in zip(lines, methods, strict=True)]
     width = max(len(line.label) for line in lines)
     for line in lines:
+        if not any(line.values):
+            console.print(f"{line.label:{width}}  nothing beyond rounding", markup=False)
+            continue
         coloured = terminal(tokens, line.values, special=special)
         numbers = Text(" ".join(f"{token.strip()} {v:+.2f}" for token, v in zip(tokens, line.values, strict=True)))
         console.print(Text(f"{line.label:{width}}  ") + (coloured if console.color_system else numbers))

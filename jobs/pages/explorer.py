@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.heatmap import Line, data, pieces
+from evaluation.report.heatmap import Line, beyond_noise, data, pieces
 from evaluation.report.results import Results, rank
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
@@ -86,7 +86,7 @@ def _entries(
         entries.append(
             data(
                 pieces(tokenizer, view["input_ids"]),
-                [Line(results.label(method), row["relevance"], row["explanation"]) for method, row in rows],
+                [_line(results.label(method), row) for method, row in rows],
                 view["evidence_mask"],
                 view["special_mask"],
                 view["scope_mask"],
@@ -100,6 +100,13 @@ def _entries(
             )
         )
     return entries
+
+
+def _line(label: str, row: dict[str, Any]) -> Line:
+    line = Line(label, row["relevance"], row["explanation"])
+    if row["residual"] is None:  # of a method that does not share out a logit
+        return line
+    return beyond_noise(line, [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None])
 
 
 def _rows(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:

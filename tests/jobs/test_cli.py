@@ -159,7 +159,7 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "w10", "--method", "alti"], "alti is not defined for gpt2 (pre-norm): use alti_logit"),
+        (["--target", "w10", "--method", "alti"], "which gpt2 models do not have: use alti_logit"),
         (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
         (["--target", "w10", "--method", "lrp,altii"], "unknown method 'altii' (did you mean 'alti'?)"),
         (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
@@ -259,6 +259,17 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, mo
     assert err.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(line.startswith("attribute: ") for line in err.splitlines()[:-1])
     assert store.files("lock", ".json") == []
+
+
+def test_relevance_that_is_rounding_noise_is_not_shown_as_relevance(closelook, tmp_path):
+    page = tmp_path / "page.html"
+    arguments = ("The keys to the cabinet ___ old.", "--target", "are", "--foil", "is", "--html", str(page))
+    _, out, _ = closelook("explain", "--model", "demo/bert", "--method", "gradient_x_input,lrp", *arguments)
+    assert "gradient_x_input  nothing beyond rounding\n" in out
+    assert re.search(r"^lrp +the [+-]\d", out, re.MULTILINE) or "[CLS]" in out
+    assert "e-0" not in page.read_text()
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", "--method", "gradient_x_input", *arguments[:5])
+    assert "rounding" not in out
 
 
 def test_an_unknown_benchmark_names_the_nearest(closelook):

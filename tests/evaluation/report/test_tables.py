@@ -51,6 +51,22 @@ def records(*names):
     return {name: METHODS[name] for name in names}
 
 
+def test_scores_of_rounding_noise_are_not_printed():
+    results = some_results(methods=("lrp", "gradient_l2", "random"))
+    place = Place("gpt2", "sva", "float32", "lrp")
+    noisy = {(place, Variant("contrastive", "full", "all", "full"), "noise"): Score(90.0, 10)}
+    quiet = {(place._replace(task="qa"), Variant("contrastive", "full", "all", "full"), "noise"): Score(40.0, 10)}
+    results = replace(results, scores={**results.scores, **noisy, **quiet})
+    shown = {name: markdown(table(results, name)) for name in ("table1", "table2", "table1_random", "table6")}
+    assert "noise: on most samples no token has more than 0.001 % of the logit" in shown["table1"]
+    sva, qa = (line for line in shown["table1"].splitlines() if line.startswith("| gpt2 |"))
+    assert sva.count("| noise ") == 4
+    assert "noise" not in qa
+    assert "| gpt2 | noise | 49.9" in shown["table2"], "target explanations of the same cell are no noise"
+    assert "| gpt2 | LRP | noise | noise |" in shown["table1_random"]
+    assert "noise" not in markdown(table(some_results(), "table1"))
+
+
 def table(results, name):
     return next(found for found in score_tables(results) if found.name == name)
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import RELEVANCE, VIEW
-from evaluation.scoring.samples import Masks, Mismatch, accuracy, score_relevance, summarise
+from evaluation.scoring.samples import Masks, Mismatch, accuracy, negligible, noise, score_relevance, summarise
 from tests import oracles_metrics
 
 
@@ -88,6 +88,25 @@ def test_means_are_over_correct_samples_in_percent():
     assert means["all", "full", "pg"] == (50, 2)
     expected = 100 * (oracles_metrics.mrr([0, 1, 0, 0], [0, 1, 0, 0]) + oracles_metrics.mrr([0, 1, 0], [1, 0, 0])) / 2
     assert means["all", "full", "mrr"][0] == pytest.approx(expected)
+
+
+def test_relevance_below_the_rounding_of_a_logit_it_shares_out_is_noise():
+    rows = [
+        ("a", [0, 3e-5, 0, 0], 4, 0),
+        ("a", [0, -5e-5, 0, 0], 4, 0),
+        ("b", [0, 3e-5, 0], 1, -4),
+        ("b", [0, 0, 0], 1, None),
+    ]
+    of_a_sum = relevance(rows).drop_columns("residual").append_column("residual", pa.array([0.0] * 4))
+    assert negligible(of_a_sum).tolist() == [True, False, True, True]
+    assert not negligible(relevance(rows)).any(), "what promises no sum has a scale of its own"
+    assert negligible(of_a_sum.slice(0, 0)).tolist() == []
+    marked = of_a_sum.append_column("noise", pa.array(negligible(of_a_sum)))
+    [row] = noise(marked).to_pylist()
+    assert row == {
+        "explanation": "contrastive", "embedding": "full", "tokens": "all", "scope": "full",
+        "metric": "noise", "value": 75.0, "n": 4,
+    }  # fmt: skip
 
 
 def test_without_correct_samples_there_is_no_mean():
