@@ -23,6 +23,7 @@ from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state, without_sa
 from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store
+from jobs.workers.attempts import forget_loading
 from jobs.workers.progress import Progress
 from jobs.workers.units import Unit, cut_units
 from jobs.workers.worker import UnitTask, Worker, WorkerOptions
@@ -192,6 +193,7 @@ def run_model(
     if work.units:
         reports = _pipeline(config, store, work, share, workers)
         for report in reports:
+            store.check()
             progress.advance(work.name, report["rows"], report["tokens"])
             splits += report["splits"]
             for cell, why in json.loads(report["failed"] or "[]"):
@@ -200,6 +202,7 @@ def run_model(
                 failures.append(report["error"])
             if report["fatal"]:
                 break
+        forget_loading(store, work.name)
     failures += _by_error(work.name, failed)
     closed = (complete_cell(config, store, work.plan, planned, units, splits) for planned, units in work.cells)
     return failures + [why for why in closed if why is not None]

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import weakref
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from urllib.request import getproxies
 
 from jobs.config import ModelConfig
 from jobs.geometries import GEOMETRIES, geometry_of
+from jobs.retry import StillUnavailable, causes, hub_patience_s, is_passing, retried
 from lrp_core.families import FAMILIES, Family, family_of
 from lrp_core.types import UserError, nearest
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lrp_core import Capability, ModelView
     from lrp_core.kinds import Kind
 
+_INDEX = "model.safetensors.index.json"
 DEMO_MODELS = ("bert", "gpt2", "llama")
 
 
@@ -72,7 +74,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     max_length = config.max_position_embeddings - (config.pad_token_id + 1 if family.positions_after_padding else 0)
     if Path(location).is_dir():
         return ResolvedModel(model, location, None, f"sha256:{_hash_directory(Path(location))}", family, max_length)
-    commit = config._commit_hash
+    commit = _commit(model, location)
     return ResolvedModel(model, location, commit, f"{location}@{commit}", family, max_length)
 
 
@@ -85,7 +87,7 @@ def architecture(model: ModelConfig) -> PretrainedConfig:
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
     """Load the model onto `device`, offloading what its memory limits do not hold.
 
-    Raises ModelUnavailable when its files are missing or broken.
+    Raises ModelUnavailable when its files are missing or broken, StillUnavailable when the hub turns this node away.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -99,6 +101,8 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
+        if not Path(resolved.location).is_dir():
+            retried(lambda: _fetch_weights(resolved.location, resolved.revision), hub_patience_s)
         view = load_model(
             resolved.location,
             dtype=dtype,
@@ -108,6 +112,8 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
             max_memory=limits or None,
             offload_dir=folder,
         )
+    except StillUnavailable:
+        raise
     except (
         Exception
     ) as error:  # whatever a broken checkpoint raises: safetensors, transformers and torch have their own
@@ -118,9 +124,10 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The first of the model's tokenizer candidates that loads. Raises UserError naming all when none does.
+    """The first of the model's tokenizer candidates that loads.
 
-    Where a folder holds no tokenizer, transformers makes one without words, which is as good as none.
+    Raises UserError naming all when none does, ModelUnavailable when the hub does not give one now. Where a folder
+    holds no tokenizer, transformers makes one without words, which is as good as none.
     """
     from transformers import AutoTokenizer
 
@@ -129,11 +136,18 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     failures = []
     for candidate in _tokenizer_candidates(model):
         try:
-            offline = {"local_files_only": not hub_reachable()} if not Path(candidate).is_dir() else {}
-            tokenizer = AutoTokenizer.from_pretrained(candidate, trust_remote_code=False, **offline, **known)
+            offline = not Path(candidate).is_dir() and not hub_reachable()
+            if not Path(candidate).is_dir() and not offline:
+                for name in ("tokenizer_config.json", "tokenizer.json"):
+                    retried(partial(_fetch, candidate, name), hub_patience_s)
+            tokenizer = AutoTokenizer.from_pretrained(
+                candidate, trust_remote_code=False, local_files_only=offline, **known
+            )
             if len(tokenizer) > len(set(tokenizer.all_special_tokens)):
                 return tokenizer
             failures.append(f"{candidate} (it holds no tokenizer's files)")
+        except StillUnavailable as error:
+            raise ModelUnavailable(f"model {model.name}: the tokenizer {candidate} cannot be read: {error}") from error
         except (OSError, ValueError) as error:
             failures.append(f"{candidate} ({_one_line(error)[:80]})")
     raise UserError(
@@ -205,13 +219,10 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         raise UserError(_no_directory(model, directory))
     offline = not directory.is_dir() and not hub_reachable()
     try:
-        config = AutoConfig.from_pretrained(
-            location, revision=model.revision, trust_remote_code=False, local_files_only=offline
-        )
-        return location, config
+        read = partial(AutoConfig.from_pretrained, revision=model.revision, trust_remote_code=False)
+        return location, retried(lambda: read(location, local_files_only=offline), hub_patience_s)
     except (OSError, ValueError) as error:
-        causes = _causes(error)
-        if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes):
+        if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes(error)):
             raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None
@@ -228,6 +239,37 @@ def _no_directory(model: ModelConfig, directory: Path) -> str:
     return f"model {model.name}: there is no directory {directory}{hint}"
 
 
+def _commit(model: ModelConfig, location: str) -> str:
+    """The commit of the hub whose config was just read, by its place in the cache."""
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    path = cached_file(location, "config.json", revision=model.revision, local_files_only=True)
+    commit = extract_commit_hash(path, None)
+    if commit is None:
+        raise ModelUnavailable(f"model {model.name}: the hub's cache does not say which commit of {location} {path} is")
+    return commit
+
+
+def _fetch_weights(location: str, revision: str | None) -> None:
+    """Into the hub's cache. Raises what the hub says: transformers takes a file it is refused for a missing one."""
+    index = None if _fetch(location, "model.safetensors", revision) else _fetch(location, _INDEX, revision)
+    for name in sorted(set(json.loads(Path(index).read_bytes())["weight_map"].values())) if index else ():
+        _fetch(location, name, revision)
+
+
+def _fetch(location: str, name: str, revision: str | None = None) -> str | None:
+    """The path of a file of the hub in its cache; None where the hub, or offline the cache, lacks it."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return hf_hub_download(location, name, revision=revision)
+    except EntryNotFoundError as error:
+        if is_passing(error):
+            raise
+        return None
+
+
 def _hash_directory(directory: Path) -> str:
     """Of the weights and the config; other files of the directory change no number."""
     digest = hashlib.sha256()
@@ -235,14 +277,6 @@ def _hash_directory(directory: Path) -> str:
         with path.open("rb") as stream:
             digest.update(f"{path.name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
     return digest.hexdigest()
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return causes
 
 
 def _one_line(error: Any) -> str:

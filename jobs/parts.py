@@ -20,7 +20,7 @@ from evaluation.benchmark.samples import Row, Words, is_reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
-from jobs.models import load_tokenizer, tokenizer_key
+from jobs.models import ModelUnavailable, load_tokenizer, tokenizer_key
 from jobs.store import Store
 from jobs.tasks import tasks
 
@@ -123,12 +123,12 @@ class PartWorker:
         self._tokenizers: dict[str, PreTrainedTokenizerBase] = {}
 
     def __call__(self, parts: pa.Table) -> pa.Table:
-        """A report for each part, as JSON: what was committed, or the `error` of a store that could not take it."""
+        """A report for each part, as JSON: what was committed, or the `error` of a store or hub that failed."""
         reports = []
         for part in parts.to_pylist():
             try:
                 reports.append(self.commit(part))
-            except OSError as error:
+            except (OSError, ModelUnavailable) as error:
                 reports.append({"task": part["task"], "counts": {}, "error": " ".join(str(error).split())})
         return pa.table({"report": [json.dumps(report) for report in reports]})
 

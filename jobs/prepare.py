@@ -84,10 +84,10 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
+            tokenizer = load_tokenizer(model)
         except ModelUnavailable as error:
             lines.append(f"no views for {model.name}: {error}")
             continue
-        tokenizer = load_tokenizer(model)
         slot, max_length = resolved.kind.slot, resolved.max_length
         tokenise((), tokenizer, masked=slot, max_length=max_length)  # raises where it does not fit
         tasks = frozenset(task for task in config.tasks if model.tasks is None or task in model.tasks)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from jobs.plan import ModelPlan, State, make_plan, state
 from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.stage import StageSummary
 from jobs.store import Cell, Store
+from jobs.workers.attempts import forget_loading
 from jobs.workers.progress import Progress
 from jobs.workers.pruner import Pruner, PruningUnit, Shard
 from lrp_core.explained import CONTRASTIVE
@@ -176,6 +178,7 @@ def _draw(config: RunConfig, store: Store, work: Work, slots: Slots, on_gpu: boo
     progress.begin(work.name)
     try:
         for report in _reports(config, store, work, share, len(taken)):
+            store.check()
             progress.advance(work.name, 1, report["tokens"])
             if report["error"]:
                 failures.append(report["error"])
@@ -185,6 +188,7 @@ def _draw(config: RunConfig, store: Store, work: Work, slots: Slots, on_gpu: boo
         failures.append(f"{work.name}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
     finally:
         slots.give_back(share, taken)
+    forget_loading(store, model.name)
     return failures
 
 
@@ -251,7 +255,14 @@ def _reports(config: RunConfig, store: Store, work: Work, share: Share, workers:
         .map_batches(partial(read_unit, store=store), batch_size=1, batch_format="pyarrow", num_cpus=0)
         .map_batches(
             Pruner,
-            fn_constructor_args=[store, model, work.first.heads.dtype, config.seed, config.max_attempts],
+            fn_constructor_args=[
+                store,
+                model,
+                work.first.heads.dtype,
+                config.seed,
+                config.max_attempts,
+                uuid.uuid4().hex,
+            ],
             compute=ray.data.ActorPoolStrategy(size=workers),
             batch_size=1,
             batch_format="pyarrow",

@@ -1,7 +1,8 @@
 """The store: every path, every atomic write and every schema-checked read under one root.
 
 The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
-rename locally, by a single put on object stores. Nothing is ever unpickled, and no path leads out of the root.
+rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/retry.py).
+Nothing is ever unpickled, and no path leads out of the root.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,6 +23,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from evaluation.schema import check
+from jobs.retry import retried
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
@@ -74,9 +77,10 @@ class Store:
         """Raises StoreError when the root is no path or URL of a supported kind."""
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
         try:
-            self._fs, base = pafs.FileSystem.from_uri(self.root)
+            self._fs, base = retried(lambda: pafs.FileSystem.from_uri(self.root))
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
+        self._check: Callable[[], None] = _nothing
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
         if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
@@ -84,6 +88,19 @@ class Store:
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.root,)
+
+    @contextmanager
+    def guarded(self, check: Callable[[], None]) -> Iterator[None]:
+        """Inside, `check` is called before every write and removal; it raises when they may no longer be."""
+        self._check = check
+        try:
+            yield
+        finally:
+            self._check = _nothing
+
+    def check(self) -> None:
+        """Raises, if the store is guarded and may be written no more, why."""
+        self._check()
 
     # Where things are.
 
@@ -150,21 +167,29 @@ class Store:
     def write_bytes(self, path: str, data: bytes) -> None:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
+        self._check()
         try:
-            if self._local:
-                _write_local(target, data)
-            else:
-                with self._fs.open_output_stream(target) as stream:
-                    stream.write(data)
+            retried(lambda: self._put(target, data))
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(errno.ENOSPC, f"no space left under {self.root}: free some and run again") from error
             raise
 
+    def _put(self, target: str, data: bytes) -> None:
+        if self._local:
+            _write_local(target, data)
+        else:
+            with self._fs.open_output_stream(target) as stream:
+                stream.write(data)
+
     def read_bytes(self, path: str) -> bytes:
         """Raises FileNotFoundError."""
-        with self._fs.open_input_file(self._at(path)) as stream:
-            return stream.read()
+
+        def read() -> bytes:
+            with self._fs.open_input_file(self._at(path)) as stream:
+                return stream.read()
+
+        return retried(read)
 
     def write_shard(self, path: str, table: pa.Table, schema: pa.Schema, rejects: pa.Table | None = None) -> None:
         """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema.
@@ -196,10 +221,14 @@ class Store:
         self, path: str, schema: pa.Schema, columns: list[str] | None = None
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
         """The rows of one shard and the rejects committed with them. Raises as `read` does."""
-        with self._fs.open_input_file(self._at(path)) as stream:
-            file = pq.ParquetFile(stream)
-            check(file.schema_arrow, schema, self.url(path))
-            table = file.read(columns=columns)
+
+        def read() -> pa.Table:
+            with self._fs.open_input_file(self._at(path)) as stream:
+                file = pq.ParquetFile(stream)
+                check(file.schema_arrow, schema, self.url(path))
+                return file.read(columns=columns)
+
+        table = retried(read)
         metadata = dict(table.schema.metadata)
         rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
         return table.replace_schema_metadata(metadata), rejects
@@ -207,7 +236,7 @@ class Store:
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """Complete files below `folder`, sorted; none when it does not exist."""
         selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
-        found = [info for info in self._fs.get_file_info(selector) if info.is_file and info.path.endswith(suffix)]
+        found = [info for info in self._info(selector) if info.is_file and info.path.endswith(suffix)]
         skip = len(self._base) + 1
         return sorted(i.path[skip:] for i in found if not i.base_name.startswith((".", "_")))
 
@@ -215,20 +244,21 @@ class Store:
         """What killed writers left behind."""
         selector = pafs.FileSelector(self._base, allow_not_found=True, recursive=True)
         skip = len(self._base) + 1
-        return sorted(i.path[skip:] for i in self._fs.get_file_info(selector) if i.base_name.startswith(TEMPORARY))
+        return sorted(i.path[skip:] for i in self._info(selector) if i.base_name.startswith(TEMPORARY))
 
     def exists(self, path: str) -> bool:
-        return self._fs.get_file_info(self._at(path)).type != pafs.FileType.NotFound
+        return self._info(self._at(path)).type != pafs.FileType.NotFound
 
     def modified_s(self, path: str) -> float | None:
         """Seconds since the epoch by the store's own clock; None when the file is gone."""
-        modified = self._fs.get_file_info(self._at(path)).mtime_ns
+        modified = self._info(self._at(path)).mtime_ns
         return None if modified is None else modified / 1e9
 
     def delete(self, path: str) -> None:
         """Remove a file; one that is gone already is no error."""
+        self._check()
         try:
-            self._fs.delete_file(self._at(path))
+            retried(lambda: self._fs.delete_file(self._at(path)))
         except FileNotFoundError:
             return
 
@@ -266,6 +296,10 @@ class Store:
             return empty if columns is None else empty.select(columns)
         return self.read([f"{folder}/{shard}" for shard in record["shards"]], schema, columns)
 
+    def _info(self, where: Any) -> Any:
+        """Of a path, or of all that a selector selects."""
+        return retried(lambda: self._fs.get_file_info(where))
+
     def _at(self, path: str) -> str:
         """The absolute path of `path`. Raises StoreError if it would lie outside the root."""
         parts = PurePosixPath(path).parts
@@ -274,6 +308,10 @@ class Store:
         if outside or (self._local and os.path.commonpath([self._base, os.path.realpath(full)]) != self._base):
             raise StoreError(f"{path} lies outside the root {self.root}")
         return full
+
+
+def _nothing() -> None:
+    """What an unguarded store asks."""
 
 
 def _write_local(target: str, data: bytes) -> None:

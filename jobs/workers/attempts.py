@@ -1,69 +1,158 @@
-"""Deaths of workers, counted in the store, so that a row that kills its process cannot do so for ever.
+"""Deaths of workers, counted in the store, so that what kills its process cannot do so for ever.
 
-A unit is marked when it is begun and cleared when it is committed. Only a unit that was begun before, and so may have
-ended a worker, pays for finer marks: one before each batch and, in a batch that has ended workers often enough, one
-before each row.
+A unit is noted when it is begun and its note removed when it is committed. Only a unit that was begun before, and so
+may have ended a worker, pays for finer notes: of each batch before it runs and, in a batch that has ended workers
+often enough, of each row. Who finds that something was running knows that the process died of it, unless its node went
+too, or the note is of an earlier run, which somebody stopped: neither says anything of the rows.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from jobs.models import ModelUnavailable
 from jobs.store import Store
 
 
 class Attempts:
-    """The marks of one unit. Only one worker at a time has a unit, so reading and replacing the file is enough."""
+    """The notes of one unit. Only one worker at a time has a unit, so reading and replacing the file is enough."""
 
-    def __init__(self, store: Store, unit: str, max_attempts: int) -> None:
+    def __init__(self, store: Store, unit: str, max_attempts: int, run: str) -> None:
+        """`run` tells this run's processes from those of earlier ones."""
         self._store = store
         self._path = f"attempts/{unit}.json"
         self._most = max_attempts
-        self._marks: dict[str, Any] = {"unit": 0, "batches": {}, "rows": {}}
+        self._again = False
+        self._notes: dict[str, Any] = {"run": run, "node": _node(), "running": None, "deaths": {}}
         self.reason = ""  # why the last attempt ended, as the end of a sentence; empty when it could not say
 
-    def begin(self) -> None:
-        """Mark the unit as begun."""
-        with suppress(FileNotFoundError):  # the first attempt has no marks
-            self._marks = json.loads(self._store.read_bytes(self._path))
-        self.reason = self._marks.pop("reason", "")
-        self._marks["unit"] += 1
-        self._save()
+    def begin(self, running: str | None = None) -> None:
+        """Note that the unit is begun, and what of it runs from now on."""
+        with suppress(FileNotFoundError):  # the first attempt finds no notes
+            before = json.loads(self._store.read_bytes(self._path))
+            self._again = True
+            if before.get("run") == self._notes["run"]:
+                self.reason = before.get("reason", "")
+                self._notes["deaths"] = before["deaths"]
+                if before["running"] is not None:
+                    self._notes["deaths"].setdefault(before["running"], []).append(before["node"])
+        self._run(running)
 
     def begin_batch(self, name: str) -> bool:
-        """Mark the batch; whether its rows should run one by one because it has ended `max_attempts` workers."""
-        if self._marks["unit"] == 1:
+        """Note the batch; whether its rows should run one by one because it has ended `max_attempts` workers."""
+        if not self._again:
             return False
-        return self._mark("batches", name) > self._most
+        self._run(f"batch {name}")
+        return self.deaths(f"batch {name}") >= self._most
 
     def end_batch(self, name: str) -> None:
-        self._marks["batches"].pop(name, None)
+        self._notes["deaths"].pop(f"batch {name}", None)
 
     def begin_row(self, name: str) -> bool:
-        """Mark the row; whether it was marked before, so that it has ended a worker."""
-        return self._mark("rows", name) > 1
+        """Note the row; whether it has ended a worker."""
+        self._run(f"row {name}")
+        return self.deaths(f"row {name}") > 0
 
     def end_row(self, name: str) -> None:
-        self._marks["rows"].pop(name, None)
+        self._notes["deaths"].pop(f"row {name}", None)
 
     def ended_by(self, *prefixes: str) -> bool:
         """Whether a row with such a name has ended a worker."""
-        return any(name.startswith(prefixes) for name in self._marks["rows"])
+        beginnings = tuple(f"row {prefix}" for prefix in prefixes)
+        return any(name.startswith(beginnings) and self.deaths(name) for name in self._notes["deaths"])
 
     def keep_reason(self, error: str) -> None:
         """Why the process is about to end."""
-        self._marks["reason"] = f": {error}"
-        self._save()
+        self._notes["reason"] = f": {error}"
+        self._run(self._notes["running"])
+
+    @contextmanager
+    def survived(self) -> Iterator[None]:
+        """Batches run inside. Nothing is left noted as running, unless the process is about to end for its device."""
+        from lrp_core.memory import is_device_lost
+
+        try:
+            yield
+        except Exception as error:
+            if not is_device_lost(error):
+                self._rest()
+            raise
+        self._rest()
 
     def clear(self) -> None:
         self._store.delete(self._path)
 
-    def _mark(self, kind: str, name: str) -> int:
-        self._marks[kind][name] = self._marks[kind].get(name, 0) + 1
-        self._save()
-        return self._marks[kind][name]
+    def deaths(self, name: str) -> int:
+        """Of processes of this run while `name` ran, on nodes that are still there."""
+        return _counted(self._notes["deaths"].get(name, ()))
 
-    def _save(self) -> None:
-        self._store.write_bytes(self._path, json.dumps(self._marks).encode())
+    def _rest(self) -> None:
+        if self._notes["running"] is not None:
+            self._run(None)
+
+    def _run(self, name: str | None) -> None:
+        self._notes["running"] = name
+        self._store.write_bytes(self._path, json.dumps(self._notes).encode())
+
+
+@contextmanager
+def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[None]:
+    """The model is loaded inside. Raises ModelUnavailable when that has ended `max_attempts` processes of this run."""
+    folder = _loads(model)
+    own = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
+    own.begin("loading")
+    if own.deaths("loading"):
+        notes = [json.loads(store.read_bytes(path)) for path in store.files(folder, ".json")]
+        deaths = sum(_counted(note["deaths"].get("loading", ())) for note in notes if note["run"] == run)
+        if deaths >= max_attempts:
+            raise ModelUnavailable(
+                f"model {model}: loading it ended {deaths} processes, as when a node has too little memory: "
+                "lower its max_memory or workers, or give it larger nodes"
+            )
+    with own.survived():
+        yield
+    own.clear()
+
+
+def forget_loading(store: Store, model: str) -> None:
+    """Remove the notes of a model that no worker loads any more."""
+    for path in store.files(_loads(model), ".json"):
+        store.delete(path)
+
+
+def _loads(model: str) -> str:
+    return f"attempts/loading/{model}"
+
+
+def _counted(nodes: Sequence[str]) -> int:
+    """How many of the nodes are still there: with one that was preempted, its processes died for no fault of theirs."""
+    if not nodes:
+        return 0
+    here = _node()
+    if all(node == here for node in nodes):
+        return len(nodes)
+    ray = _ray()
+    alive = {here, *(node["NodeID"] for node in (ray.nodes() if ray else ()) if node["Alive"])}
+    return sum(node in alive for node in nodes)
+
+
+def _node() -> str:
+    """Ray's id of this node; empty outside Ray."""
+    ray = _ray()
+    return ray.get_runtime_context().get_node_id() if ray else ""
+
+
+def _actor() -> str:
+    """Ray's id of this worker, which its restarts keep."""
+    ray = _ray()
+    return (ray.get_runtime_context().get_actor_id() if ray else None) or "alone"
+
+
+def _ray() -> Any:
+    """Ray where this process is part of a cluster, else None."""
+    ray = sys.modules.get("ray")
+    return ray if ray is not None and ray.is_initialized() else None

@@ -14,8 +14,9 @@ import pyarrow as pa
 from evaluation.schema import PRUNING
 from evaluation.scoring.curves import Curve, area
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.retry import StillUnavailable
 from jobs.store import Store
-from jobs.workers.attempts import Attempts
+from jobs.workers.attempts import Attempts, loading
 from jobs.workers.worker import REPORT, end_with_device, samples
 
 if TYPE_CHECKING:
@@ -61,9 +62,12 @@ def _shard(raw: dict[str, Any]) -> Shard:
 class Pruner:
     """Called by Ray Data with one unit at a time: a row with the unit's JSON and the pruning subset as lists."""
 
-    def __init__(self, store: Store, model: ResolvedModel, dtype: str, seed: int, max_attempts: int) -> None:
+    def __init__(
+        self, store: Store, model: ResolvedModel, dtype: str, seed: int, max_attempts: int, run: str = ""
+    ) -> None:
+        """`run` tells the notes of this run's workers from those of earlier ones."""
         self._store, self._model, self._dtype = store, model, dtype
-        self._seed, self._max_attempts = seed, max_attempts
+        self._seed, self._max_attempts, self._run_name = seed, max_attempts, run
         self._view: Any = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -76,6 +80,8 @@ class Pruner:
         try:
             report["splits"] = self._run(unit, rows)
             report["tokens"] = sum(shard.tokens for shard in unit.shards)
+        except StillUnavailable as error:  # of this node, perhaps: the others go on
+            report |= {"error": f"{unit.title}: {_one_line(error)}"}
         except (ModelUnavailable, OSError) as error:
             report |= {"error": _one_line(error), "fatal": True}
         except Exception as error:
@@ -87,23 +93,25 @@ class Pruner:
         """Draw and commit; returns how often the token budget was halved. Raises RuntimeError for a deadly unit."""
         from evaluation.scoring.pruning import Sweep
 
-        attempts = Attempts(self._store, unit.title, self._max_attempts)
-        attempts.begin()
-        if attempts.begin_batch("0"):
-            raise RuntimeError(f"it ended {self._max_attempts} workers; lower the model's token_budget")
         if self._view is None:
             import torch
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            self._view = open_view(self._model, self._dtype, device, self._seed)
-        sweep = Sweep(self._view, unit.curves, unit.step)
-        accuracy, splits = accuracy_that_fits(sweep, rows, unit.token_budget)
-        table = curve_table(sweep, accuracy, len(rows))
-        start = 0
-        for shard in unit.shards:
-            points = len(shard.curves) * len(sweep.removed)
-            self._store.write_shard(shard.path, table.slice(start, points), PRUNING)
-            start += points
+            with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
+                self._view = open_view(self._model, self._dtype, device, self._seed)
+        attempts = Attempts(self._store, unit.title, self._max_attempts, self._run_name)
+        attempts.begin()
+        if attempts.begin_batch("all"):
+            raise RuntimeError(f"it ended {self._max_attempts} workers; lower the model's token_budget")
+        with attempts.survived():
+            sweep = Sweep(self._view, unit.curves, unit.step)
+            accuracy, splits = accuracy_that_fits(sweep, rows, unit.token_budget)
+            table = curve_table(sweep, accuracy, len(rows))
+            start = 0
+            for shard in unit.shards:
+                points = len(shard.curves) * len(sweep.removed)
+                self._store.write_shard(shard.path, table.slice(start, points), PRUNING)
+                start += points
         attempts.clear()
         return splits
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +20,9 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.inputs import INPUT_COLUMNS
 from jobs.methods import configured
 from jobs.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.retry import StillUnavailable, retried
 from jobs.store import Cell, Store
-from jobs.workers.attempts import Attempts
+from jobs.workers.attempts import Attempts, loading
 from jobs.workers.units import FEW, NO_FOIL
 from lrp_core.method import Method
 from lrp_core.types import Request
@@ -66,13 +68,15 @@ class WorkerOptions:
     checkpoint: bool
     byte_budget: int | None
     methods: Mapping[str, Method]  # of the run, by their names there
+    run: str  # tells the notes of this run's workers from those of earlier ones
 
     @classmethod
     def of(cls, config: RunConfig, model: ModelConfig) -> WorkerOptions:
         # Without recomputation, autograd would keep the weights of every offloaded block alive.
         offloaded = model.max_memory is not None
         checkpoint = model.checkpoint or offloaded
-        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, configured(config))
+        run = uuid.uuid4().hex
+        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, configured(config), run)
 
 
 #: What a worker reports of a unit. `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
@@ -110,6 +114,8 @@ class Worker:
         report |= {"rejects": 0, "splits": 0, "error": "", "fatal": False}
         try:
             report |= self._run(task, samples(unit))
+        except StillUnavailable as error:  # of this node, perhaps: the others go on
+            report |= {"error": f"{task.title}: {' '.join(str(error).split())}"}
         except (ModelUnavailable, OSError) as error:
             report |= {"error": " ".join(str(error).split()), "fatal": True}
         except Exception as error:
@@ -119,11 +125,12 @@ class Worker:
 
     def _run(self, task: UnitTask, rows: Sequence[Row]) -> dict[str, Any]:
         """Explain and commit the unit; what there is to report of it."""
-        view = self._open(task.dtype)
-        attempts = Attempts(self._store, task.title, self._options.max_attempts)
+        view = self._loaded(task.dtype)
+        attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         attempts.begin()
-        outcomes = self._explain(task, view, rows, attempts)
-        failed = self._commit(task, outcomes, len(rows), str(view.device))
+        with attempts.survived():
+            outcomes = self._explain(task, view, rows, attempts)
+        failed = retried(lambda: self._commit(task, outcomes, len(rows), str(view.device)))
         attempts.clear()
         return {
             "rejects": len({reject.sample_id for outcome in outcomes.values() for reject in outcome.rejects}),
@@ -159,15 +166,19 @@ class Worker:
                 raise
         return outcomes
 
-    def _open(self, dtype: str) -> ModelView:
+    def _loaded(self, dtype: str) -> ModelView:
         """The model in this precision; only one is held at a time."""
         if self._view is None or self._dtype != dtype:
-            import torch
-
             self._view = None
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            self._view, self._dtype = open_view(self._model, dtype, device, self._options.seed), dtype
+            with loading(self._store, self._model.config.name, self._options.max_attempts, self._options.run):
+                self._view, self._dtype = self._open(dtype), dtype
         return self._view
+
+    def _open(self, dtype: str) -> ModelView:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return open_view(self._model, dtype, device, self._options.seed)
 
     def _commit(self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str) -> dict[Cell, str]:
         """Write the runtime, then the shards, which vouch for it. Returns the cells that get none, and why."""

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -30,19 +31,23 @@ def local_ray():
 def inline(monkeypatch):
     """Attribution without Ray: the units go through one worker in this process, which takes a second.
 
-    One model at a time: transformers does not load two in one process at once.
+    One model at a time: transformers does not load two in one process at once. `before_unit(index)` of what it gives
+    is called before each unit.
     """
+    hooks = SimpleNamespace(before_unit=lambda index: None)
 
     def pipeline(config, store, work, share, workers):
         model = work.plan.resolved
         worker = stage.Worker(store, model, WorkerOptions.of(config, model.config))
-        for block in work.blocks():
+        for index, block in enumerate(work.blocks()):
+            hooks.before_unit(index)
             yield from worker(read_unit(block, store)).to_pylist()
 
     monkeypatch.setattr(stage, "connect", lambda config: None)
     monkeypatch.setattr(stage, "uses_gpu", lambda config: False)
     monkeypatch.setattr(stage, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
     monkeypatch.setattr(stage, "_pipeline", pipeline)
+    return hooks
 
 
 @pytest.fixture
