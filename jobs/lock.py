@@ -1,8 +1,9 @@
 """One run per root: a lease with an owner and a heartbeat, on any file system that can list files.
 
 Object stores have no exclusive create here, so a contender writes a claim of its own, lets others' writes settle, and
-looks: a held claim wins, else the earliest. Claims whose heartbeat stopped are ignored. Ages are measured by the
-store's clock. Shards are atomic and deterministic, so even two owners at once would waste work and harm nothing.
+looks: a held claim wins, else the earliest. Claims whose heartbeat stopped are removed. Ages are measured by the
+store's clock. An owner that stood still so long that its claim was removed writes nothing more: its store asks before
+every write. Workers do not ask: their shards are atomic and deterministic, two owners' would be the same.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jobs.store import Store
 
-HEARTBEAT_S = 10.0
-STALE_S = 60.0
+STALE_S = float(os.environ.get("CLOSELOOK_LOCK_STALE_S", "60"))
+HEARTBEAT_S = STALE_S / 6
 SETTLE_S = 0.3
+_LATE_S = STALE_S  # who took so long to contend may have been given up meanwhile
 
 
 class Locked(RuntimeError):
@@ -30,7 +35,10 @@ class Locked(RuntimeError):
 
 @contextmanager
 def run_lock(store: Store, wait_s: float = 0.0) -> Iterator[None]:
-    """Own the root while inside. Raises Locked, saying who owns it, when that is still so after `wait_s` seconds."""
+    """Own the root while inside, where `store` writes and deletes only as long as that is so.
+
+    Raises Locked, saying who owns it, when that is still so after `wait_s` seconds; and when another run takes over.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         claim = _Claim(store)
@@ -44,18 +52,29 @@ def run_lock(store: Store, wait_s: float = 0.0) -> Iterator[None]:
                 "wait for it to end, or stop it and try again"
             )
         time.sleep(min(HEARTBEAT_S, max(0.0, deadline - time.monotonic())))
-    with claim.beating():
+    with claim.beating(), store.guarded(claim.check):
         yield
+        claim.check()
 
 
 class _Claim:
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store = Store(store.root)  # not the one that asks before it writes
         self._path = f"lock/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
         self._since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        self._renewed = 0.0
+        self._lost = False
 
     def contend(self) -> dict[str, Any] | None:
         """None when the claim is now held, else the record of the one that has precedence."""
+        while True:
+            begun = time.monotonic()
+            owner = self._contend()
+            if owner is not None or time.monotonic() - begun < _LATE_S:
+                return owner
+            self.release()
+
+    def _contend(self) -> dict[str, Any] | None:
         self._write(held=False)
         time.sleep(SETTLE_S)
         for held in (False, True):  # look, announce, look again: two that announced at once both see it
@@ -82,37 +101,62 @@ class _Claim:
     def release(self) -> None:
         self._store.delete(self._path)
 
+    def check(self) -> None:
+        """Raises Locked when the claim is held no more."""
+        self._lost = self._lost or not self._store.exists(self._path)
+        if self._lost:
+            raise Locked(
+                f"another run took over {self._store.root} while this one stood still; this one has written nothing "
+                "since: run again when the other has ended"
+            )
+
     def _beat(self, stop: threading.Event) -> None:
-        while not stop.wait(HEARTBEAT_S):
+        while not self._lost and not stop.wait(HEARTBEAT_S):
             with suppress(OSError):  # a full or unreachable store: the next beat tries again
-                self._write(held=True)
+                self._renew()
+
+    def _renew(self) -> None:
+        """Refresh the claim. One that another run has removed stays removed."""
+        before = self._renewed
+        self._lost = not self._store.exists(self._path)
+        if self._lost:
+            return
+        self._write(held=True)
+        if time.monotonic() - before > STALE_S and any(record["held"] for _, record in self._others()):
+            self._lost = True  # this process stood still between the look and the write
+            self.release()
 
     def _write(self, held: bool) -> None:
-        record = {"host": socket.gethostname(), "pid": os.getpid(), "since": self._since, "held": held}
+        self._renewed = time.monotonic()
+        record = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": self._since}
+        record |= {"held": held, "stale_s": STALE_S}
         self._store.write_bytes(self._path, json.dumps(record).encode())
 
     def _precedent(self, also_waiting: bool) -> dict[str, Any] | None:
         """The record of another live claim that is held, or that waits and came earlier."""
         now = self._store.modified_s(self._path) or time.time()
-        for path in self._store.files("lock", ".json"):
+        for path, record in self._others():
             beat = self._store.modified_s(path)
-            if path == self._path or beat is None:
-                continue
-            try:
-                record = json.loads(self._store.read_bytes(path))
-            except FileNotFoundError:
+            if beat is None:
                 continue  # released meanwhile
             earlier = path < self._path
-            if now - beat > STALE_S or _is_dead_neighbour(record):
+            if now - beat > record.get("stale_s", STALE_S) or _is_dead_neighbour(record):
                 self._store.delete(path)
             elif (record["held"] and earlier) or (also_waiting and (record["held"] or earlier)):
                 return record
         return None
 
+    def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(path, record) of every other claim."""
+        for path in self._store.files("lock", ".json"):
+            with suppress(FileNotFoundError):  # released meanwhile
+                if path != self._path:
+                    yield path, json.loads(self._store.read_bytes(path))
+
 
 def _is_dead_neighbour(record: dict[str, Any]) -> bool:
-    """Whether the claim is of a process of this machine that is gone, so that a killed run need not be waited out."""
-    if record["host"] != socket.gethostname():
+    """Whether the claim is of a process that this one could see and that is gone: such a run is not waited out."""
+    if record.get("pids") is None or record["pids"] != _pid_space():
         return False
     try:
         os.kill(record["pid"], 0)
@@ -121,3 +165,18 @@ def _is_dead_neighbour(record: dict[str, Any]) -> bool:
     except PermissionError:
         return False
     return False
+
+
+@cache
+def _pid_space() -> str | None:
+    """Where this process's id means this process: a boot of a machine and, on Linux, a PID namespace.
+
+    Containers of one host, or of one name, have namespaces of their own. None where it cannot be told.
+    """
+    if sys.platform != "linux":
+        return socket.gethostname()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None

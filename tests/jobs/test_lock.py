@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -82,6 +83,44 @@ def test_a_claim_of_a_dead_process_of_this_machine_does_not_count(store):
     assert len(store.files("lock", ".json")) == 1
     with run_lock(store):
         pass
+
+
+def test_a_live_claim_from_another_pid_namespace_is_not_stolen(store):
+    """A container of the same host name does not see the owner's process."""
+    code = "import sys\nfrom jobs.lock import run_lock\nfrom jobs.store import Store\n"
+    code += "with run_lock(Store(sys.argv[1])):\n    print('two owners')\n"
+    apart = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no PID namespace of its own here")
+    with run_lock(store):
+        other = [*apart, sys.executable, "-c", code, store.root]
+        found = subprocess.run(other, check=False, capture_output=True, text=True)
+        assert "two owners" not in found.stdout
+        assert f"in use by process {os.getpid()} on" in found.stderr
+        assert len(store.files("lock", ".json")) == 1, "the owner's claim is there"
+        store.write_manifest("still", {"mine": True})
+
+
+def test_an_owner_whose_claim_was_given_up_writes_nothing_more(store, monkeypatch):
+    """As after a pause: another run has removed the claim and taken its place."""
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.05)
+
+    def own():
+        with run_lock(store):
+            (claim,) = store.files("lock", ".json")
+            store.write_manifest("before", {})
+            Store(store.root).delete(claim)
+            with pytest.raises(Locked):
+                store.write_manifest("after", {})
+            with pytest.raises(Locked):
+                store.delete("manifest/before.json")
+            time.sleep(0.3)
+            assert store.files("lock", ".json") == [], "the heartbeat does not bring it back"
+
+    with pytest.raises(Locked, match="another run took over"):
+        own()
+    assert dict(store.manifests()) == {"before": {}}
+    store.write_manifest("after", {})
 
 
 def test_a_claim_without_heartbeat_of_another_machine_is_stale_after_a_while(store, monkeypatch):

@@ -57,11 +57,7 @@ def test_of_two_runs_at_once_one_may_wait_and_then_finds_everything_done(expecte
 def test_the_lock_of_a_run_that_was_killed_is_taken_over_at_once(expected, job):
     arguments, config, store = job
     killed = closelook(*arguments)
-    deadline = time.monotonic() + 120
-    while not store.files("relevance", recursive=True):
-        assert killed.poll() is None, killed.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for_a_shard(store, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert len(store.files("lock", ".json")) == 1, "it could not release its lock"
@@ -70,6 +66,48 @@ def test_the_lock_of_a_run_that_was_killed_is_taken_over_at_once(expected, job):
     assert "attribute: 3 computed, 0 up to date" in out
     assert store.files("lock", ".json") == []
     assert relevance_of(config, store) == expected
+
+
+def test_a_driver_that_stood_still_while_another_took_over_exits_and_writes_no_claim_and_no_manifest(expected, job):
+    arguments, config, store = job
+    short = {"CLOSELOOK_LOCK_STALE_S": "10"}
+    paused = closelook(*arguments, **short)
+    wait_for_a_shard(store, paused)
+    os.kill(paused.pid, signal.SIGSTOP)
+    try:
+        code, out, err = ended(closelook(*arguments, "--wait", "200", **short))
+        assert code == 0, err
+        assert "attribute: 3 computed, 0 up to date" in out
+        written = {path: store.modified_s(path) for path in store.files("manifest", ".json")}
+    finally:
+        os.kill(paused.pid, signal.SIGCONT)
+    code, out, err = ended(paused)
+    assert code == 1
+    assert f"error: another run took over {store.root} while this one stood still" in err
+    assert "Traceback" not in err
+    assert store.files("lock", ".json") == []
+    assert {path: store.modified_s(path) for path in store.files("manifest", ".json")} == written
+    assert relevance_of(config, store) == expected
+
+
+def test_a_driver_that_stood_still_and_was_not_missed_goes_on(expected, job):
+    arguments, config, store = job
+    paused = closelook(*arguments, CLOSELOOK_LOCK_STALE_S="3")
+    wait_for_a_shard(store, paused)
+    os.kill(paused.pid, signal.SIGSTOP)
+    time.sleep(6)
+    os.kill(paused.pid, signal.SIGCONT)
+    code, _, err = ended(paused)
+    assert code == 0, err
+    assert relevance_of(config, store) == expected
+
+
+def wait_for_a_shard(store, process):
+    deadline = time.monotonic() + 200
+    while not store.files("relevance", recursive=True):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _owner(line: str) -> int:
