@@ -110,19 +110,28 @@ def gc(
     root: Root = None,
     set: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove what is stale too, not only leftovers.")] = False,
 ) -> None:
-    """Remove stale cells and leftovers of killed writers."""
+    """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
     from jobs.commands.gc import garbage
     from jobs.lock import run_lock
 
     loaded, store = _load(config, root, set)
     with run_lock(store):
-        files = garbage(loaded, store)
-        for path in files:
-            console.print(path)
-            if not dry_run:
+        removed = kept = 0
+        for group in garbage(loaded, store):
+            console.print(f"{group.why}: {len(group.files)} files", style="bold", markup=False)
+            for path in group.files:
+                console.print(f"  {path}", markup=False)
+            if not (dry_run or yes or group.leftover):
+                kept += len(group.files)
+                continue
+            removed += len(group.files)
+            for path in () if dry_run else group.files:
                 store.delete(path)
-    console.print(f"{len(files)} files {'would be ' if dry_run else ''}removed from {store.root}")
+    console.print(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
+    if kept:
+        console.print(f"{kept} files are stale for config {loaded.name}: if it is the run's own, --yes removes them")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

@@ -130,6 +130,6 @@ def _print_remarks(config: RunConfig, plan: Plan, store: Store, console: Console
         console.print(f"not defined, hence not planned: {pairs}")
     old = stale(store, plan) + stale_results(config, plan, store)
     if old:
-        console.print(f"{len(old)} stale records, which `closelook gc` removes:")
+        console.print(f"{len(old)} stale records, which `closelook gc --yes` removes:")
         for name in old:
             console.print(f"  {name}")

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.lock import run_lock
 from jobs.plan import make_plan
-from jobs.store import Store
+from jobs.store import TEMPORARY, Store
 from tests.jobs.small import REPOSITORY, config_of, ended, prepared, rows_of, save_model
 from tests.jobs.small import closelook as run_closelook
 
@@ -124,15 +124,36 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     files = set(store.files("", "", recursive=True))
     reseeded = ["--config", path, "--set", "seed=1"]
     _, out, _ = closelook("status", *reseeded)
-    assert "1 stale records, which `closelook gc` removes" in out
+    assert "1 stale records, which `closelook gc --yes` removes" in out
     _, out, _ = closelook("gc", "--dry-run", *reseeded)
     assert "2 files would be removed" in out
+    assert "cells of another run: " in out
     assert set(store.files("", "", recursive=True)) == files
-    assert "2 files removed" in closelook("gc", *reseeded)[1]
+    _, out, _ = closelook("gc", *reseeded)
+    assert "0 files removed" in out
+    assert "2 files are stale for config small: if it is the run's own, --yes removes them" in out
+    assert set(store.files("", "", recursive=True)) == files
+    assert "2 files removed" in closelook("gc", "--yes", *reseeded)[1]
     gone = files - set(store.files("", "", recursive=True))
     assert len(gone) == 2
     assert all("random" in name for name in gone)
     assert "0 files removed" in closelook("gc", "--config", path, "--set", "methods=[attnlrp]")[1]
+
+
+def test_gc_with_other_settings_than_the_runs_says_which_and_removes_nothing(closelook, config_file, inline):
+    path, _, store = config_file
+    assert closelook("attribute", "--config", path, "--set", "seed=1")[0] == 0
+    store.write_bytes(f"relevance/{TEMPORARY}left", b"")
+    os.utime(f"{store.root}/relevance/{TEMPORARY}left", (0, 0))
+    files = set(store.files("", "", recursive=True))
+    code, out, _ = closelook("gc", "--config", path)
+    assert code == 0
+    assert "cells of another run: seed was 1, is 0 here: 2 files" in out
+    assert "left by writers that were killed: 1 files" in out
+    assert "1 files removed" in out
+    assert set(store.files("", "", recursive=True)) == files
+    assert store.temporaries() == []
+    assert "0 files removed" in closelook("gc", "--config", path, "--set", "seed=1", "--yes")[1]
 
 
 def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
@@ -140,7 +161,7 @@ def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
     cell = next(make_plan(config, store).cells()).cell
     store.write_bytes(f"{store.cell(cell)}/{cell.key[:12]}-00000-aa.parquet", b"")
     store.write_bytes(f"{store.cell(cell)}/ffffffffffff-00000-aa.parquet", b"")
-    _, out, _ = closelook("gc", "--config", path)
+    _, out, _ = closelook("gc", "--yes", "--config", path)
     assert "1 files removed" in out
     assert "ffffffffffff-00000-aa.parquet" in out
 
