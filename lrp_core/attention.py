@@ -66,6 +66,7 @@ for _name in _STOCK:
 def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock: str | None = None) -> Iterator[None]:
     """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
 
+    With nothing in `around`, what is left is a mask that is finite on rows of padding, whatever the kernel's precision.
     Raises UserError for an attention implementation that has no twin.
     """
     config = view.config

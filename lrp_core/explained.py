@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lrp_core.types import UnsupportedMethod, UserError
+from lrp_core.types import Relevance, UnsupportedMethod, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,3 +59,10 @@ def explained_by(name: str) -> Explained:
     if name not in EXPLAINED:
         raise UnsupportedMethod(f"no explanation {name!r}; choose {' or '.join(map(repr, EXPLAINED))}")
     return EXPLAINED[name]
+
+
+def relevance_of(tokens: Tensor, logits: Tensor, explanation: str, **rest: Any) -> Relevance:
+    """Relevance of `tokens` [B, T] from the logits [B, 2] of target and foil ([B, 1] without foils) it explains."""
+    logits = logits.detach()
+    foil = logits[:, 1] if logits.shape[1] == 2 else None
+    return Relevance(tokens, explained_by(explanation).of(logits), logits[:, 0], foil, **rest)

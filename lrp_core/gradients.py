@@ -12,7 +12,7 @@ from torch import Tensor
 from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.clock import StageClock
 from lrp_core.explained import explained_by
-from lrp_core.method import Method
+from lrp_core.method import Method, Option
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
@@ -87,6 +87,26 @@ def explain_many(
     return {request: results[request] for request in requests}
 
 
+#: How a token's relevances [..., D] become one number [...].
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda relevance: relevance.sum(-1),
+    "l1": lambda relevance: relevance.abs().sum(-1),
+    "l2": lambda relevance: torch.linalg.vector_norm(relevance, dim=-1),
+}
+REDUCE = Option(
+    "reduce",
+    "sum",
+    "over the embedding dimension; norms lose the sign and the promise of a sum",
+    choices=tuple(REDUCTIONS),
+    per_request=True,
+)
+
+
+def reduced(relevance: Tensor, how: str) -> Tensor:
+    """Relevance of tokens [...] from that of their dimensions [..., D], by one of REDUCTIONS."""
+    return REDUCTIONS[how](relevance)
+
+
 READINGS: dict[str, Reading] = {}  # by the name of the method
 
 
@@ -132,24 +152,38 @@ METHODS = (
         colour="#56b4e9",
         source="Close Look 3.3",
     ),
-    _method("gradient_x_input", "Gradient×Input", PLAIN, _product, order=80, colour="#009e73", source="Close Look 3.3"),
-    _method("lrp", "LRP", LRP, _product, order=40, colour="#d55e00", source="Close Look 3.3, C.4"),
+    _method(
+        "gradient_x_input",
+        "Gradient×Input",
+        PLAIN,
+        _product,
+        options=(REDUCE,),
+        order=80,
+        colour="#009e73",
+        source="Close Look 3.3",
+    ),
+    _method(
+        "lrp", "LRP", LRP, _product, options=(REDUCE,), order=40, colour="#d55e00", source="Close Look 3.3 and C.4"
+    ),
     _method(
         "attnlrp",
         "AttnLRP",
         ATTNLRP,
         _product,
+        options=(REDUCE,),
         order=30,
         colour="#0072b2",
-        source="Close Look C.1; AttnLRP 3.3",
+        source="Close Look 3.3 and C.1; AttnLRP 3.3",
     ),
 )
 
 
-def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def attribution(
+    gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable[[Tensor, Tensor], Tensor], how: str = "sum"
+) -> Tensor:
     """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0."""
     wide = torch.promote_types(value.dtype, torch.float32)
-    return measure(gradient.to(wide), value.to(wide)).sum(-1).masked_fill(mask == 0, 0)
+    return reduced(measure(gradient.to(wide), value.to(wide)), how).masked_fill(mask == 0, 0)
 
 
 def _no_lap(stage: str, *methods: str) -> None:
@@ -165,12 +199,12 @@ def _read(
     explained: Tensor,
     heads: HeadRelevance | None,
 ) -> Relevance:
-    reading = READINGS[request.method]
+    reading, how = READINGS[request.method], request.option("reduce", "sum")
     return Relevance(
-        tokens=attribution(gradient, values[request.embedding], batch.attention_mask, reading.measure),
+        tokens=attribution(gradient, values[request.embedding], batch.attention_mask, reading.measure, how),
         explained=explained.detach(),
         logit_target=logits[:, 0].detach(),
         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
         heads=None if heads is None else heads.of(request.method),
-        conserves=reading.conserves,
+        conserves=reading.conserves and how == "sum",
     )

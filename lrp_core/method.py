@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline"]
 #: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
 #: the record says so.
-SETTINGS = ("checkpoint", "byte_budget", "clock", "seed")
+SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed")
 _RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", "heads", *SETTINGS)
 LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
 
@@ -39,6 +39,8 @@ class Option:
     choices: tuple[Any, ...] = ()
     low: float | None = None  # the least and the greatest value, both allowed
     high: float | None = None
+    per_request: bool = False  # methods that differ in it share a pass: `explain` finds it in its requests
+    needs: Mapping[Any, Capability] = field(default_factory=dict, hash=False)  # of a model, by value
 
     def check(self, value: Any, method: str) -> Any:
         """`value` in the option's own type. Raises UserError naming method, option and what is allowed."""
@@ -72,7 +74,7 @@ class Method:
 
     `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. It
     gets every option by name, `heads=True` where heads are wanted and given, and the SETTINGS that it names. The
-    requests that it gets carry the name `base`.
+    requests that it gets are `bound`.
     """
 
     name: str
@@ -88,9 +90,10 @@ class Method:
     embeddings: tuple[str, ...] = ("full", "partial")
     conserves: bool = True  # False where no sum is promised, so that no residual is reported
     passes: str = ""  # the pass it is computed in, which methods of one function share; default: its own name
-    #: Cost of the pass in forwards, beside a backward pass for each set of rules and explained number: of those here
-    #: measured on a CPU at the geometries of bert-base and gpt2 (jobs/bench/results/job-cpu.json), rounded up.
-    forwards: float = 1.0
+    #: Cost of the pass in forwards, beside a backward for each set of rules and explained number; a function of the
+    #: option values and of a sample's tokens where it depends on them. Numbers were measured on a CPU at the geometries
+    #: of bert-base and gpt2 (jobs/bench/results/job-cpu.json) and rounded up.
+    forwards: float | Callable[[Mapping[str, Any], float], float] = 1.0
     rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none
     instead: str | None = None  # the method to use where this one is not defined
     order: int = LAST  # place in tables
@@ -128,12 +131,13 @@ class Method:
         if explanation is None:
             wanted = whichever(batch.foil_ids is not None).name
             explanation = wanted if wanted in self.explanations else self.explanations[0]
-        request = Request(self.base, explanation, embedding or self.embeddings[0])
+        request = Request(self.name, explanation, embedding or self.embeddings[0])
         self.check(request)
         if heads and "heads" not in self.gives:
             raise UnsupportedMethod(f"{self.name} gives no relevance of attention heads")
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
         method = self.configured(**options) if options else self
+        request = method.bound(request)
         return method.compute(view, batch, [request], heads=heads, **settings)[request]
 
     def compute(
@@ -149,7 +153,12 @@ class Method:
             known.pop("seed", None)  # it is not in the cell key
         if heads:
             known["heads"] = True
-        return self.explain(view, batch, requests, **self.values, **known)
+        return self.explain(view, batch, requests, **self._of_pass, **known)
+
+    def bound(self, request: Request) -> Request:
+        """A request of this method as `explain` gets it: by its base name, with the options that go by request."""
+        own = tuple((o.name, self.values[o.name]) for o in self.options if o.per_request)
+        return replace(request, method=self.base, options=own)
 
     def configured(self, name: str | None = None, **values: Any) -> Method:
         """This method with option `values` bound, under `name`. Raises UserError for unknown options and bad values."""
@@ -167,17 +176,23 @@ class Method:
     @property
     def group(self) -> tuple[Any, ...]:
         """Equal for methods that one call of `explain` computes together."""
-        return self.explain, tuple(self.values.items())
+        return self.explain, tuple(self._of_pass.items())
 
     @property
     def pass_name(self) -> str:
         """Of the call of `explain` in measurements; other values of options are another pass."""
-        changed = [f"{o.name}={_plain(self.values[o.name])}" for o in self.options if self.values[o.name] != o.default]
+        own = [option for option in self.options if not option.per_request]
+        changed = [f"{o.name}={_plain(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
         return f"{self.passes}({','.join(changed)})" if changed else self.passes
+
+    def cost(self, tokens: float) -> float:
+        """Forwards that a pass over a sample of so many `tokens` costs, beside the backward passes of `rules`."""
+        return self.forwards(self.values, tokens) if callable(self.forwards) else self.forwards
 
     def missing(self, capabilities: Collection[Capability]) -> tuple[Capability, ...]:
         """What the method needs and a model with these capabilities lacks."""
-        return tuple(need for need in self.needs if need not in capabilities)
+        of_options = (o.needs[self.values[o.name]] for o in self.options if self.values[o.name] in o.needs)
+        return tuple(need for need in (*self.needs, *of_options) if need not in capabilities)
 
     def require(self, family: Family) -> None:
         """Raises UnsupportedMethod, naming the method to use instead, for models that lack what this method needs."""
@@ -195,6 +210,11 @@ class Method:
         ):
             if asked not in offered:
                 raise UnsupportedMethod(f"{self.name} has no {what} {asked!r}; choose {' or '.join(offered)}")
+
+    @property
+    def _of_pass(self) -> dict[str, Any]:
+        """Values of the options that all requests of a call of `explain` have in common."""
+        return {o.name: self.values[o.name] for o in self.options if not o.per_request}
 
     @cached_property
     def _parameters(self) -> frozenset[str]:

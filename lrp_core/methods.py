@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core import explicit, gradients, random_baseline, rollout
+from lrp_core import (
+    atman,
+    attention_gradients,
+    explicit,
+    gradients,
+    kernel_shap,
+    occlusion,
+    path_gradients,
+    random_baseline,
+    rollout,
+)
 from lrp_core.method import Method
 from lrp_core.registry import Registry
 from lrp_core.types import Batch, Relevance, UnsupportedMethod, nearest
 from lrp_core.view import ModelView
 
 METHODS: Registry[Method] = Registry(
-    "method", *gradients.METHODS, explicit.METHOD, rollout.METHOD, random_baseline.METHOD
+    "method",
+    *gradients.METHODS,
+    explicit.METHOD,
+    *path_gradients.METHODS,
+    rollout.METHOD,
+    *attention_gradients.METHODS,
+    atman.METHOD,
+    occlusion.METHOD,
+    kernel_shap.METHOD,
+    random_baseline.METHOD,
 )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lrp_core.attention import around_attention
 from lrp_core.method import Method
 from lrp_core.rollout import without_sum
 from lrp_core.types import Batch, Relevance, Request
@@ -24,7 +25,8 @@ def explain_many(
     The model runs for its logits.
     """
     batch = batch.to(view.device)
-    logits = view.logits(view.hidden(batch), batch)
+    with around_attention(view, {}):
+        logits = view.logits(view.hidden(batch), batch)
     tokens = torch.zeros(batch.input_ids.shape, dtype=logits.dtype)
     for i, mask in enumerate(batch.attention_mask.bool().cpu()):
         tokens[i, mask] = _draw(batch.input_ids[i].cpu()[mask], seed).to(tokens)
@@ -45,7 +47,11 @@ METHOD = Method(
 )
 
 
+def seed_of(ids: Tensor, seed: int) -> int:
+    """For what is drawn for a sample with these token ids [T] in a run with this seed, whatever batch it is in."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{ids.tolist()}".encode()).digest()[:8])
+
+
 def _draw(ids: Tensor, seed: int) -> Tensor:
     """One number per token id [T]."""
-    digest = hashlib.sha256(f"{seed}:{ids.tolist()}".encode()).digest()
-    return torch.from_numpy(np.random.default_rng(int.from_bytes(digest[:8])).uniform(-1, 1, len(ids)))
+    return torch.from_numpy(np.random.default_rng(seed_of(ids, seed)).uniform(-1, 1, len(ids)))

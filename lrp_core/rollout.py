@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import ATTENTION
 from lrp_core.explained import whichever
-from lrp_core.method import Method
+from lrp_core.method import Method, Option
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -19,8 +19,9 @@ from lrp_core.view import ModelView
 class _Mixing:
     """Product over the layers so far of (A + I) / 2, heads averaged, [B, T, T]; no layer's attention is kept."""
 
-    def __init__(self, length: int) -> None:
-        self.total = torch.eye(length)
+    def __init__(self, batch: Batch, discard_threshold: float, lowest: float) -> None:
+        self.total = torch.eye(batch.input_ids.shape[1])
+        self._batch, self._threshold, self._lowest = batch, discard_threshold, lowest
 
     def __call__(
         self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any
@@ -28,19 +29,25 @@ class _Mixing:
         context, weights = kernel(module, *tensors, **options)
         assert weights is not None  # the eager kernel returns them
         step = weights.mean(1)  # [B, T, T]
+        if self._threshold < 1 or self._lowest > 0:
+            step = discard(step, visible(tensors[3], self._batch, weights), self._threshold, self._lowest)
         step.diagonal(dim1=-2, dim2=-1).add_(1)
-        self.total = step.mul_(0.5) @ self.total.to(step)
+        step = step.div_(step.sum(-1, keepdim=True)) if self._lowest else step.mul_(0.5)
+        self.total = step @ self.total.to(step)
         return context, weights
 
 
 @torch.no_grad()
-def explain_many(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
+def explain_many(
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float = 1.0, lowest: float = 0.0
+) -> dict[Request, Relevance]:
     """The row of the predicted position, whatever is explained.
 
-    Runs the model's eager attention, for its weights.
+    Runs the model's eager attention, for its weights. Where the lowest entries are set to 0, rows are brought back to a
+    sum of 1, as Gildenblat's code does; otherwise they are as they come (AttnLRP equation 23).
     """
     batch = batch.to(view.device)
-    mixing = _Mixing(batch.input_ids.shape[1])
+    mixing = _Mixing(batch, discard_threshold, lowest)
     with around_attention(view, {block.attention: mixing for block in view.blocks}, stock="eager"):
         logits = view.logits(view.hidden(batch), batch)
     row = mixing.total[torch.arange(len(batch), device=mixing.total.device), batch.position.to(mixing.total.device)]
@@ -48,12 +55,55 @@ def explain_many(view: ModelView, batch: Batch, requests: Sequence[Request]) -> 
     return {request: without_sum(tokens, logits) for request in requests}
 
 
+def visible(mask: Tensor | None, batch: Batch, weights: Tensor) -> Tensor:
+    """Entries of attention maps [B, T, T] that a real query may look at, by the additive `mask` of an eager kernel."""
+    queries = batch.attention_mask.bool().to(weights.device)[:, :, None]
+    if mask is None:
+        return queries.expand(weights.shape[0], *weights.shape[2:])
+    return queries & (mask[:, 0] == 0)
+
+
+def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Tensor:
+    """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the share `lowest` from below.
+
+    Quantiles and shares are those of a sample's `shown` entries. AttnLRP A.1.4 prints the former; Gildenblat's code,
+    which it cites, does the latter, and ties are then broken by place.
+    """
+    maps = maps.clone()
+    for of_sample, entries in zip(maps, shown, strict=True):
+        values = of_sample[entries]
+        if not len(values):
+            continue
+        order = values.argsort(stable=True)
+        kept = torch.ones_like(values, dtype=torch.bool)
+        kept[order[: int(lowest * len(values))]] = False
+        if threshold < 1:
+            kept &= values <= _quantile(values[order], threshold)
+        of_sample[entries] = values * kept
+    return maps
+
+
+def _quantile(ordered: Tensor, share: float) -> Tensor:
+    """Between neighbours by linear interpolation; torch's own takes no more than 2^24 values and no half precision."""
+    place = share * (len(ordered) - 1)
+    below, above = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
+    return below + (above - below) * (place - int(place))
+
+
+DISCARD_THRESHOLD = Option(
+    "discard_threshold", 1.0, "entries of a layer's map above this quantile are set to 0; 1 keeps all", low=0, high=1
+)
+LOWEST = Option(
+    "lowest", 0.0, "share of a layer's entries, the lowest ones, that are set to 0; 0 keeps all", low=0, high=1
+)
+
 METHOD = Method(
     "attention_rollout",
     version=1,
     label="AttnRollout",
     explain=explain_many,
     family="attention",
+    options=(DISCARD_THRESHOLD, LOWEST),
     needs=(ATTENTION,),
     explanations=("none",),
     embeddings=("none",),
@@ -61,7 +111,7 @@ METHOD = Method(
     passes="rollout",
     forwards=1.2,
     order=60,
-    source="Abnar & Zuidema 2020",
+    source="Abnar & Zuidema 2020; AttnLRP A.1.4",
 )
 
 

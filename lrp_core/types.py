@@ -7,8 +7,8 @@ D model width, V vocabulary, P poolings.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves code that only needs the errors
@@ -97,11 +97,22 @@ class Relevance:
     logit_foil: Tensor | None  # [B]
     heads: Tensor | None = None  # [B, L, H, P], only when asked for
     conserves: bool = True  # whether the sum over tokens is meant to be compared with `explained`
+    baseline: Tensor | None = None  # [B], `explained` at the baseline of methods that compare the input with one
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
+        """A plain Relevance with every tensor changed."""
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Relevance)}
+        for name, value in values.items():
+            if value is not None and not isinstance(value, bool):
+                values[name] = change(value)
+        return Relevance(**values)
 
     @property
     def residual(self) -> Tensor | None:
-        """Sum of relevance minus `explained` [B]; None for methods that promise no sum."""
-        return self.tokens.sum(-1) - self.explained if self.conserves else None
+        """Sum of relevance minus `explained`, counted from `baseline` [B]; None for methods that promise no sum."""
+        if not self.conserves:
+            return None
+        return self.tokens.sum(-1) - (self.explained if self.baseline is None else self.explained - self.baseline)
 
 
 @dataclass(frozen=True)
@@ -111,3 +122,11 @@ class Request:
     method: str
     explanation: str = "contrastive"  # contrastive | target | none
     embedding: str = "full"  # full | partial | none
+    options: tuple[tuple[str, Any], ...] = ()  # those options of the method that may differ within one pass
+
+    def __post_init__(self) -> None:  # JSON knows no tuples
+        object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))
+
+    def option(self, name: str, default: Any) -> Any:
+        """The value of one of `options`."""
+        return dict(self.options).get(name, default)

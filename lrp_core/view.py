@@ -152,12 +152,15 @@ class ModelView:
             full = full + _at(self.model, self.family.segment_embedding)(torch.zeros_like(batch.input_ids))
         return token, full
 
-    def hidden(self, batch: Batch, token: Tensor | None = None) -> Tensor:
-        """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's)."""
+    def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
+
+        `positions` [B, T] are by default those that the attention mask counts.
+        """
         return self.model.base_model(
             inputs_embeds=self.token_embedding(batch.input_ids) if token is None else token,
             attention_mask=batch.attention_mask,
-            position_ids=self.position_ids(batch.attention_mask),
+            position_ids=self.position_ids(batch.attention_mask) if positions is None else positions,
             return_dict=True,
             **self.kind.forward_options,
         ).last_hidden_state

@@ -195,7 +195,8 @@ def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:
             measured = {"seconds_per_1000_samples": 1000 * spent / samples, "seconds_per_token": spent / tokens}
             bench.row(what="cost", geometry=geometry, task=task, method=name, **measured)
         if not runs.quick:
-            operations = 2.0 * GEOMETRIES[geometry].block_parameters * tokens * forwards(config, gradients)
+            cost = forwards(config, gradients, tokens / samples)
+            operations = 2.0 * GEOMETRIES[geometry].block_parameters * tokens * cost
             gflops = operations / seconds[of_gradients] / 1e9
             bench.row(what="operations of the gradients' pass", geometry=geometry, task=task, gflops=gflops)
         relative[family.kind.name, task] = sum(seconds.values()) / seconds[of_gradients]

@@ -58,7 +58,7 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
         for task in config.tasks:
             samples, length = config.task(task).published
             measured = relative and relative[family.kind.name, task]
-            total = forwards(config, gradients) * measured if measured else forwards(config, names)
+            total = forwards(config, gradients, length) * measured if measured else forwards(config, names, length)
             for dtype in model.dtypes_for(task):
                 operations = 2.0 * geometry.block_parameters * samples * length * total
                 count = -(-samples // config.shard_rows)

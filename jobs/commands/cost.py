@@ -88,11 +88,14 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:,.1f} s"
 
 
-def forwards(config: RunConfig, names: list[str]) -> float:
-    """What the passes of these methods cost together, in forwards: a backward to the inputs costs about one."""
+def forwards(config: RunConfig, names: list[str], length: float) -> float:
+    """What the passes of these methods cost together, in forwards of samples of `length` tokens.
+
+    A backward to the inputs costs about one.
+    """
     known = configured(config)
     methods = [known[name] for name in names]
-    passes = {method.pass_name: method.forwards for method in methods}
+    passes = {method.pass_name: method.cost(length) for method in methods}
     backwards = {
         (method.pass_name, method.rules, request.explanation)
         for method in methods
@@ -145,7 +148,7 @@ def _of_model(
                 todo = [cell for cell in planned if state(store, cell) != "done"]
                 cells, unfinished = len(planned), len(todo)
                 missing = [cell.method for cell in todo if cell.product == "relevance"]
-            seconds, is_measured = _seconds(config, model, geometry, dtype, missing, tokens, measured)
+            seconds, is_measured = _seconds(config, model, geometry, dtype, missing, samples, tokens, measured)
             yield Cost(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
 
 
@@ -163,6 +166,7 @@ def _seconds(
     geometry: Geometry | None,
     dtype: str,
     missing: list[str],
+    samples: int,
     tokens: int,
     measured: dict[tuple[str, str, str], float],
 ) -> tuple[float | None, bool]:
@@ -174,7 +178,7 @@ def _seconds(
         return tokens * sum(known.values()), True
     if geometry is None:
         return None, False
-    operations = 2.0 * geometry.block_parameters * tokens * forwards(config, missing)
+    operations = 2.0 * geometry.block_parameters * tokens * forwards(config, missing, tokens / max(1, samples))
     return operations / FLOPS[dtype], False
 
 

@@ -97,7 +97,7 @@ class Explainer:
             start = time.perf_counter()
             with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
                 found = self._explain(method, batch, requests, clock)
-                relevance.update({request: _to_cpu(result) for request, result in found.items()})
+                relevance.update({request: result.mapped(torch.Tensor.cpu) for request, result in found.items()})
             wall_s = time.perf_counter() - start
             if metering and not self._on_gpu:
                 with peak_memory() as peak:
@@ -122,10 +122,11 @@ class Explainer:
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
         """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
-        asked = {request: replace(request, method=self.methods[request.method].base) for request in requests}
+        asked = {request: self.methods[request.method].bound(request) for request in requests}
         heads = self.heads and any("heads" in self.methods[request.method].gives for request in requests)
         distinct = list(dict.fromkeys(asked.values()))
-        found = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **self.settings)
+        settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
+        found = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **settings)
         return {request: found[base] for request, base in asked.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
@@ -244,28 +245,9 @@ def _stand_in(row: Row, healthy: Row) -> Row:
 
 def _keep(explained: Explained, indices: list[int]) -> Explained:
     relevance = {
-        request: Relevance(
-            found.tokens[indices],
-            found.explained[indices],
-            found.logit_target[indices],
-            None if found.logit_foil is None else found.logit_foil[indices],
-            None if found.heads is None else found.heads[indices],
-            found.conserves,
-        )
-        for request, found in explained.relevance.items()
+        request: found.mapped(lambda tensor: tensor[indices]) for request, found in explained.relevance.items()
     }
     return Explained(tuple(explained.rows[i] for i in indices), relevance, explained.timings)
-
-
-def _to_cpu(found: Relevance) -> Relevance:
-    return Relevance(
-        found.tokens.cpu(),
-        found.explained.cpu(),
-        found.logit_target.cpu(),
-        None if found.logit_foil is None else found.logit_foil.cpu(),
-        None if found.heads is None else found.heads.cpu(),
-        found.conserves,
-    )
 
 
 def _planned(found: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:

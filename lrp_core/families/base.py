@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lrp_core.capabilities import ATTENTION, GRADIENTS, POST_NORM, PRE_NORM, RULES, Capability
+from lrp_core.capabilities import (
+    ATTENTION,
+    DELETION,
+    GRADIENTS,
+    MASKING,
+    POST_NORM,
+    PRE_NORM,
+    RULES,
+    UNCENTRED,
+    Capability,
+)
 from lrp_core.kinds import Kind
 
 
@@ -60,4 +70,9 @@ class Family:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What methods may need of a model and these models have."""
-        return frozenset({GRADIENTS, RULES, ATTENTION, PRE_NORM if self.norm_order == "pre" else POST_NORM})
+        of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
+            {UNCENTRED} if self.norm == "rms" else set()
+        )
+        ways = {"mask": MASKING, "delete": DELETION}
+        of_kind = {ways[way] for way in self.kind.perturbations if way in ways}
+        return frozenset({GRADIENTS, RULES, ATTENTION} | of_norms | of_kind)

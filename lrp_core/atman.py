@@ -1,0 +1,205 @@
+"""AtMan (Deb et al. 2023): what the prediction loses when attention to one token is suppressed in all layers.
+
+Every suppressed token of every sample is a row of a forward. In causal models what stands before the suppressed token
+does not change, so rows begin at the first token that is suppressed in their forward and look back at the keys and
+values of the unsuppressed run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.attention import Kernel, around_attention
+from lrp_core.capabilities import ATTENTION
+from lrp_core.explained import TARGET, explained_by, relevance_of
+from lrp_core.method import Method, Option
+from lrp_core.readout import over_vocabulary
+from lrp_core.types import Batch, Relevance, Request
+from lrp_core.variants import TOKEN_BUDGET, rows_of
+from lrp_core.view import ModelView
+
+
+@dataclass
+class _Layer:
+    """What one attention module saw of the unsuppressed batch."""
+
+    key: Tensor  # [B, G, T, K]
+    value: Tensor
+    mask: Tensor | None  # [B, 1, T, T], additive
+
+
+@dataclass
+class _Suppression:
+    """Rows that differ in the token to which attention is suppressed, and begin at `start`."""
+
+    rows: Tensor  # [R], samples
+    keys: Tensor  # [R], the suppressed token's place in the whole sample
+    start: int
+    factor: float
+    as_printed: bool
+    layers: dict[nn.Module, _Layer] = field(default_factory=dict)  # empty where rows are whole
+
+    def attend(
+        self,
+        _: Kernel,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        scaling: float | None = None,
+        **__: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on to context [R, S, H, K]."""
+        rows, keys = self.rows.to(query.device), self.keys.to(query.device)
+        if module in self.layers:
+            before = self.layers[module]
+            key = torch.cat([before.key[rows, :, : self.start], key], 2)  # [R, G, T, K]
+            value = torch.cat([before.value[rows, :, : self.start], value], 2)
+            mask = None if before.mask is None else before.mask[rows, :, self.start :]
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
+        at = keys[:, None, None, None].expand(*scores.shape[:3], 1)
+        least = 0.0 if self.as_printed else _least(scores, mask)
+        scores.scatter_(3, at, self.factor * scores.gather(3, at) + (1 - self.factor) * least)
+        if mask is not None:
+            scores = scores + mask
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        weights = torch.softmax(scores, -1, dtype=wide).to(value.dtype)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _least(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The least score of what each query may see, [R, H, S, 1]; 0 for queries that see nothing."""
+    if mask is None:
+        return scores.amin(-1, keepdim=True)
+    least = scores.masked_fill(mask != 0, torch.inf).amin(-1, keepdim=True)
+    return least.masked_fill(least == torch.inf, 0)
+
+
+@torch.no_grad()
+def explain_many(
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    *,
+    suppression: float,
+    as_printed: bool,
+    score: str,
+    token_budget: int = TOKEN_BUDGET,
+) -> dict[Request, Relevance]:
+    """The explained number minus its value with attention to the token suppressed, for each token.
+
+    A score of the suppressed token becomes `1 - suppression` times itself, counted from the least score that its query
+    sees (Deb et al., their code) or from 0 (`as_printed` in AttnLRP A.1.5, where suppression raises negative scores).
+    Scaling by the head width before or after is the same.
+    """
+    batch = batch.to(view.device)
+    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    layers: dict[nn.Module, _Layer] = {}
+    record = {block.attention: partial(_record, layers=layers) for block in view.blocks} if view.kind.causal else {}
+    with around_attention(view, record, stock="eager"):
+        logits, whole = _numbers(view, view.hidden(batch), batch, explanations, score)
+    drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
+    token, positions = view.token_embedding(batch.input_ids), view.position_ids(batch.attention_mask)
+    for samples, keys, start in _parts(view, batch, token_budget):
+        run = _Suppression(samples, keys, start, 1 - suppression, as_printed, layers)
+        rows = rows_of(batch, samples)
+        rows = replace(
+            rows,
+            input_ids=rows.input_ids[:, start:],
+            attention_mask=rows.attention_mask[:, start:],
+            position=rows.position - start,
+        )
+        at = samples.to(token.device)
+        with around_attention(view, {block.attention: run.attend for block in view.blocks}, stock="eager"):
+            hidden = view.hidden(rows, token[at, start:], positions[at, start:])
+        _, found = _numbers(view, hidden, rows, explanations, score)
+        for explanation, numbers in found.items():
+            at = samples.to(numbers.device)
+            drops[explanation][at, keys.to(numbers.device)] = whole[explanation][at] - numbers
+    return {
+        request: replace(
+            relevance_of(
+                drops[request.explanation].to(batch.input_ids.device), logits, request.explanation, conserves=False
+            ),
+            explained=whole[request.explanation],
+        )
+        for request in requests
+    }
+
+
+def _record(
+    kernel: Kernel,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    layers: dict[nn.Module, _Layer],
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    layers[module] = _Layer(key, value, mask)
+    return kernel(module, query, key, value, mask, **options)
+
+
+def _parts(view: ModelView, batch: Batch, token_budget: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Samples [R], suppressed tokens [R] and the first token of the rows of each forward.
+
+    In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens.
+    """
+    length = batch.input_ids.shape[1]
+    wanted = batch.attention_mask.bool()
+    if view.kind.causal:
+        wanted = wanted & (torch.arange(length, device=wanted.device) <= batch.position[:, None])
+        keys, samples = wanted.T.nonzero(as_tuple=True)
+    else:
+        samples, keys = wanted.nonzero(as_tuple=True)
+    done = 0
+    while done < len(keys):
+        start = int(keys[done]) if view.kind.causal else 0
+        size = max(1, token_budget // (length - start))
+        yield samples[done : done + size], keys[done : done + size], start
+        done += size
+
+
+def _numbers(
+    view: ModelView, hidden: Tensor, batch: Batch, explanations: Sequence[str], score: str
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits [B, 2] and what is explained [B]; a difference of log-probabilities is one of logits."""
+    state = view.prediction(hidden, batch)
+    logits = view.unembed(state, batch)
+    numbers = {explanation: explained_by(explanation).of(logits) for explanation in explanations}
+    if score == "log_prob" and TARGET.name in numbers:
+        numbers[TARGET.name] = numbers[TARGET.name] - over_vocabulary(view, state)[0]
+    return logits, numbers
+
+
+METHOD = Method(
+    "atman",
+    version=1,
+    label="AtMan",
+    explain=explain_many,
+    family="perturbation",
+    options=(
+        Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
+        Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
+        Option("score", "log_prob", "the number whose drop is measured", choices=("log_prob", "logit")),
+    ),
+    needs=(ATTENTION,),
+    embeddings=("none",),
+    forwards=lambda _, tokens: 1.2 * (tokens + 1),
+    conserves=False,
+    source="Deb et al. 2023; AttnLRP A.1.5",
+    order=66,
+)

@@ -1,0 +1,147 @@
+"""Attention maps weighted by their gradients: Grad x Attention Rollout and Grad-CAM.
+
+Runs the model's eager attention, for its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.attention import Kernel, around_attention
+from lrp_core.capabilities import ATTENTION, GRADIENTS
+from lrp_core.explained import explained_by, relevance_of
+from lrp_core.method import Method
+from lrp_core.rollout import DISCARD_THRESHOLD, LOWEST, discard, visible
+from lrp_core.types import Batch, Relevance, Request
+from lrp_core.view import ModelView
+
+Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T, T], visible entries [B, T, T]
+
+
+def grad_attention_rollout(
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float, lowest: float
+) -> dict[Request, Relevance]:
+    """The row of the predicted position in the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
+
+    Rows are not normalised. Layers are multiplied from the top while the gradient goes down, so no product of maps is
+    formed.
+    """
+    batch = batch.to(view.device)
+    rows: list[Tensor] = []
+
+    def begin() -> None:
+        wide = torch.promote_types(view.dtype, torch.float32)
+        rows[:] = [torch.zeros(batch.input_ids.shape, dtype=wide).scatter_(1, batch.position[:, None].cpu(), 1)]
+
+    def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
+        wide = torch.promote_types(weights.dtype, torch.float32)
+        step = (weights.to(wide) * gradient.to(wide)).clamp_min_(0).mean(1)  # [B, T, T]
+        if discard_threshold < 1 or lowest > 0:
+            step = discard(step, shown, discard_threshold, lowest)
+        row = rows[0].to(step.device)
+        rows[0] = row + torch.einsum("bq,bqk->bk", row, step)
+
+    return _explain(view, batch, requests, range(view.n_layers), begin, read, lambda: rows[0])
+
+
+def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
+    """The row of the predicted position in (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
+
+    The mean of a head's gradient is over its whole map. Min-max normalisation, which ranks nothing, is left out.
+    """
+    batch = batch.to(view.device)
+    found: list[Tensor] = []
+
+    def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
+        wide = torch.promote_types(weights.dtype, torch.float32)
+        size = batch.attention_mask.to(weights.device).sum(-1)[:, None].square().clamp_min(1)  # [B, 1]
+        of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / size  # [B, H]
+        at = torch.arange(len(batch), device=weights.device)
+        row = weights[at, :, batch.position.to(weights.device)].to(wide)  # [B, H, T]
+        found[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
+
+    return _explain(view, batch, requests, [view.n_layers - 1], found.clear, read, lambda: found[0])
+
+
+def _explain(
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    layers: Sequence[int],
+    begin: Callable[[], None],
+    read: Reader,
+    result: Callable[[], Tensor],
+) -> dict[Request, Relevance]:
+    """One forward, and a backward for each explanation during which `read` sees these layers from the top down."""
+    maps: list[Tensor] = []
+    around = {view.blocks[layer].attention: partial(_attend, batch=batch, maps=maps, read=read) for layer in layers}
+    results: dict[Request, Relevance] = {}
+    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    with torch.inference_mode(False), torch.enable_grad():
+        with around_attention(view, around, stock="eager"):
+            logits = view.logits(view.hidden(batch), batch)
+        for i, explanation in enumerate(explanations):
+            explained = explained_by(explanation).of(logits)
+            begin()
+            torch.autograd.grad(explained.sum(), maps[0], retain_graph=i + 1 < len(explanations))
+            tokens = result().to(batch.input_ids.device).masked_fill(batch.attention_mask == 0, 0)
+            found = relevance_of(tokens, logits, explanation, conserves=False)
+            results.update({request: found for request in requests if request.explanation == explanation})
+    return results
+
+
+def _attend(
+    kernel: Kernel,
+    module: nn.Module,
+    query: Tensor,
+    *tensors: Any,
+    batch: Batch,
+    maps: list[Tensor],
+    read: Reader,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The kernel's result; its weights are handed to `read` with their gradient when that comes by."""
+    if not maps:  # the lowest layer that is read: nothing below it needs a gradient
+        query = query.detach().requires_grad_()
+    context, weights = kernel(module, query, *tensors, **options)
+    assert weights is not None  # the eager kernel returns them
+    shown = visible(tensors[2], batch, weights)
+    weights.register_hook(lambda gradient: read(weights.detach(), gradient, shown))
+    maps.append(weights)
+    return context, weights
+
+
+METHODS = (
+    Method(
+        "grad_attention_rollout",
+        version=1,
+        label="G×AttnRollout",
+        explain=grad_attention_rollout,
+        family="attention",
+        options=(DISCARD_THRESHOLD, LOWEST),
+        needs=(ATTENTION, GRADIENTS),
+        embeddings=("none",),
+        conserves=False,
+        forwards=1.5,
+        source="Chefer et al. 2021; AttnLRP A.1.4",
+        order=62,
+    ),
+    Method(
+        "gradcam",
+        version=1,
+        label="Grad-CAM",
+        explain=gradcam,
+        family="attention",
+        needs=(ATTENTION, GRADIENTS),
+        embeddings=("none",),
+        conserves=False,
+        forwards=1.2,
+        source="Chefer et al. 2021",
+        order=64,
+    ),
+)

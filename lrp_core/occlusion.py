@@ -1,0 +1,104 @@
+"""Occlusion: what the prediction loses when one token is taken away (Zeiler & Fergus 2014)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lrp_core.attention import around_attention
+from lrp_core.capabilities import DELETION, MASKING
+from lrp_core.explained import explained_by, relevance_of
+from lrp_core.interventions.tokens import DELETE, MASK, ZERO, tokens_removed
+from lrp_core.method import Method, Option
+from lrp_core.types import Batch, Relevance, Request, UserError
+from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
+from lrp_core.view import ModelView
+
+
+def explain_many(
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, how: str, token_budget: int = TOKEN_BUDGET
+) -> dict[Request, Relevance]:
+    """The explained number minus its value without the token, for each token.
+
+    Its embedding is zeroed (position and segment stay), it is replaced by the mask token, or it is deleted: positions
+    close up, and the prediction is read at the last token that remains. 0 for the mask token that is predicted, which
+    is never taken away, and for a token that is alone.
+    """
+    with torch.no_grad(), around_attention(view, {}):
+        return _explain(view, batch.to(view.device), requests, how, token_budget)
+
+
+def _explain(
+    view: ModelView, batch: Batch, requests: Sequence[Request], how: str, token_budget: int
+) -> dict[Request, Relevance]:
+    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    logits = view.logits(view.hidden(batch), batch)
+    whole = {explanation: explained_by(explanation).of(logits) for explanation in explanations}
+    drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
+    mask_id = _mask_id(view, batch) if how == MASK else None
+    taken, length = _taken(view, batch, how), batch.input_ids.shape[1]
+    for part in pieces(range(len(taken)), length, token_budget):
+        samples, places = taken[part.start : part.stop].unbind(1)
+        removed = torch.nn.functional.one_hot(places, length).bool()
+        with tokens_removed(view, rows_of(batch, samples), removed, how, mask_id) as rows:
+            found = view.logits(view.hidden(rows), rows)
+        at = (samples.to(found.device), places.to(found.device))
+        for explanation in explanations:
+            drops[explanation][at] = whole[explanation][at[0]] - explained_by(explanation).of(found)
+    return {
+        request: relevance_of(
+            drops[request.explanation].to(batch.input_ids.device), logits, request.explanation, conserves=False
+        )
+        for request in requests
+    }
+
+
+def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
+    """(sample, token) of every variant, [R, 2]."""
+    wanted = batch.attention_mask.bool()
+    places = torch.arange(wanted.shape[1], device=wanted.device)
+    if view.kind.slot:
+        wanted = wanted & (places != batch.position[:, None])
+    if view.kind.causal:  # what stands behind the prediction has no say
+        wanted = wanted & (places <= batch.position[:, None])
+    if how == DELETE:
+        wanted = wanted & (wanted.sum(-1, keepdim=True) > 1)
+    return wanted.nonzero()
+
+
+def _mask_id(view: ModelView, batch: Batch) -> int | None:
+    """The mask token: what stands where a masked model predicts. Raises UserError where that differs."""
+    if not view.kind.slot or not len(batch):
+        return None
+    there = batch.input_ids.gather(1, batch.position[:, None])
+    if (there != there[0]).any():
+        raise UserError(
+            "occlusion: the samples hold different tokens where the model predicts: put its mask token there"
+        )
+    return int(there[0])
+
+
+METHOD = Method(
+    "occlusion",
+    version=1,
+    label="Occlusion",
+    explain=explain_many,
+    family="perturbation",
+    options=(
+        Option(
+            "how",
+            ZERO,
+            "the token's embedding is zeroed, or the token masked or deleted",
+            choices=(ZERO, MASK, DELETE),
+            needs={MASK: MASKING, DELETE: DELETION},
+        ),
+    ),
+    instead="how 'zero'",
+    embeddings=("none",),
+    forwards=lambda _, tokens: tokens + 1,
+    conserves=False,
+    source="Zeiler & Fergus 2014",
+    order=68,
+)

@@ -1,0 +1,34 @@
+"""Many variants of the samples of a batch as rows of one forward, as many at a time as a token budget allows.
+
+The budget bounds memory. It changes no number beyond rounding: rows do not see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lrp_core.types import Batch
+
+TOKEN_BUDGET = 4096  # tokens of one forward, padding included; at least one row is run
+
+
+def rows_of(batch: Batch, rows: Tensor) -> Batch:
+    """A batch of the samples with these indices [R], which may repeat."""
+    picked = {name: value[rows.to(value.device)] for name, value in vars(batch).items() if value is not None}
+    return replace(batch, **picked)
+
+
+def tiled(batch: Batch, times: int) -> Batch:
+    """The whole batch `times` over, [times * B]."""
+    return rows_of(batch, torch.arange(len(batch)).repeat(times))
+
+
+def pieces(variants: range, tokens: int, token_budget: int) -> Iterator[range]:
+    """Runs of `variants` of `tokens` tokens each that fit the budget together."""
+    size = max(1, token_budget // max(1, tokens))
+    for start in range(0, len(variants), size):
+        yield variants[start : start + size]

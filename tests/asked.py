@@ -1,0 +1,29 @@
+"""Asking methods of tiny models: rows in one padded batch, and the forwards that this took."""
+
+from collections.abc import Callable
+
+import torch
+
+from lrp_core import METHODS, Batch, ModelView
+
+#: transformers rounds norms and softmax of Llama to float32 inside
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def explain(name: str, view: ModelView, rows: list[dict], **options) -> list[torch.Tensor]:
+    """Relevance of each row [T], computed in one padded batch."""
+    found = METHODS[name](view, Batch.collate(rows, 0), **options).tokens
+    return [found[i, : len(row["input_ids"])] for i, row in enumerate(rows)]
+
+
+def close(found: list[torch.Tensor], expected: list[torch.Tensor], **tolerance) -> None:
+    for ours, wanted in zip(found, expected, strict=True):
+        assert wanted.abs().max() > 1e-4, "the oracle must say something"
+        torch.testing.assert_close(ours, wanted, **(tolerance or CLOSE))
+
+
+def widths(view: ModelView) -> tuple[list[tuple[int, int]], Callable[[], None]]:
+    """Rows and tokens of every forward from now on, and how to stop listening."""
+    sizes: list[tuple[int, int]] = []
+    listen = lambda _, __, options: sizes.append(tuple(options["inputs_embeds"].shape[:2]))  # noqa: E731
+    return sizes, view.model.base_model.register_forward_pre_hook(listen, with_kwargs=True).remove

@@ -1,0 +1,77 @@
+"""Our gradients against captum's, on stock models with the same noise."""
+
+import pytest
+import torch
+
+from lrp_core import METHODS, Batch, ModelView
+from lrp_core.path_gradients import Noise
+from tests import oracles_methods as oracles
+from tests.asked import close, explain
+from tests.tiny import ragged_rows
+
+captum = pytest.importorskip("captum.attr", reason="captum is not installed")
+
+
+@pytest.fixture
+def rows(view) -> list[dict]:
+    return ragged_rows(view)
+
+
+def attribute(kind: type, view: ModelView, row: dict, **options) -> torch.Tensor:
+    """Captum's attribution of the contrastive number to the token embeddings [T, D]."""
+
+    def forward(embeddings: torch.Tensor) -> torch.Tensor:
+        found = view.model(inputs_embeds=embeddings).logits[:, row["position"]]
+        return found[:, row["target_id"]] - found[:, row["foil_id"]]
+
+    tunnel = options.pop("tunnel", lambda inner: inner)
+    leaf = oracles.tokens(view, row)[None].requires_grad_()
+    return tunnel(kind(forward)).attribute(leaf, **options)[0].detach()
+
+
+def test_gradient_l1_is_captums_saliency(view, rows):
+    wanted = [attribute(captum.Saliency, view, row).sum(-1) for row in rows]
+    close(explain("gradient_l1", view, rows), wanted)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "l1", "l2"])
+def test_gradient_x_input_is_captums(view, rows, reduce):
+    products = [attribute(captum.InputXGradient, view, row) for row in rows]
+    wanted = [p.sum(-1) if reduce == "sum" else p.norm(p=int(reduce[1]), dim=-1) for p in products]
+    close(explain("gradient_x_input", view, rows, embedding="partial", reduce=reduce), wanted)
+
+
+@pytest.mark.parametrize(("rule", "theirs"), [("right", "riemann_right"), ("gauss_legendre", "gausslegendre")])
+def test_integrated_gradients_are_captums(view, rows, rule, theirs):
+    wanted = [attribute(captum.IntegratedGradients, view, row, n_steps=9, method=theirs).sum(-1) for row in rows]
+    close(explain("integrated_gradients", view, rows, steps=9, rule=rule), wanted)
+
+
+def test_smoothgrad_is_captums_noise_tunnel_on_the_same_noise(view, rows, monkeypatch):
+    noise, wanted = Noise(Batch.collate(rows, 0), view.d_model, seed=0), []
+    for i, row in enumerate(rows):
+        drawn = torch.stack([noise(k)[i, : len(row["input_ids"])] for k in range(6)])
+        monkeypatch.setattr(torch, "normal", lambda mean, deviation, drawn=drawn: mean + deviation * drawn)
+        options = {"nt_type": "smoothgrad", "nt_samples": 6, "stdevs": 0.3, "tunnel": captum.NoiseTunnel, "abs": False}
+        wanted.append(attribute(captum.Saliency, view, row, **options).norm(dim=-1))
+    close(explain("smoothgrad", view, rows, samples=6, sigma=0.3, scale="absolute", reduce="l2"), wanted)
+
+
+def test_kernel_shap_is_captums_with_its_own_regression(view, rows):
+    sklearn = pytest.importorskip("sklearn", reason="captum's own regression needs scikit-learn")
+    assert sklearn
+    row, seed = rows[0], 0
+    from lrp_core.random_baseline import seed_of
+
+    embeddings = oracles.tokens(view, row)
+
+    def forward(present: torch.Tensor) -> torch.Tensor:
+        found = view.model(inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
+        return found[:, row["target_id"]] - found[:, row["foil_id"]]
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(torch.tensor(row["input_ids"]), seed))
+        ones = torch.ones(1, len(embeddings))
+        wanted = captum.KernelShap(forward).attribute(ones, n_samples=40, perturbations_per_eval=8)[0]
+    found = METHODS["kernel_shap"](view, Batch.collate([row], 0), samples=40, token_budget=8 * len(embeddings))
+    torch.testing.assert_close(found.tokens[0].float(), wanted, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,112 @@
+"""AtMan and occlusion, against one forward a token; rows of forwards."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod, UserError
+from tests import oracles_methods as oracles
+from tests.asked import CLOSE, close, explain, widths
+from tests.tiny import ragged_rows, tiny_model
+
+EXPLANATIONS = ("contrastive", "target")
+
+
+@pytest.fixture(params=["sdpa", "eager"])
+def view(family, request) -> ModelView:
+    return tiny_model(family, attn=request.param)
+
+
+@pytest.fixture
+def rows(view) -> list[dict]:
+    return ragged_rows(view)
+
+
+@pytest.mark.parametrize("as_printed", [False, True])
+@pytest.mark.parametrize("explanation", [*EXPLANATIONS, "log_prob"])
+def test_atman_equals_one_forward_a_token(view, rows, explanation, as_printed):
+    asked = {"explanation": "target", "score": "log_prob"} if explanation == "log_prob" else {"score": "logit"}
+    asked = {"explanation": explanation} | asked
+    found = explain("atman", view, rows, suppression=0.7, as_printed=as_printed, **asked)
+    close(found, [oracles.atman(view, row, explanation, 0.7, as_printed) for row in rows])
+
+
+@pytest.mark.parametrize("how", ["zero", "mask", "delete"])
+@pytest.mark.parametrize("explanation", EXPLANATIONS)
+def test_occlusion_equals_one_forward_a_token(view, rows, explanation, how):
+    if how not in view.kind.perturbations:
+        with pytest.raises(UnsupportedMethod, match=r"occlusion needs .* use how 'zero'"):
+            explain("occlusion", view, rows, how=how)
+        return
+    if how == "mask":
+        with pytest.raises(UserError, match="put its mask token there"):
+            explain("occlusion", view, rows, how=how)
+        rows = [
+            {**row, "input_ids": [3 if t == row["position"] else i for t, i in enumerate(row["input_ids"])]}
+            for row in rows
+        ]
+    found = explain("occlusion", view, rows, how=how, explanation=explanation)
+    close(found, [oracles.occlusion(view, row, explanation, how) for row in rows])
+
+
+def test_deleting_the_only_token_says_nothing(view):
+    if "delete" in view.kind.perturbations:
+        found = explain("occlusion", view, ragged_rows(view, (1, 3)), how="delete")
+        assert found[0].tolist() == [0.0]
+        assert found[1].all()
+
+
+@pytest.mark.parametrize("name", ["atman", "occlusion", "integrated_gradients", "smoothgrad", "kernel_shap"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_token_budget_bounds_the_rows_of_a_forward_and_changes_no_number(view, rows, name, side):
+    if name == "kernel_shap":
+        pytest.importorskip("captum", reason="captum is not installed")
+    batch, few = Batch.collate(rows, 0, side), {"samples": 20} if name == "kernel_shap" else {}
+    sizes, undo = widths(view)
+    whole = METHODS[name](view, batch, token_budget=10**6, **few).tokens
+    most, sizes[:] = len(sizes), []
+    tight = METHODS[name](view, batch, token_budget=64, **few).tokens
+    undo()
+    torch.testing.assert_close(tight, whole, **CLOSE)
+    assert len(sizes) > most
+    assert max(rows * tokens for rows, tokens in sizes) <= 64
+
+
+def test_atman_of_causal_models_runs_only_what_follows_the_suppressed_token():
+    view = tiny_model("gpt2")
+    sizes, _ = widths(view)
+    METHODS["atman"](view, Batch.collate(ragged_rows(view, (10,)), 0), token_budget=1)
+    assert sizes == [(1, 10), *((1, left) for left in range(10, 0, -1))]
+
+
+def test_a_sliding_window_is_kept_where_atman_reuses_the_text_before():
+    view = tiny_model("mistral", attn="eager", sliding_window=3)
+    batch = Batch.collate(ragged_rows(view), 0)
+    together = METHODS["atman"](view, batch, token_budget=10**6).tokens
+    apart = METHODS["atman"](view, batch, token_budget=1).tokens
+    torch.testing.assert_close(apart, together, **CLOSE)
+    wide = METHODS["atman"](tiny_model("mistral", attn="eager", sliding_window=32), batch).tokens
+    assert (wide - together).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "name", ["integrated_gradients", "smoothgrad", "grad_attention_rollout", "gradcam", "atman", "occlusion"]
+)
+def test_explanations_of_one_call_are_those_of_two(view, rows, name):
+    method, batch = METHODS[name], Batch.collate(rows, 0)
+    both = [method.bound(Request(name, explanation, method.embeddings[0])) for explanation in EXPLANATIONS]
+    found = method.compute(view, batch, both)
+    for request in both:
+        alone = method(view, batch, explanation=request.explanation)
+        torch.testing.assert_close(found[request].tokens, alone.tokens, rtol=1e-9, atol=1e-12)
+        assert torch.equal(found[request].explained, alone.explained)
+
+
+def test_no_foil_explains_the_target_in_every_method(view, rows):
+    alone = replace(Batch.collate(rows, 0), foil_ids=None)
+    for name in ("integrated_gradients", "smoothgrad", "grad_attention_rollout", "gradcam", "atman", "occlusion"):
+        found = METHODS[name](view, alone)
+        assert found.logit_foil is None
+        both = METHODS[name](view, Batch.collate(rows, 0), explanation="target")
+        torch.testing.assert_close(found.tokens, both.tokens, **CLOSE)

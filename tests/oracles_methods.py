@@ -1,0 +1,190 @@
+"""Slow, obvious forms of the methods that AttnLRP compares with, one sample and one step at a time, on stock models.
+
+A sample is a view row: `input_ids`, `position`, `target_id`, `foil_id`. Nothing of `lrp_core` runs here but the lookup
+of embeddings, so that padding, batching, hooks and readouts are checked as well.
+"""
+
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from lrp_core import ModelView
+
+
+def tokens(view: ModelView, row: dict) -> Tensor:
+    """Token embeddings [T, D]."""
+    return view.token_embedding(torch.tensor(row["input_ids"]))
+
+
+def logits(view: ModelView, row: dict, embeddings: Tensor | None = None, **options) -> Tensor:
+    """Logits of the whole vocabulary [V] at the predicted position, of token `embeddings` [T, D] (default: its own)."""
+    embeddings = tokens(view, row) if embeddings is None else embeddings
+    found = view.model(inputs_embeds=embeddings[None], use_cache=False, **options) if view.kind.causal else view.model(
+        inputs_embeds=embeddings[None], **options
+    )  # fmt: skip
+    return found.logits[0, row["position"]]
+
+
+def number(of_vocabulary: Tensor, row: dict, explanation: str) -> Tensor:
+    """The explained number: logit, logit difference or log-probability of the target."""
+    target = of_vocabulary[row["target_id"]]
+    if explanation == "contrastive":
+        return target - of_vocabulary[row["foil_id"]]
+    return target if explanation == "target" else target - torch.logsumexp(of_vocabulary, 0)
+
+
+def gradient(view: ModelView, row: dict, embeddings: Tensor, explanation: str) -> Tensor:
+    """Of the explained number at token `embeddings` [T, D]."""
+    leaf = embeddings.detach().clone().requires_grad_()
+    return torch.autograd.grad(number(logits(view, row, leaf), row, explanation), leaf)[0]
+
+
+def integrated_gradients(
+    view: ModelView, row: dict, explanation: str, steps: int, rule: str, baseline: Tensor
+) -> Tensor:
+    """AttnLRP equation 21, [T, D]; Gauss-Legendre points and weights are those of the interval from -1 to 1."""
+    x, total = tokens(view, row), 0.0
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    for k in range(steps):
+        alpha, weight = ((k + 1) / steps, 1 / steps) if rule == "right" else ((nodes[k] + 1) / 2, weights[k] / 2)
+        total = total + weight * gradient(view, row, baseline + alpha * (x - baseline), explanation)
+    return (x - baseline) * total
+
+
+def smoothgrad(view: ModelView, row: dict, explanation: str, noise: list[Tensor]) -> Tensor:
+    """AttnLRP equation 22 for noise [T, D] that is given, [T, D]."""
+    x = tokens(view, row)
+    return sum(gradient(view, row, x + drawn, explanation) for drawn in noise) / len(noise)
+
+
+def discard(attention: Tensor, seen: Tensor, threshold: float, lowest: float) -> Tensor:
+    """AttnLRP A.1.4 and Gildenblat's code: [T, T] without the entries above a quantile, and without the lowest ones."""
+    values = sorted(float(attention[entry]) for entry in seen.nonzero().unbind(0) for entry in [tuple(entry)])
+    above = float(np.quantile(values, threshold))
+    below = set(values[: int(lowest * len(values))])
+    kept = attention.clone()
+    for q, k in seen.nonzero().tolist():
+        if (threshold < 1 and float(attention[q, k]) > above) or float(attention[q, k]) in below:
+            kept[q, k] = 0
+    return kept
+
+
+def attention_maps(view: ModelView, row: dict, explanation: str) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Attention [H, T, T] of each layer, its gradients, and the entries that the model may look at [T, T]."""
+    before = view.config._attn_implementation
+    view.model.set_attn_implementation("eager")
+    length = len(row["input_ids"])
+    leaf = tokens(view, row).requires_grad_()
+    options = {"use_cache": False} if view.kind.causal else {}
+    found = view.model(inputs_embeds=leaf[None], output_attentions=True, **options)
+    of_vocabulary = found.logits[0, row["position"]]
+    gradients = torch.autograd.grad(number(of_vocabulary, row, explanation), found.attentions)
+    view.model.set_attn_implementation(before)
+    seen = torch.ones(length, length, dtype=torch.bool)
+    maps = [a[0].detach() for a in found.attentions]
+    return maps, [g[0] for g in gradients], seen.tril() if view.kind.causal else seen
+
+
+def grad_attention_rollout(
+    maps: list[Tensor], gradients: list[Tensor], seen: Tensor, threshold=1.0, lowest=0.0
+) -> Tensor:
+    """AttnLRP A.1.4: the product over layers from the bottom, [T, T]."""
+    total = torch.eye(len(seen), dtype=maps[0].dtype)
+    for attention, upper in zip(maps, gradients, strict=True):
+        weighted = torch.stack([(a * g).clamp_min(0) for a, g in zip(attention, upper, strict=True)]).mean(0)
+        if threshold < 1 or lowest > 0:
+            weighted = discard(weighted, seen, threshold, lowest)
+        total = total + weighted @ total
+    return total
+
+
+def rollout(maps: list[Tensor], seen: Tensor, threshold: float, lowest: float) -> Tensor:
+    """Abnar & Zuidema 2020 with outliers discarded, rows of Gildenblat's brought back to 1, [T, T]."""
+    identity = torch.eye(len(seen), dtype=maps[0].dtype)
+    total = identity
+    for attention in maps:
+        step = discard(attention.mean(0), seen, threshold, lowest) + identity
+        step = step / step.sum(-1, keepdim=True) if lowest else step / 2
+        total = step @ total
+    return total
+
+
+def gradcam(attention: Tensor, upper: Tensor, position: int) -> Tensor:
+    """Chefer et al. 2021, the last layer: attention and gradient [H, T, T] to the row of `position` [T]."""
+    cam = torch.stack([a * g.mean() for a, g in zip(attention, upper, strict=True)]).mean(0)
+    return cam.clamp_min(0)[position]
+
+
+def atman(view: ModelView, row: dict, explanation: str, suppression: float, as_printed: bool) -> Tensor:
+    """Deb et al. 2023: one forward a token, one query of one head at a time, [T]."""
+    state = {"key": None}
+
+    def attend(module, query, key, value, mask, scaling=None, **_):
+        heads, length, width = query.shape[1:]
+        groups = heads // key.shape[1]
+        context = torch.zeros(1, length, heads, width, dtype=query.dtype)
+        for h in range(heads):
+            keys, values = key[0, h // groups], value[0, h // groups]
+            for q in range(length):
+                seen = range(q + 1) if view.kind.causal else range(length)
+                raw = [float(query[0, h, q] @ keys[k]) for k in seen]
+                least = 0.0 if as_printed else min(raw)
+                if state["key"] in seen:
+                    raw[state["key"]] = least + (raw[state["key"]] - least) * (1 - suppression)
+                scale = width**-0.5 if scaling is None else scaling
+                weights = torch.softmax(torch.tensor(raw, dtype=torch.float64) * scale, 0).to(value.dtype)
+                context[0, q, h] = weights @ values[: len(raw)]
+        return context, None
+
+    AttentionInterface.register("oracle_atman", attend)
+    AttentionMaskInterface.register("oracle_atman", lambda *_, **__: None)
+    before = view.config._attn_implementation
+    view.config._attn_implementation = "oracle_atman"
+    values = []
+    for key in (None, *range(len(row["input_ids"]))):
+        state["key"] = key
+        values.append(number(logits(view, row), row, explanation))
+    view.config._attn_implementation = before
+    return torch.stack([values[0] - value for value in values[1:]])
+
+
+def occlusion(view: ModelView, row: dict, explanation: str, how: str) -> Tensor:
+    """One forward a token, [T]."""
+    ids, position = row["input_ids"], row["position"]
+    whole = number(logits(view, row), row, explanation)
+    drops = torch.zeros(len(ids), dtype=whole.dtype)
+    for j in range(len(ids)):
+        if view.kind.slot and j == position:
+            continue
+        changed, embeddings = row, tokens(view, row).clone()
+        if how == "zero":
+            embeddings[j] = 0
+        elif how == "mask":
+            embeddings[j] = embeddings[position]
+        else:
+            changed = {**row, "input_ids": ids[:j] + ids[j + 1 :], "position": position - 1}
+            embeddings = tokens(view, changed)
+        drops[j] = whole - number(logits(view, changed, embeddings), changed, explanation)
+    return drops
+
+
+def shapley(view: ModelView, row: dict, explanation: str) -> Tensor:
+    """The mean gain of a token over all orders in which tokens come; an absent token has a zero embedding, [T]."""
+    x, size = tokens(view, row), len(row["input_ids"])
+
+    def worth(present: tuple[int, ...]) -> Tensor:
+        mask = torch.zeros(size, 1, dtype=x.dtype)
+        mask[list(present)] = 1
+        return number(logits(view, row, x * mask), row, explanation)
+
+    worths = {s: worth(s) for n in range(size + 1) for s in combinations(range(size), n)}
+    values = torch.zeros(size, dtype=x.dtype)
+    for subset, value in worths.items():
+        for j in set(range(size)) - set(subset):
+            share = factorial(len(subset)) * factorial(size - len(subset) - 1) / factorial(size)
+            values[j] += share * (worths[tuple(sorted((*subset, j)))] - value)
+    return values
