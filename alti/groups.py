@@ -12,29 +12,32 @@ from lrp_core.types import Batch
 
 @dataclass(frozen=True)
 class Group:
-    """Some samples of a batch [B, T], padded on the right to the longest of them [b, t]."""
+    """Some samples of a batch [B, T] without what masks hide, padded on the right to the longest of them [b, t]."""
 
     batch: Batch
     rows: Tensor  # [b], of the whole batch
     columns: Tensor  # [b, t], where each token stood
+    real: Tensor  # [b, t], 0 where a number is of no token
 
     @classmethod
     def of(cls, whole: Batch, rows: list[int]) -> Group:
         picked = torch.tensor(rows, device=whole.input_ids.device)
         mask = whole.attention_mask[picked]
-        start, length = mask.argmax(-1), mask.sum(-1)  # real tokens are contiguous
+        length = lengths(whole)[picked]
         offset = torch.arange(int(length.max()), device=mask.device)
-        columns = (start[:, None] + offset).clamp_max(mask.shape[-1] - 1)
+        columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]  # those that are seen come first
+        place = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
         return cls(
             batch=Batch(
                 input_ids=whole.input_ids[picked].gather(1, columns),
                 attention_mask=(offset < length[:, None]).to(mask.dtype),
-                position=whole.position[picked] - start,
+                position=place.gather(1, whole.position[picked, None]).squeeze(1),
                 target_ids=whole.target_ids[picked],
                 foil_ids=None if whole.foil_ids is None else whole.foil_ids[picked],
             ),
             rows=picked,
             columns=columns,
+            real=mask.gather(1, columns),
         )
 
     def halves(self) -> list[Group]:
@@ -49,9 +52,14 @@ class Group:
             return
         between = [1] * (numbers.dim() - 2)
         columns = self.columns.view(len(self.rows), *between, -1).expand_as(numbers)
-        real = self.batch.attention_mask.view(len(self.rows), *between, -1)
+        real = self.real.view(len(self.rows), *between, -1)
         whole[self.rows] = torch.zeros_like(whole[self.rows]).scatter_add_(-1, columns, numbers * real)
 
     def _some(self, rows: slice) -> Group:
         parts = {name: value[rows] for name, value in vars(self.batch).items() if value is not None}
-        return Group(replace(self.batch, **parts), self.rows[rows], self.columns[rows])
+        return Group(replace(self.batch, **parts), self.rows[rows], self.columns[rows], self.real[rows])
+
+
+def lengths(batch: Batch) -> Tensor:
+    """Tokens of each sample [B] that are seen. A row of padding alone counts as one token, whose numbers are zero."""
+    return batch.attention_mask.sum(-1).clamp_min(1)

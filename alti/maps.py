@@ -68,7 +68,7 @@ def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
     """The block behind its norm, every row multiplied by the row's standard deviation.
 
     The norm of the sum at i is linearised with the deviation of that very sum (Ferrando et al. 2022, eq. 9; they take
-    the unbiased estimate without epsilon, we the norm's own, so that the resultant is exactly what the norm puts out,
+    the biased estimate without epsilon, we the norm's own, so that the resultant is exactly what the norm puts out,
     its bias included). Dividing by it scales all of row i, which the row's normalisation takes back: the rows are left
     multiplied, and the norm's bias is multiplied to match.
     """

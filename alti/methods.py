@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from alti import planner
-from alti.groups import Group
+from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
 from alti.planner import Geometry, Plan
 from alti.post_norm import mixing
@@ -58,10 +58,9 @@ def explain_many(
     batch = batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
-    lengths = batch.attention_mask.sum(-1).tolist()
     parts = [
         part
-        for rows, plan in planner.cut(Geometry.of(view), lengths, budget)
+        for rows, plan in planner.cut(Geometry.of(view), lengths(batch).tolist(), budget)
         for part in _within_memory(view, Group.of(batch, rows), explanations, plan)
     ]
     plans = tuple(plan for _, plan, _ in parts)

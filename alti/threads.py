@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -28,6 +29,28 @@ def without_python(function: Function) -> Function:
         return function if script is None else script(function)
 
 
+class _OneThreadEach:
+    """Threads inside set torch to one thread; whoever leaves last restores what the first found."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = Lock(), 0, 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = torch.get_num_threads()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch.set_num_threads(self._before)
+
+
+_one_thread_each = _OneThreadEach()
+
+
 def run_all(tasks: Sequence[Callable[[], None]]) -> None:
     """Runs each task in its own thread; a single one in this. Raises what a task raises.
 
@@ -38,15 +61,11 @@ def run_all(tasks: Sequence[Callable[[], None]]) -> None:
     if len(tasks) == 1:
         tasks[0]()
         return
-    n_threads = torch.get_num_threads()
 
     def alone(task: Callable[[], None]) -> None:
         torch.set_num_threads(1)
         with torch.inference_mode():  # the least that short operations can cost
             task()
 
-    try:
-        with ThreadPoolExecutor(len(tasks)) as pool:
-            list(pool.map(alone, tasks))
-    finally:
-        torch.set_num_threads(n_threads)
+    with _one_thread_each, ThreadPoolExecutor(len(tasks)) as pool:
+        list(pool.map(alone, tasks))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Request,
         UnsupportedMethod,
         UnsupportedModel,
+        UnusableRows,
         UserError,
     )
     from lrp_core.view import ModelView
@@ -42,6 +43,7 @@ __all__ = [
     "Request",
     "UnsupportedMethod",
     "UnsupportedModel",
+    "UnusableRows",
     "UserError",
     "attribute",
     "load_model",

@@ -6,6 +6,7 @@ something was put around it for this very attention module. Nothing else in the 
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,22 +68,27 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
     """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
 
     With nothing in `around`, what is left is a mask that is finite on rows of padding, whatever the kernel's precision.
-    Raises UserError for an attention implementation that has no twin.
+    The model reads the choice in a config of its own, since other models may share the one it came with. Raises
+    UserError for an attention implementation that has no twin.
     """
     config = view.config
-    before = config._attn_implementation
-    stock = stock or before.removeprefix(_PREFIX)
+    stock = stock or config._attn_implementation.removeprefix(_PREFIX)
     if stock not in _STOCK:
         raise UserError(
             f"attention implementation {stock!r} is not supported; load the model with {' or '.join(_STOCK)}"
         )
     outer = {module: _around.get(module) for module in around}
-    _around.update(around)
-    config._attn_implementation = _PREFIX + stock
+    readers = [module for module in view.model.modules() if vars(module).get("config") is config]
+    own = copy.copy(config)
+    own._attn_implementation = _PREFIX + stock
     try:
+        _around.update(around)
+        for module in readers:
+            module.config = own
         yield
     finally:
-        config._attn_implementation = before
+        for module in readers:
+            module.config = config
         for module, previous in outer.items():
             if previous is None:
                 del _around[module]

@@ -3,6 +3,9 @@
 The slow baseline of Close Look's table 8 and the oracle of the modified gradients. Inside `relevance_flow` every
 autograd edge carries relevance: products and sums are replaced where the model calls them, norms and activations by
 forward hooks, attention around its kernel. Reshaping, slicing and the like move relevance as they move gradients.
+
+Half-precision models lend their weights and are worked out in float32. Shares of relevance are far larger than their
+sum: rounded to bfloat16 at every step they are up to 15 % off. In float16 epsilon would be zero.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from lrp_core.propagation import (
     product_rule,
     softmax_rule,
     stabilised,
+    wide,
 )
 from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms
 from lrp_core.types import Batch, Relevance, Request
@@ -50,7 +54,7 @@ def explain_many(
     collected = HeadRelevance(view.n_layers) if heads else None
     results: dict[Request, Relevance] = {}
     with torch.inference_mode(False), torch.enable_grad():
-        token, full = (part.detach() for part in view.embed(batch))
+        token, full = (wide(part.detach()) for part in view.embed(batch))
         leaf = token.requires_grad_()
         with relevance_flow(view, epsilon, collected):
             state = view.prediction(view.hidden(batch, leaf), batch)  # [B, D]
@@ -111,7 +115,7 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
 
 
 class _Propagating(TorchFunctionMode):
-    """Replaces the sums and products that modelling code writes inline."""
+    """Replaces the sums and products that modelling code writes inline; half-precision weights become float32."""
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
@@ -124,8 +128,16 @@ class _Propagating(TorchFunctionMode):
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tracked = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
-        return (self.rules.get(func, func) if tracked else func)(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
+            return func(*args, **kwargs)
+        if func in self.rules:
+            return self.rules[func](*args, **kwargs)
+        return func(*map(_wide_number, args), **{name: _wide_number(value) for name, value in kwargs.items()})
+
+
+def _wide_number(x: Any) -> Any:
+    return wide(x) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:

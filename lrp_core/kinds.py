@@ -14,6 +14,7 @@ class Kind:
     name: str
     title: str
     auto: str  # the class of transformers that loads such a model
+    classes: str  # transformers' table of the models' own classes, by family
     causal: bool  # attention sees only what came before
     slot: bool  # the prediction is read at a mask token inside the text, else after the text
     perturbations: tuple[str, ...]  # ways to take a token away: zero (its embedding) | mask | delete
@@ -24,6 +25,7 @@ MASKED = Kind(
     "masked",
     "masked language model",
     auto="AutoModelForMaskedLM",
+    classes="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
     causal=False,
     slot=True,
     perturbations=("zero", "mask"),
@@ -32,6 +34,7 @@ CAUSAL = Kind(
     "causal",
     "causal language model",
     auto="AutoModelForCausalLM",
+    classes="MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     causal=True,
     slot=False,
     perturbations=("zero", "delete"),

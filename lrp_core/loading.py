@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,8 @@ def load_model(
     """Loads a hub id or a local directory.
 
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
-    `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read, UnsupportedModel
-    for one that no family describes.
+    `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
+    lack weights, UnsupportedModel for one that no family describes.
     """
     directory = Path(id_or_dir)
     name = str(id_or_dir)
@@ -44,19 +47,23 @@ def load_model(
         placement["offload_folder"] = str(offload_dir)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
-        model = _auto(config).from_pretrained(
-            name,
-            config=config,
-            revision=revision,
-            dtype=_dtype(dtype),
-            attn_implementation=attn,
-            use_safetensors=True,
-            trust_remote_code=False,
-            **placement,
-        )
+        with _without_report():
+            model, report = _auto(config).from_pretrained(
+                name,
+                config=config,
+                revision=revision,
+                dtype=_dtype(dtype),
+                attn_implementation=attn,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # to tell them by name below
+                output_loading_info=True,
+                **placement,
+            )
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
+    _check_weights(name, type(model).__name__, config, report)
     return ModelView.of(model)
 
 
@@ -89,6 +96,42 @@ def _check_directory(directory: Path) -> None:
         raise UserError(f"{directory} has no config.json: it is not a model directory")
     if not any(directory.glob("*.safetensors")):
         raise UserError(f"{directory} has no *.safetensors weights (other formats are not loaded)")
+
+
+def _check_weights(name: str, wanted: str, config: PretrainedConfig, report: Mapping[str, Any]) -> None:
+    """Raises UserError where the files leave weights of the model to chance; tied weights count as one."""
+    missing = sorted(report["missing_keys"])
+    mismatched = [f"{key} {list(there)} for {list(here)}" for key, there, here in sorted(report["mismatched_keys"])]
+    if not missing and not mismatched:
+        return
+    faults = [f"{what} {_some(keys)}" for what, keys in (("lack", missing), ("misfit", mismatched)) if keys]
+    saved_as = " or ".join(config.architectures or ())
+    if saved_as == wanted:
+        advice = f"saved as {wanted}, they are damaged or go with another config.json: get them again"
+    else:
+        known = f"they were saved as {saved_as}; " if saved_as else ""
+        advice = f"{known}give a model saved as {wanted}"
+    raise UserError(f"the weights of {name} {' and '.join(faults)}: {advice}")
+
+
+def _some(keys: Sequence[str], shown: int = 4) -> str:
+    more = f" and {len(keys) - shown} more" if len(keys) > shown else ""
+    return ", ".join(keys[:shown]) + more
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Inside, transformers does not log what `_check_weights` says in one line."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not any(known in record.getMessage() for known in ("LOAD REPORT", "checkpoint seem corrupted"))
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
 
 
 def _nearest(directory: Path) -> str:

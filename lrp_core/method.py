@@ -145,7 +145,8 @@ class Method:
     ) -> dict[Request, Relevance]:
         """One call of `explain` with the bound options and those of `settings` that it names.
 
-        `requests` carry the base names of this method and of others with the same function and option values.
+        `requests` carry the base names of this method and of others with the same function and option values. The
+        function has the model to itself meanwhile; rows it cannot explain raise UnusableRows (see `lrp_core.guard`).
         """
         self.require(view.family)
         known = {name: value for name, value in settings.items() if name in self._parameters}
@@ -153,7 +154,9 @@ class Method:
             known.pop("seed", None)  # it is not in the cell key
         if heads:
             known["heads"] = True
-        return self.explain(view, batch, requests, **self._of_pass, **known)
+        from lrp_core.guard import guarded
+
+        return guarded(self.explain, view, batch, requests, **self._of_pass, **known)
 
     def bound(self, request: Request) -> Request:
         """A request of this method as `explain` gets it: by its base name, with the options that go by request."""

@@ -9,6 +9,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 
+def wide(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def stabilised(z: Tensor, epsilon: float) -> Tensor:
     """z + epsilon * sign(z), with sign(0) = 1: never zero."""
     return z + torch.where(z < 0, -epsilon, epsilon)
@@ -19,7 +24,7 @@ class _Linear(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-        y = torch.nn.functional.linear(x, weight, bias)
+        y = torch.nn.functional.linear(x, wide(weight), None if bias is None else wide(bias))
         ctx.epsilon = epsilon
         ctx.save_for_backward(x, weight, y)
         return y
@@ -27,11 +32,11 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, y = ctx.saved_tensors
-        return x * ((relevance / stabilised(y, ctx.epsilon)) @ weight), None, None, None
+        return x * ((relevance / stabilised(y, ctx.epsilon)) @ wide(weight)), None, None, None
 
 
 def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, epsilon: float) -> Tensor:
-    """x [..., I], weight [O, I], bias [O] to [..., O]."""
+    """x [..., I], weight [O, I], bias [O] to [..., O]. The graph keeps a half-precision weight as it is."""
     return _Linear.apply(x, weight, bias, epsilon)
 
 

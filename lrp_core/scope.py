@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.parts import NormView
@@ -123,7 +123,9 @@ class _Checkpointed(nn.Module):
         self.block = block
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        return checkpoint(self.block, *args, use_reentrant=False, preserve_rng_state=False, **options)
+        # an early stop would skip the hook that unloads the last offloaded module of the block
+        once_more: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "early_stop": False}
+        return checkpoint(self.block, *args, **once_more, **options)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -134,14 +136,12 @@ class _Checkpointed(nn.Module):
 
 @contextmanager
 def _checkpointed_blocks(view: ModelView) -> Iterator[None]:
-    """No early stop: it would skip the hook that unloads the last offloaded module of a block."""
     holder: Any = view.model.get_submodule(view.family.blocks)
     blocks = list(holder)
     try:
         for i, block in enumerate(blocks):
             holder[i] = _Checkpointed(block)
-        with set_checkpoint_early_stop(False):
-            yield
+        yield
     finally:
         for i, block in enumerate(blocks):
             holder[i] = block

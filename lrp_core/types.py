@@ -34,6 +34,26 @@ class UnsupportedMethod(UserError):
     """The method does not exist, or not for this family."""
 
 
+class UnusableRows(UserError):
+    """Rows of a batch that cannot be explained; a batch of the others can.
+
+    `rows` are indices into the batch; `reason` is one of too_long, no_position, logits_not_finite.
+    """
+
+    def __init__(self, rows: Sequence[int], reason: str, detail: str) -> None:
+        super().__init__(rows, reason, detail)  # as they are, so that the error can be pickled
+        self.rows, self.reason, self.detail = tuple(rows), reason, detail
+
+    def __str__(self) -> str:
+        return f"{rows_named(self.rows)}: {self.detail}"
+
+
+def rows_named(rows: Sequence[int]) -> str:
+    """The beginning of an error message about rows of a batch."""
+    named = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    return f"{'row' if len(rows) == 1 else 'rows'} {named} of the batch"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown `word`."""
     close = difflib.get_close_matches(word, list(known), n=1)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from lrp_core.families import Family, family_of
+from lrp_core.families import Family, family_of, without_head
 from lrp_core.kinds import Kind
 from lrp_core.parts import BlockView, NormView, weights_of
-from lrp_core.types import Batch
+from lrp_core.types import Batch, UnsupportedModel
 
 
 def _at(root: nn.Module, path: str) -> Any:  # a module; its parameters are untyped in torch
@@ -31,8 +31,20 @@ class ModelView:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ModelView:
-        """Wraps a model, puts it in evaluation mode and freezes its parameters. Raises UnsupportedModel."""
-        return cls(model.eval().requires_grad_(False), family_of(model.config))
+        """Wraps a model, puts it in evaluation mode and freezes its parameters.
+
+        Raises UnsupportedModel for an unknown family, a model without language-modelling head, and norms without
+        weights.
+        """
+        family = family_of(model.config)
+        if model.get_output_embeddings() is None:
+            raise UnsupportedModel(without_head(type(model).__name__, family))
+        view = cls(model.eval().requires_grad_(False), family)
+        bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
+        if bare is not None:
+            path = next(name for name, module in model.named_modules() if module is bare)
+            raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
+        return view
 
     # geometry
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from evaluation.scoring.flips import States
+from lrp_core.guard import undisturbed
 from lrp_core.interventions.tokens import DELETE, check_way, tokens_removed
 from lrp_core.memory import is_out_of_memory
 from lrp_core.readout import over_vocabulary
@@ -96,11 +97,12 @@ class Flipper:
 
     @torch.inference_mode()
     def _forward(self, batch: Batch, removed: Tensor, contrasted: Tensor) -> np.ndarray:
-        with tokens_removed(self.view, batch, removed, self.way, self.mask_id) as changed:
-            hidden = self.view.hidden(changed)
-        state = self.view.prediction(hidden, changed)
-        target, foil = self.view.unembed(state, changed).unbind(-1)
-        total, largest = over_vocabulary(self.view, state)
+        with undisturbed(self.view):
+            with tokens_removed(self.view, batch, removed, self.way, self.mask_id) as changed:
+                hidden = self.view.hidden(changed)
+            state = self.view.prediction(hidden, changed)
+            target, foil = self.view.unembed(state, changed).unbind(-1)
+            total, largest = over_vocabulary(self.view, state)
         best = largest == changed.target_ids.to(largest.device)
         correct = torch.where(contrasted.to(target.device), target > foil, best.to(target.device)).to(target.dtype)
         found = torch.stack([target, target - total.to(target), correct])

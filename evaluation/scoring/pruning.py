@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from evaluation.scoring.curves import Curve
+from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
@@ -64,10 +65,11 @@ class Sweep:
 
     def _margins(self, sample: Batch, layers: list[HeadsLeft]) -> Tensor:
         rows = len(layers[-1].parents)
-        with heads_removed(self.view, layers):
-            hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
         repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(sample).items()}
-        logits = self.view.logits(hidden, replace(sample, **repeated))
+        with undisturbed(self.view):
+            with heads_removed(self.view, layers):
+                hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
+            logits = self.view.logits(hidden, replace(sample, **repeated))
         return logits[:, 0] - logits[:, 1]
 
     def passes(self, sample: Batch, token_budget: int) -> list[list[HeadsLeft]]:

@@ -16,7 +16,7 @@ from jobs.config import ModelConfig
 from jobs.manifests import versions
 from jobs.methods import method
 from jobs.models import load_tokenizer, open_view, resolve
-from lrp_core.types import Batch, UserError
+from lrp_core.types import Batch, UnusableRows, UserError
 
 PLACE = "___"
 
@@ -41,13 +41,13 @@ def explain(
         )
     (view_row,) = views
     view, batch = open_view(resolved, "float32", "cpu"), Batch.collate([view_row], pad_id=0)
-    found = {info.name: info(view, batch) for info in methods}
+    try:
+        found = {info.name: info(view, batch) for info in methods}
+    except UnusableRows as error:
+        raise UserError(f"{model_id}: {error.detail}") from None
     tokens, special = pieces(tokenizer, view_row["input_ids"]), view_row["special_mask"]
     what = f"{target} rather than {foil}" if foil is not None else target
     one = found[methods[0].name]
-    given = [logit for logit in (one.logit_target, one.logit_foil) if logit is not None]
-    if not all(logit.isfinite().all() for logit in given):
-        raise UserError(f"{model_id} gives logits that are not finite: its weights or its config are broken")
     logits = f"logit {one.logit_target[0]:.2f}"
     if one.logit_foil is not None:
         logits += f" against {one.logit_foil[0]:.2f}"

@@ -21,7 +21,7 @@ from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
 from lrp_core.memory import is_device_lost, is_out_of_memory, peak_memory
 from lrp_core.method import Method
-from lrp_core.types import UserError
+from lrp_core.types import UnusableRows, UserError
 
 #: What no row is to blame for: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
@@ -197,6 +197,8 @@ def _attempt(explainer: Explainer, rows: Sequence[Row]) -> Explained | Reject:
             return Reject(rows[0]["sample_id"], "out_of_memory", describe(error))
         if is_device_lost(error):
             raise
+        if isinstance(error, UnusableRows):
+            return Reject(rows[error.rows[0]]["sample_id"], error.reason, error.detail)
         if isinstance(error, UserError):
             raise MethodFailed(" ".join(str(error).split())) from error
         if isinstance(error, PROGRAMMING_ERRORS):

@@ -81,21 +81,14 @@ def _unusable(batch: Explained, requests: Sequence[Request], dtype: str) -> dict
     if not requests:  # a batch without foils, asked for contrasts alone
         detail = "a contrastive explanation needs a foil"
         return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
-    logits, relevance = (torch.ones(len(names), dtype=torch.bool) for _ in range(2))
+    finite = torch.ones(len(names), dtype=torch.bool)
     for request in requests:
         found = batch.relevance[request]
-        logits &= found.logit_target.isfinite()
-        if found.logit_foil is not None:
-            logits &= found.logit_foil.isfinite()
-        relevance &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
+        finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
         if found.heads is not None:
-            relevance &= found.heads.flatten(1).isfinite().all(-1)
-    return {
-        i: Reject(names[i], "not_finite", f"relevance is not finite in {dtype}")
-        if logits[i]
-        else Reject(names[i], "logits_not_finite", f"the model's logits are not finite in {dtype}")
-        for i in torch.nonzero(~(logits & relevance)).flatten().tolist()
-    }
+            finite &= found.heads.flatten(1).isfinite().all(-1)
+    detail = f"relevance is not finite in {dtype}"
+    return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
 
 def _relevance_columns(

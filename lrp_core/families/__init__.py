@@ -30,13 +30,42 @@ FAMILIES: Extended[Family] = Extended(
     Family,
 )
 
+#: transformers' tables of classes that predict no token. Their heads would be left out without a word.
+_OTHER_HEADS = tuple(
+    f"MODEL_FOR_{task}_MAPPING_NAMES"
+    for task in (
+        "MULTIPLE_CHOICE",
+        "NEXT_SENTENCE_PREDICTION",
+        "QUESTION_ANSWERING",
+        "SEQUENCE_CLASSIFICATION",
+        "TOKEN_CLASSIFICATION",
+    )
+)
+
 
 def family_of(config: PretrainedConfig) -> Family:
     """Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers."""
     if config.model_type not in FAMILIES:
         raise UnsupportedModel(f"no family describes {config.model_type!r} models; supported: {', '.join(FAMILIES)}")
     family = FAMILIES[config.model_type]
-    for field, value in family.requires:
-        if getattr(config, field) != value:
-            raise UnsupportedModel(f"{family.name} models are supported with {field}={value} only")
+    for requirement in family.requires:
+        unmet = requirement.unmet_by(config)
+        if unmet is not None:
+            raise UnsupportedModel(f"{family.name} models {unmet}")
+    for architecture in config.architectures or ():
+        if any(_class_in(table, family) == architecture for table in _OTHER_HEADS):
+            raise UnsupportedModel(without_head(architecture, family))
     return family
+
+
+def without_head(architecture: str, family: Family) -> str:
+    """What to say of a class of the family whose head predicts no token, naming the class that would fit."""
+    fits = _class_in(family.kind.classes, family) or family.kind.auto
+    return f"{architecture} has no language-modelling head: give a {fits} model"
+
+
+def _class_in(table: str, family: Family) -> str | None:
+    from transformers.models.auto import modeling_auto
+
+    classes: dict[str, str] = getattr(modeling_auto, table)
+    return classes.get(family.name)

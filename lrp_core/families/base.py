@@ -20,6 +20,50 @@ from lrp_core.kinds import Kind
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """A field of the config whose other values no rule covers. Fields that a config lacks are None."""
+
+    field: str  # dots lead into dictionaries
+    allowed: tuple[Any, ...]
+    because: str = ""
+
+    def unmet_by(self, config: Any) -> str | None:
+        """What is wrong with the config's value, in words; None if it is allowed."""
+        found: Any = config
+        for name in self.field.split("."):
+            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        if found in self.allowed:
+            return None
+        supported = " or ".join(str(value) for value in self.allowed if value is not None)
+        because = f": {self.because}" if self.because else ""
+        return f"are supported with {self.field}={supported} only, not {found}{because}"
+
+
+@dataclass(frozen=True)
+class SameAs:
+    """A field of the config that must have the value of another, unless it is None."""
+
+    field: str
+    other: str
+    because: str
+
+    def unmet_by(self, config: Any) -> str | None:
+        """What is wrong with the config's value, in words; None if it is allowed."""
+        found, wanted = getattr(config, self.field), getattr(config, self.other)
+        if found in (None, wanted):
+            return None
+        return f"are supported with {self.field}={self.other} ({wanted}) only, not {found}: {self.because}"
+
+
+#: Frequencies of rotary positions that are the same for every sample. Those of the other kinds depend on the longest.
+STEADY_ROTARY = Requirement(
+    "rope_parameters.rope_type",
+    ("default", "linear", "llama3", "yarn"),
+    "frequencies that follow the longest sample of a batch would change the numbers of its neighbours",
+)
+
+
+@dataclass(frozen=True)
 class Family:
     """Paths of modules: from the model's root for the model's parts, from a block for the block's parts."""
 
@@ -65,7 +109,7 @@ class Family:
     position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     parallel_field: str | None = None  # field of the config: attention and MLP read the same residual stream
-    requires: tuple[tuple[str, Any], ...] = ()  # (field of the config, value it must have)
+    requires: tuple[Requirement | SameAs, ...] = ()  # of the config
 
     @property
     def capabilities(self) -> frozenset[Capability]:

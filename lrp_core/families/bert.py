@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family
+from lrp_core.families.base import Family, Requirement
 from lrp_core.kinds import MASKED
 
 BERT = Family(
@@ -23,5 +23,8 @@ BERT = Family(
     activation="intermediate.intermediate_act_fn",
     up="intermediate.dense",
     down="output.dense",
-    requires=(("is_decoder", False),),
+    requires=(
+        Requirement("is_decoder", (False,)),
+        Requirement("position_embedding_type", (None, "absolute"), "transformers drops relative positions silently"),
+    ),
 )

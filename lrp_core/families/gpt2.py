@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family
+from lrp_core.families.base import Family, Requirement
 from lrp_core.kinds import CAUSAL
 
 GPT2 = Family(
@@ -25,5 +25,5 @@ GPT2 = Family(
     activation_field="activation_function",
     feed_forward_field="n_inner",
     max_length_field="n_positions",
-    requires=(("add_cross_attention", False), ("reorder_and_upcast_attn", False)),
+    requires=(Requirement("add_cross_attention", (False,)), Requirement("reorder_and_upcast_attn", (False,))),
 )

@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family
+from lrp_core.families.base import STEADY_ROTARY, Family
 from lrp_core.kinds import CAUSAL
 
 GPT_NEOX = Family(
@@ -19,4 +19,5 @@ GPT_NEOX = Family(
     down="mlp.dense_4h_to_h",
     qkv="per_head",
     parallel_field="use_parallel_residual",
+    requires=(STEADY_ROTARY,),
 )

@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family
+from lrp_core.families.base import STEADY_ROTARY, Family
 from lrp_core.kinds import CAUSAL
 
 LLAMA = Family(
@@ -12,4 +12,5 @@ LLAMA = Family(
     gate="mlp.gate_proj",
     grouped=True,
     norm_eps="variance_epsilon",
+    requires=(STEADY_ROTARY,),
 )

@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family
+from lrp_core.families.base import Family, Requirement, SameAs
 from lrp_core.kinds import CAUSAL
 
 OPT = Family(
@@ -19,5 +19,10 @@ OPT = Family(
     down="fc2",
     activation_field="activation_function",
     feed_forward_field="ffn_dim",
-    requires=(("do_layer_norm_before", True), ("_remove_final_layer_norm", False)),
+    requires=(
+        Requirement("do_layer_norm_before", (True,)),
+        Requirement("_remove_final_layer_norm", (False,)),
+        Requirement("layer_norm_elementwise_affine", (True,), "its norms have no weights"),
+        SameAs("word_embed_proj_dim", "hidden_size", "project_in stands between embeddings and blocks"),
+    ),
 )

@@ -1,11 +1,14 @@
 """Contributions in chunks against every transformed vector at once."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
 
 from alti.maps import normalised
+from alti.threads import run_all
 from alti.transformed import AttentionParts, Chunk, contributions, contributions_to
 
 
@@ -48,6 +51,28 @@ def test_threads_change_nothing_and_leave_torch_with_its_own(inference):
         for workers in (2, 5):
             assert torch.equal(contributions(parts, Chunk(2, 9, workers)), expected)
     assert torch.get_num_threads() == before
+
+
+def test_overlapping_calls_leave_torch_with_its_threads():
+    before = torch.get_num_threads()
+    first_in, second_in, first_done = Event(), Event(), Event()
+
+    def first() -> None:
+        run_all([first_in.set, lambda: second_in.wait(10)])
+        first_done.set()
+
+    def second() -> None:
+        first_in.wait(10)
+        run_all([second_in.set, lambda: first_done.wait(10)])
+
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda call: call(), (first, second)))
+        with ThreadPoolExecutor(1) as fresh:
+            assert fresh.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -42,6 +42,23 @@ def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_bits(explai
         assert found == {key: row for key, row in undisturbed.items() if key[0] != rows[bad]["sample_id"]}
 
 
+def test_a_row_whose_logits_are_not_finite_is_rejected_with_that_reason(explainer):
+    broken = VOCABULARY - 1
+    rows = [
+        {**row, "input_ids": [min(token, broken - 1) for token in row["input_ids"]], "target_id": 5, "foil_id": 6}
+        for row in rows_of(6)
+    ]
+    rows[3]["input_ids"][0] = broken
+    undisturbed, _ = tables_of(run(explainer, rows))
+    explainer.view.token_embedding.weight.data[broken] = torch.nan
+    outcome = run(explainer, rows)
+    (reject,) = outcome.rejects
+    assert (reject.sample_id, reject.reason) == (rows[3]["sample_id"], "logits_not_finite")
+    assert reject.detail == "the model's logits are not finite in float32"
+    found, _ = tables_of(outcome)
+    assert found == {key: row for key, row in undisturbed.items() if key[0] != reject.sample_id}
+
+
 def test_a_batch_of_bad_rows_only_is_all_rejects(explainer):
     rows = [{**row, "input_ids": [VOCABULARY + 7] * row["length"]} for row in rows_of(3)]
     outcome = run(explainer, rows)

@@ -154,7 +154,7 @@ def test_a_model_that_gives_nan_fails_its_own_cells_and_says_so(inline, tmp_path
     assert report(config, store).complete
     code, _, err = closelook("explain", "--model", str(broken), "w5 w7", "--target", "w10", "--foil", "w11")
     assert code == 2
-    assert "gives logits that are not finite" in err
+    assert "broken: the model's logits are not finite in float32" in err
 
 
 @pytest.fixture

@@ -8,9 +8,15 @@ import torch
 from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError, attribute
 from lrp_core.gradients import explain_many
 from tests import oracles
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 DTYPES = ["float64", "float32", "bfloat16", "float16"]
+
+
+@pytest.fixture(params=sorted(TINY | MORE))
+def any_family(request):
+    """All of them, not only the three of the other tests."""
+    return request.param
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -36,14 +42,15 @@ def test_fully_padded_rows_give_no_nan(family, attn, dtype):
     mask[1] = 0
     padded = replace(batch, attention_mask=mask)
     for method in METHODS:
-        if method != "attnlrp_explicit":  # epsilon 1e-9 is below half precision
-            tokens = attribute(method, view, padded).tokens
-            assert tokens.isfinite().all()
-            assert not tokens[1].any()
+        tokens = attribute(method, view, padded).tokens
+        assert tokens.isfinite().all()
+        assert not tokens[1].any()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("method", ["gradient_l1", "gradient_l2", "gradient_x_input", "lrp", "attnlrp"])
+@pytest.mark.parametrize(
+    "method", ["gradient_l1", "gradient_l2", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"]
+)
 def test_half_precision_stays_near_double(family, method, dtype):
     exact, half = tiny_model(family), tiny_model(family, dtype=dtype)
     batch = Batch.collate(ragged_rows(exact), 0)
@@ -52,6 +59,21 @@ def test_half_precision_stays_near_double(family, method, dtype):
     found = attribute(method, half, batch, embedding=embedding).tokens
     assert found.dtype == torch.float32
     assert (found - expected).norm() / expected.norm() < (0.1 if dtype == "bfloat16" else 0.02)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("embedding", ["full", "partial"])
+def test_explicit_attnlrp_agrees_with_modified_gradients_in_half_precision(any_family, dtype, embedding):
+    view = tiny_model(any_family, dtype=dtype)
+    batch = Batch.collate(ragged_rows(view), 0)
+    explicit, modified = (
+        attribute(method, view, batch, embedding=embedding, heads=True) for method in ("attnlrp_explicit", "attnlrp")
+    )
+    tolerance = 0.1 if dtype == "bfloat16" else 0.02
+    for name in ("tokens", "heads", "explained", "logit_target", "logit_foil"):
+        found, expected = getattr(explicit, name), getattr(modified, name)
+        assert found.dtype == expected.dtype == torch.float32
+        assert (found - expected).norm() <= tolerance * expected.norm(), name
 
 
 def test_results_are_double_for_double_models_only(view, batch):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from lrp_core import Batch, Request, UnsupportedModel, attribute, random_model
+from lrp_core import Batch, ModelView, Request, UnsupportedModel, attribute, random_model
 from lrp_core.explicit import explain_many as explain_explicitly
 from lrp_core.families import FAMILIES, family_of
 from tests.tiny import MORE, TINY, ragged_rows, tiny_config, tiny_model
@@ -81,6 +81,72 @@ def test_unknown_family_lists_the_supported_ones():
 def test_unsupported_variant_says_which_field():
     with pytest.raises(UnsupportedModel, match="do_layer_norm_before=True only"):
         family_of(tiny_config("opt", do_layer_norm_before=False))
+
+
+VARIANTS = {
+    "rope_type=default or linear or llama3 or yarn only, not dynamic": (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "rope_type=default or linear or llama3 or yarn only, not longrope": (
+        "qwen2",
+        {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "factor": 2.0,
+                "short_factor": [1.0] * 2,
+                "long_factor": [4.0] * 2,
+                "original_max_position_embeddings": 16,
+            }
+        },
+    ),
+    "only, not proportional": (
+        "gpt_neox",
+        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    ),
+    "position_embedding_type=absolute only, not relative_key": ("bert", {"position_embedding_type": "relative_key"}),
+    "not relative_key_query": ("roberta", {"position_embedding_type": "relative_key_query"}),
+    "word_embed_proj_dim=hidden_size .16. only, not 8": ("opt", {"word_embed_proj_dim": 8}),
+    "layer_norm_elementwise_affine=True only": ("opt", {"layer_norm_elementwise_affine": False}),
+}
+
+
+@pytest.mark.parametrize("message", VARIANTS)
+def test_variant_that_no_rule_covers_is_refused_when_loaded(message):
+    family, changes = VARIANTS[message]
+    with pytest.raises(UnsupportedModel, match=f"{family} models are supported with .*{message}") as error:
+        random_model(tiny_config(family, **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_rotary_positions_that_no_neighbour_changes_are_supported(kind):
+    more = {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if kind == "llama3" else {}
+    if kind != "linear":
+        more["original_max_position_embeddings"] = 8
+    view = tiny_model(
+        "llama",
+        rope_parameters={"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, **more},
+        max_position_embeddings=32,
+    )
+    rows = ragged_rows(view, lengths=(6, 20))
+    together, alone = (attribute("attnlrp", view, Batch.collate(some, 0)) for some in (rows, rows[:1]))
+    torch.testing.assert_close(together.tokens[0, :6], alone.tokens[0], rtol=1e-6, atol=1e-8)
+
+
+OTHER_HEADS = [AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification]
+
+
+@pytest.mark.parametrize("auto", OTHER_HEADS)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_model_without_language_modelling_head_is_refused_when_wrapped(name, auto):
+    model = auto.from_config(tiny_config(name))
+    wanted = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[name]
+    with pytest.raises(
+        UnsupportedModel, match=f"{type(model).__name__} has no language-modelling head: give a {wanted}"
+    ):
+        ModelView.of(model)
 
 
 def test_unknown_activation_lists_the_supported_ones():

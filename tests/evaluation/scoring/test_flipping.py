@@ -69,6 +69,16 @@ def alone(view, row, gone, way):
     return float(logits[target]), float(logits.log_softmax(-1)[target]), float(best)
 
 
+def test_the_callers_autocast_and_training_mode_change_no_output():
+    view = tiny_model("gpt2", dtype="float32")
+    samples = [(row, states_of(view, row)) for row in ragged_rows(view)]
+    expected = Flipper(view, "zero", 64).run(samples)
+    view.model.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        for found, wanted in zip(Flipper(view, "zero", 64).run(samples), expected, strict=True):
+            np.testing.assert_array_equal(found.logit, wanted.logit)
+
+
 @pytest.mark.parametrize("budget", [1, 24, 10_000])
 def test_states_run_together_equal_one_forward_each(view, way, budget):
     rows = rows_of(view)

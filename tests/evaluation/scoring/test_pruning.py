@@ -57,6 +57,16 @@ def test_accuracy_counts_samples_whose_target_wins_at_every_point(view):
     np.testing.assert_array_equal(accuracy, expected)
 
 
+def test_the_callers_autocast_and_training_mode_change_no_margin():
+    view = tiny_model("gpt2", dtype="float32")
+    sample = Batch.collate(ragged_rows(view, lengths=(6,)), pad_id=0)
+    sweep = Sweep(view, curves_of(view))
+    expected = sweep.margins(sample, BUDGET)
+    view.model.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(sweep.margins(sample, BUDGET), expected)
+
+
 @pytest.mark.parametrize("budget", [1, 40, 10_000])
 def test_the_token_budget_changes_no_margin(budget):
     view = tiny_model("gpt2")

@@ -1,0 +1,98 @@
+"""What every pass promises whatever its caller does: numbers of the sample and the weights alone, or an error.
+
+A pass puts hooks on the model, so a model serves one thread at a time; others wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Lock, RLock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.types import Batch, Relevance, Request, UnusableRows, rows_named
+from lrp_core.view import ModelView
+
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of models, so that two views of one share it
+_making_lock = Lock()
+
+
+def guarded(
+    explain: Callable[..., dict[Request, Relevance]], view: ModelView, batch: Batch, *args: Any, **options: Any
+) -> dict[Request, Relevance]:
+    """`explain(view, batch, *args, **options)` on an undisturbed model.
+
+    Raises UnusableRows for rows that `check_rows` refuses, and for rows whose logits are not finite.
+    """
+    check_rows(view, batch)
+    with undisturbed(view):
+        results = explain(view, batch, *args, **options)
+    for relevance in results.values():
+        _check_logits(view, batch, relevance)
+    return results
+
+
+@contextmanager
+def undisturbed(view: ModelView) -> Iterator[None]:
+    """Inside, the model is this thread's alone, in evaluation mode, with frozen parameters and without autocast.
+
+    Afterwards modes, parameters and autocast are as they were.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
+    with _lock_of(view.model), ExitStack() as undo:
+        for kind in kinds:
+            undo.enter_context(torch.autocast(kind, enabled=False))
+        for module in view.model.modules():
+            if module.training:
+                undo.callback(setattr, module, "training", True)
+                module.training = False
+        for parameter in view.model.parameters():
+            if parameter.requires_grad:
+                undo.callback(parameter.requires_grad_, True)
+                parameter.requires_grad_(False)
+        yield
+
+
+def check_rows(view: ModelView, batch: Batch) -> None:
+    """Raises UnusableRows for rows that are too long or predict where no token is.
+
+    Ids outside the vocabulary are an IndexError on every device, as they are on a CPU: on a GPU they would cost the
+    process its device, and negative ones would be read from the vocabulary's end. A row of padding alone stands for no
+    sample; its tokens get no relevance.
+    """
+    real = batch.attention_mask != 0  # [B, T]
+    lengths, width = real.sum(-1), real.shape[1]
+    longest = view.max_length
+    _refuse(lengths > longest, "too_long", f"the model takes {longest} tokens: drop or shorten longer samples")
+    ids = torch.cat([batch.input_ids, *(x[:, None] for x in (batch.target_ids, batch.foil_ids) if x is not None)], 1)
+    outside = torch.nonzero(((ids < 0) | (ids >= view.vocab)).any(-1)).flatten().tolist()
+    if outside:
+        raise IndexError(f"{rows_named(outside)}: token index out of range, the vocabulary has {view.vocab}")
+    at = batch.position.clamp(0, width - 1)
+    on_token = (at == batch.position) & real[torch.arange(len(batch), device=real.device), at]
+    _refuse(~on_token & (lengths > 0), "no_position", "the position to predict is on padding or outside of the row")
+
+
+def _check_logits(view: ModelView, batch: Batch, relevance: Relevance) -> None:
+    finite = relevance.logit_target.isfinite()
+    if relevance.logit_foil is not None:
+        finite &= relevance.logit_foil.isfinite()
+    stands_for_sample = (batch.attention_mask != 0).any(-1).to(finite.device)
+    dtype = str(view.dtype).removeprefix("torch.")
+    _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")
+
+
+def _refuse(rows: Tensor, reason: str, detail: str) -> None:
+    """`rows` [B] bool."""
+    if rows.any():
+        raise UnusableRows(torch.nonzero(rows).flatten().tolist(), reason, detail)
+
+
+def _lock_of(model: nn.Module) -> Any:
+    with _making_lock:
+        return _locks.setdefault(model, RLock())
