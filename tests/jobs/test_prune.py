@@ -1,6 +1,7 @@
 """Pruning on a real local Ray: every curve is drawn once, from the heads of its key, on the same samples."""
 
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -222,12 +223,18 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
     np.testing.assert_array_equal(accuracy, run(rows, 64))
 
 
-def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
-    config, store = run_of(tmp_path, model)
+def unit_of(sweep):
+    """A unit of all curves of the sweep on two samples, as Ray Data hands it over, and the path of its shard."""
     shard = Shard("pruning/a.parquet", tuple(sweep.curves), 64)
     unit = PruningUnit("pruning.a.000", (shard,), 1, 64)
     columns = ["sample_id", "input_ids", "position", "target_id", "foil_id"]
     block = pa.table({"task": [unit.to_json()], **{name: [[row[name] for row in ROWS[:2]]] for name in columns}})
+    return block, shard.path
+
+
+def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
+    config, store = run_of(tmp_path, model)
+    block, path = unit_of(sweep)
     pruner = Pruner(store, resolve(config.models[0]), "float32", seed=0, max_attempts=2)
     kill = pytest.MonkeyPatch()
     kill.setattr(store, "write_shard", lambda *_: (_ for _ in ()).throw(SystemExit))  # as if the process had ended
@@ -237,4 +244,24 @@ def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
     kill.undo()
     (report,) = pruner(block).to_pylist()
     assert report["error"].startswith("pruning.a.000: RuntimeError: it ended 2 workers; lower the model's token_budget")
-    assert not store.exists(shard.path)
+    assert not store.exists(path)
+
+
+def test_a_lost_device_ends_the_worker_and_its_unit_is_given_up(tmp_path, model, sweep, monkeypatch):
+    """As after a device-side assert: the process ends, another one begins the unit again."""
+    config, store = run_of(tmp_path, model)
+    block, path = unit_of(sweep)
+
+    def lost(*_):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(Sweep, "accuracy", lost)
+    monkeypatch.setattr("os._exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    for _ in range(5):
+        with suppress(SystemExit):
+            (report,) = Pruner(store, resolve(config.models[0]), "float32", seed=0, max_attempts=2)(block).to_pylist()
+            break
+    else:
+        pytest.fail("begun again and again")
+    assert "it ended 2 workers" in report["error"]
+    assert not store.exists(path)
