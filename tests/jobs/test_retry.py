@@ -76,7 +76,7 @@ def test_what_does_not_pass_in_time_says_how_often_it_was_tried(monkeypatch):
 
 @pytest.fixture
 def bucket(monkeypatch):
-    """(name, stay busy): an S3 server, and a call that lets it answer 503 to everything for so many seconds."""
+    """(name, refuse): an S3 server, and a call that lets it answer 503 to the next so many requests."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -85,28 +85,29 @@ def bucket(monkeypatch):
         monkeypatch.setenv(f"AWS_{name}", value)
     boto3.client("s3").create_bucket(Bucket="busy")
     healthy = server._server.app
-    until = [0.0]
+    refusals = [0]
 
     def app(environment, start):
-        if time.monotonic() < until[0]:
+        if refusals[0]:
+            refusals[0] -= 1
             text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
             start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(text)))])
             return [text]
         return healthy(environment, start)
 
-    def busy(seconds):
-        until[0] = time.monotonic() + seconds
+    def refuse(requests):
+        refusals[0] = requests
 
     server._server.app = app
-    yield "busy", busy
+    yield "busy", refuse
     server.stop()
 
 
 def test_an_object_store_that_is_busy_for_a_while_costs_no_unit(bucket, tmp_path, model, inline):
-    name, busy = bucket
+    name, refuse = bucket
     config = config_of(f"s3://{name}/run", model)
     store = prepared(config, ROWS)
-    inline.before_unit = lambda index: busy(8) if index == 1 else None
+    inline.before_unit = lambda index: refuse(40) if index == 1 else None  # pyarrow itself asks 31 times
     summary = attribute(config, store)
     assert summary.complete, summary.failures
     undisturbed = config_of(tmp_path / "root", model)
