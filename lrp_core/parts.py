@@ -39,6 +39,21 @@ class NormView:
 
 
 @dataclass(frozen=True)
+class LinearLayer:
+    """A linear module, the group that names its rule, and whether its weight is stored as [in, out]."""
+
+    module: nn.Module
+    group: str
+    transposed: bool
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [out, in] and bias [out] (None where there is none)."""
+        with weights_of(self.module) as module:
+            weight, bias = module.weight.detach(), module.bias
+            return weight.T if self.transposed else weight, None if bias is None else bias.detach()
+
+
+@dataclass(frozen=True)
 class BlockView:
     """One transformer block."""
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
-from lrp_core.parts import NormView
+from lrp_core.parts import LinearLayer, NormView
 from lrp_core.rules import (
     Composite,
     HeadPooling,
@@ -26,9 +26,11 @@ from lrp_core.rules import (
     ValuesOnly,
     activate,
     activation,
+    attend_openly,
     attend_with,
     inverse_rms,
     normalise,
+    project,
     share,
 )
 from lrp_core.view import ModelView
@@ -52,11 +54,12 @@ def rules_on(
     with ExitStack() as undo:
         for module, hook in _hooks(view, switch):
             undo.callback(module.register_forward_hook(hook).remove)
+        openly = any(composite.softmax.backward is not None for composite in composites)
         around = {
-            block.attention: partial(_attend, switch=switch, layer=layer, heads=heads)
+            block.attention: partial(_attend, switch=switch, layer=layer, heads=heads, openly=openly)
             for layer, block in enumerate(view.blocks)
         }
-        undo.enter_context(around_attention(view, around))
+        undo.enter_context(around_attention(view, around, stock="eager" if openly else None))
         if checkpointing:
             undo.enter_context(_checkpointed_blocks(view))
         yield switch
@@ -69,13 +72,33 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     if view.head_activation is not None:
         yield view.head_activation, lambda _, args, y: activate(args[0], y, kind, False, switch)
     gated = view.family.gate is not None
-    values_only = switch.fixed and not switch.current.gates and view.family.qkv == "thirds"
+    for layer in _ruled_layers(view, switch.planned):
+        yield layer.module, partial(_project, layer=layer, switch=switch)
+    values_only = _reads_only_values(switch) and view.family.qkv == "thirds"
     for block in view.blocks:
         if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
             yield block.value, partial(_values_only, weight=block.value_weights()[0].flatten(0, 1))
         yield block.activation, lambda _, args, y: activate(args[0], y, kind, gated, switch)
         if gated:
             yield block.down, lambda _, args, y: share(y, switch)  # as good as at its input, and narrower
+
+
+def _ruled_layers(view: ModelView, composites: Sequence[Composite]) -> Iterator[LinearLayer]:
+    """Linear layers that some composite has a rule for; no other is touched."""
+    groups = {group for composite in composites for group in composite.linear.ruled}
+    if groups:
+        yield from (layer for layer in view.linear_layers() if layer.group in groups)
+
+
+def _reads_only_values(switch: Switch) -> bool:
+    """Whether nothing asks for the gradients of queries and keys, nor has a rule for the projection."""
+    composite = switch.current
+    free = composite.linear.queries_keys_values.backward is None
+    return switch.fixed and free and not composite.bilinear.serves_gate
+
+
+def _project(_: nn.Module, args: tuple[Any, ...], y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
+    return project(args[0].to(y.device), y, layer, switch)
 
 
 def _values_only(_: nn.Module, args: tuple[Any, ...], y: Tensor, weight: Tensor) -> Tensor:
@@ -105,11 +128,16 @@ def _attend(
     switch: Switch,
     layer: int,
     heads: HeadRelevance | None,
+    openly: bool,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]."""
+    weights: Tensor | None
     query, key, value = attend_with(query, key, value, switch)
-    context, weights = kernel(module, query, key, value, mask, **options)
+    if openly:
+        context, weights = attend_openly(query, key, value, mask, options.get("scaling"), switch)
+    else:
+        context, weights = kernel(module, query, key, value, mask, **options)
     if heads is not None:
         context = HeadPooling.apply(context, layer, heads)
     return context, weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from transformers.activations import ACT2FN
 
 from lrp_core.families import Family, family_of, without_head
 from lrp_core.kinds import Kind
-from lrp_core.parts import BlockView, NormView, weights_of
+from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
 from lrp_core.types import Batch, UnsupportedModel
 
 
@@ -142,6 +143,20 @@ class ModelView:
     def norms(self) -> list[NormView]:
         per_block = [n for b in self.blocks for n in (b.attention_norm, b.mlp_norm, *b.head_norms)]
         return [norm for norm in (self.embedding_norm, *per_block, self.final_norm, self.head_norm) if norm is not None]
+
+    def linear_layers(self) -> Iterator[LinearLayer]:
+        """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
+        for block in self.blocks:
+            groups = {
+                "queries_keys_values": (block.query, block.key, block.value),
+                "attention_output": (block.output,),
+                "mlp": (block.gate, block.up, block.down),
+            }
+            for group, modules in groups.items():
+                for module in dict.fromkeys(module for module in modules if module is not None):
+                    yield LinearLayer(module, group, self.family.transposed)
+        if self.family.head_dense is not None:
+            yield LinearLayer(_at(self.model, self.family.head_dense), "head", transposed=False)
 
     # computation
 

@@ -1,11 +1,13 @@
-"""One small unit per rule; a `Composite` says which rules make a method."""
+"""One module per kind of layer, with its rules; a `Composite` says which of them make a method."""
 
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation
 from lrp_core.rules.bilinear import attend_with, share
-from lrp_core.rules.composite import ATTNLRP, LRP, PLAIN, Composite, Switch
+from lrp_core.rules.composite import ATTNLRP, LRP, PLAIN, Composite
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
-from lrp_core.rules.linear import ValuesOnly
+from lrp_core.rules.linear import LinearRule, LinearRules, ValuesOnly, project
 from lrp_core.rules.normalization import inverse_rms, normalise
+from lrp_core.rules.softmax import SoftmaxRule, attend_openly
+from lrp_core.rules.switch import Switch
 
 __all__ = [
     "ACTIVATIONS",
@@ -16,12 +18,17 @@ __all__ = [
     "Composite",
     "HeadPooling",
     "HeadRelevance",
+    "LinearRule",
+    "LinearRules",
+    "SoftmaxRule",
     "Switch",
     "ValuesOnly",
     "activate",
     "activation",
+    "attend_openly",
     "attend_with",
     "inverse_rms",
     "normalise",
+    "project",
     "share",
 ]

@@ -14,12 +14,24 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.composite import Switch, with_value
+from lrp_core.rules.switch import Switch, with_value
 from lrp_core.types import UnsupportedModel
 
 _aten = torch.ops.aten
 _SQRT_HALF = 0.5**0.5
 _SQRT_8_OVER_PI = (8 / torch.pi) ** 0.5
+
+
+@dataclass(frozen=True)
+class ActivationRule:
+    """Whether the ratio g(z)/z is held constant, so that relevance passes as it is."""
+
+    name: str
+    constant: bool
+
+
+TRUE_GRADIENT = ActivationRule("true gradient", constant=False)
+IDENTITY = ActivationRule("identity", constant=True)
 
 
 @dataclass(frozen=True)
@@ -86,14 +98,14 @@ def _ratio(kind: Activation, z: Tensor) -> Tensor:
 def activate(z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
     """The value y = g(z) with the gradient of the composite in force. `gating`: y gates a product, as in gated MLPs."""
     if not switch.fixed:
-        return ActivationRule.apply(z, y.detach(), kind, gating, switch)
-    if gating and not switch.current.gates:
+        return Activate.apply(z, y.detach(), kind, gating, switch)
+    if gating and not switch.current.bilinear.serves_gate:
         return y.detach()
     return with_value(z * _ratio(kind, z.detach()), y)  # Close Look equation 8
 
 
-class ActivationRule(Function):
-    """`activate` where the composite changes between backward passes."""
+class Activate(Function):
+    """`activate`; a gate that takes no part has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
@@ -105,9 +117,9 @@ class ActivationRule(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (saved,) = ctx.saved_tensors
         composite = ctx.switch.current
-        if ctx.gating and not composite.gates:
+        if ctx.gating and not composite.bilinear.serves_gate:
             dz = None
-        elif not composite.linear:
+        elif not composite.activation.constant:
             dz = ctx.kind.backward(dy, saved)
         else:
             dz = dy * (_ratio(ctx.kind, saved) if ctx.switch.plain_too else saved)

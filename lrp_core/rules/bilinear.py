@@ -1,26 +1,46 @@
 """Products of a gate and a signal: weights and values, queries and keys, the two branches of gated MLPs.
 
 The uniform rule halves the gradient on both sides, signal-take-all keeps the gate constant (AttnLRP propositions 3.2
-and 3.3; Close Look C.1, C.4). Softmax is left as it is: its rule is its true gradient (AttnLRP proposition 3.1; Close
-Look C.6). So attention's rules are factors on the gradients of q, k and v, and any kernel can stand between them.
+and 3.3; Close Look C.1, C.4). In attention these rules are factors on the gradients of q, k and v, so that any kernel
+can stand between them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.composite import Switch, with_value
+from lrp_core.rules.switch import Switch, with_value
+
+
+@dataclass(frozen=True)
+class BilinearRule:
+    """A product gate * signal passes `share` of its gradient to each factor that it serves."""
+
+    name: str
+    share: float
+    serves_gate: bool  # else the gate is held constant
+
+    @property
+    def query_key(self) -> float:
+        """Share of queries and keys: attention weights gate the values, and are themselves a product of two equals."""
+        return self.share * self.share if self.serves_gate else 0.0
+
+
+TRUE_GRADIENT = BilinearRule("true gradient", share=1.0, serves_gate=True)
+SIGNAL_TAKES_ALL = BilinearRule("signal takes all", share=1.0, serves_gate=False)  # Ali et al. 2022; Close Look C.4
+UNIFORM = BilinearRule("uniform", share=0.5, serves_gate=True)  # AttnLRP proposition 3.2; Close Look C.1
 
 
 def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [B, H, T, K], keys and values [B, G, T, K] as they are, their gradients by the composite in force."""
     if not switch.fixed:
-        return AttentionRule.apply(query, key, value, switch)
-    rules = switch.current
+        return Attend.apply(query, key, value, switch)
+    rules = switch.current.bilinear
     return _scaled(query, rules.query_key), _scaled(key, rules.query_key), _scaled(value, rules.share)
 
 
@@ -29,7 +49,7 @@ def share(product: Tensor, switch: Switch) -> Tensor:
 
     Whether the gate takes part is for the rule of the gate's activation to say.
     """
-    return _scaled(product, switch.current.share) if switch.fixed else ShareRule.apply(product, switch)
+    return _scaled(product, switch.current.bilinear.share) if switch.fixed else Share.apply(product, switch)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -39,8 +59,8 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
     return with_value(x * factor, x)
 
 
-class AttentionRule(Function):
-    """`attend_with` where the composite changes between backward passes."""
+class Attend(Function):
+    """`attend_with`."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,16 +70,16 @@ class AttentionRule(Function):
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
-        rules = ctx.switch.current
-        if not rules.gates:
+        rules = ctx.switch.current.bilinear
+        if not rules.serves_gate:
             return None, None, dv if rules.share == 1 else dv * rules.share, None
         if rules.share == 1:
             return dq, dk, dv, None
         return *torch._foreach_mul((dq, dk, dv), (rules.query_key, rules.query_key, rules.share)), None
 
 
-class ShareRule(Function):
-    """`share` where the composite changes between backward passes."""
+class Share(Function):
+    """`share`."""
 
     @staticmethod
     def forward(ctx: Any, product: Tensor, switch: Switch) -> Tensor:
@@ -68,5 +88,5 @@ class ShareRule(Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        factor = ctx.switch.current.share
+        factor = ctx.switch.current.bilinear.share
         return d if factor == 1 else d * factor, None

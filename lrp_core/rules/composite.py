@@ -1,4 +1,4 @@
-"""A method as a choice of rules: what every kind of nonlinearity does to the gradient that passes it.
+"""A method as a choice of rules: what every kind of layer does to the gradient that passes it.
 
 Gradient x input with these modified gradients is layer-wise relevance propagation (Close Look, appendix C). The forward
 values never change, so one forward serves every composite: the rules look at the current one while gradients flow.
@@ -6,53 +6,41 @@ values never change, so one forward serves every composite: the rules look at th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from torch import Tensor
+from lrp_core.rules.activation import IDENTITY, ActivationRule
+from lrp_core.rules.activation import TRUE_GRADIENT as TRUE_ACTIVATION
+from lrp_core.rules.bilinear import SIGNAL_TAKES_ALL, UNIFORM, BilinearRule
+from lrp_core.rules.bilinear import TRUE_GRADIENT as TRUE_PRODUCT
+from lrp_core.rules.linear import LinearRules
+from lrp_core.rules.normalization import CONSTANT_DEVIATION, NormalizationRule
+from lrp_core.rules.normalization import TRUE_GRADIENT as TRUE_NORM
+from lrp_core.rules.softmax import TRUE_GRADIENT as TRUE_SOFTMAX
+from lrp_core.rules.softmax import SoftmaxRule
 
 
 @dataclass(frozen=True)
 class Composite:
-    """Rules of one method. A product gate * signal passes `share` of its gradient to each factor that it serves."""
+    """The rule of each kind of layer; what is left out passes its true gradient.
 
-    name: str
-    linear: bool  # norms keep their standard deviation constant, activations g their g(z)/z
-    share: float
-    gates: bool  # whether products serve their gate, or keep it constant
-
-    @property
-    def query_key(self) -> float:
-        """Share of queries and keys: attention weights gate the values, and are themselves a product of two equals."""
-        return self.share * self.share if self.gates else 0.0
-
-
-PLAIN = Composite("plain", linear=False, share=1.0, gates=True)
-LRP = Composite("lrp", linear=True, share=1.0, gates=False)  # signal-take-all (Ali et al. 2022; Close Look C.4)
-ATTNLRP = Composite("attnlrp", linear=True, share=0.5, gates=True)  # uniform (AttnLRP proposition 3.2; Close Look C.1)
-
-
-@dataclass
-class Switch:
-    """The composites a graph is built for, and the one the next backward pass follows."""
-
-    planned: tuple[Composite, ...]
-    current: Composite
-
-    @property
-    def plain_too(self) -> bool:
-        """Whether rules must keep what the true gradient needs."""
-        return not all(composite.linear for composite in self.planned)
-
-    @property
-    def fixed(self) -> bool:
-        """Whether there is nothing to switch: rules are then written into the graph, whose backward runs no Python."""
-        return len(self.planned) == 1 and self.current.linear
-
-
-def with_value(surrogate: Tensor, value: Tensor) -> Tensor:
-    """The number `value` with the gradient of `surrogate`, of the same shape and dtype; nothing is copied.
-
-    So rules are written as Close Look's appendix C prints them, and the model still computes its stock values.
+    `bilinear` is for products of a gate and a signal: attention weights and values, the branches of gated MLPs.
     """
-    surrogate.data = value.detach()
-    return surrogate
+
+    name: str  # enough for a hash
+    linear: LinearRules = field(default=LinearRules(), hash=False)
+    bilinear: BilinearRule = field(default=TRUE_PRODUCT, hash=False)
+    softmax: SoftmaxRule = field(default=TRUE_SOFTMAX, hash=False)
+    normalization: NormalizationRule = field(default=TRUE_NORM, hash=False)
+    activation: ActivationRule = field(default=TRUE_ACTIVATION, hash=False)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether norms and activations pass gradients as linear layers do, so that surrogates can stand for them."""
+        return self.normalization.constant and self.activation.constant
+
+
+PLAIN = Composite("plain")
+#: Ali et al. 2022; Close Look C.3 to C.5
+LRP = Composite("lrp", bilinear=SIGNAL_TAKES_ALL, normalization=CONSTANT_DEVIATION, activation=IDENTITY)
+#: AttnLRP 3.3; Close Look C.1, C.3, C.5, C.6
+ATTNLRP = Composite("attnlrp", bilinear=UNIFORM, normalization=CONSTANT_DEVIATION, activation=IDENTITY)

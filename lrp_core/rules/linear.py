@@ -1,14 +1,83 @@
-"""Linear layers need no rule: their gradient is the epsilon rule at epsilon 0 (Close Look C.2, AttnLRP equation 8).
+"""Linear layers need no rule by default: their gradient is the epsilon rule at epsilon 0 (Close Look C.2, AttnLRP
+equation 8). A composite may give groups of them a rule of their own.
 
 What can be spared is the gradient of outputs that no rule reads, in projections that fuse queries, keys and values.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.autograd import Function
+
+from lrp_core.parts import LinearLayer
+
+if TYPE_CHECKING:
+    from lrp_core.rules.switch import Switch
+
+
+@dataclass(frozen=True)
+class LinearRule:
+    """`backward(dy, x, y, weight, bias)` is the gradient at x [..., in] that the rule makes of dy at y [..., out].
+
+    `weight` is [out, in], `bias` [out] or None. Without a function it is the true gradient, which costs nothing.
+    """
+
+    name: str
+    backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
+
+
+TRUE_GRADIENT = LinearRule("true gradient")
+
+
+@dataclass(frozen=True)
+class LinearRules:
+    """The rule of each group of linear layers. The unembedding is no module call and has none."""
+
+    queries_keys_values: LinearRule = TRUE_GRADIENT
+    attention_output: LinearRule = TRUE_GRADIENT
+    mlp: LinearRule = TRUE_GRADIENT
+    head: LinearRule = TRUE_GRADIENT  # the transform before the unembedding of masked models
+
+    def of(self, group: str) -> LinearRule:
+        rule: LinearRule = getattr(self, group)
+        return rule
+
+    @cached_property
+    def ruled(self) -> tuple[str, ...]:
+        """Groups that do not pass their true gradient."""
+        return tuple(group for group in GROUPS if self.of(group).backward is not None)
+
+
+GROUPS = tuple(group.name for group in fields(LinearRules))
+
+
+def project(x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
+    """The value y of the layer at x with the gradient of the composite in force."""
+    return Projection.apply(x, y.detach(), layer, switch)
+
+
+class Projection(Function):
+    """`project`; weights are asked for when the gradient comes by, so that offloaded ones are not held."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
+        ctx.layer, ctx.switch = layer, switch
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, y = ctx.saved_tensors
+        weight, bias = ctx.layer.parameters()
+        weight, bias = weight.to(dy.device), None if bias is None else bias.to(dy.device)
+        rule = ctx.switch.current.linear.of(ctx.layer.group)
+        dx = dy @ weight if rule.backward is None else rule.backward(dy, x, y, weight, bias)
+        return dx, None, None, None
 
 
 class ValuesOnly(Function):

@@ -5,21 +5,34 @@ What is left is linear, so that relevance follows the rule of linear layers. Eps
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.composite import Switch, with_value
+from lrp_core.rules.switch import Switch, with_value
 
 _backward = torch.ops.aten.native_layer_norm_backward
+
+
+@dataclass(frozen=True)
+class NormalizationRule:
+    """Whether the standard deviation is held constant, which makes the norm linear."""
+
+    name: str
+    constant: bool
+
+
+TRUE_GRADIENT = NormalizationRule("true gradient", constant=False)
+CONSTANT_DEVIATION = NormalizationRule("constant deviation", constant=True)
 
 
 def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switch: Switch) -> Tensor:
     """The value y = norm(x) [..., D] of a "layer" or "rms" norm with the gradient of the composite in force."""
     if not switch.fixed:
-        return (LayerNormRule if kind == "layer" else RMSNormRule).apply(x, y.detach(), weight, eps, switch)
+        return (LayerNorm if kind == "layer" else RMSNorm).apply(x, y.detach(), weight, eps, switch)
     with torch.no_grad():
         rstd = inverse_std(x, eps) if kind == "layer" else inverse_rms(x, eps)
         rstd = _finite(rstd, x.dtype)
@@ -30,8 +43,8 @@ def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switc
     return with_value(flat * rstd, y)  # Close Look equation 24
 
 
-class LayerNormRule(Function):
-    """`normalise` for LayerNorm where the composite changes between backward passes."""
+class LayerNorm(Function):
+    """`normalise` for LayerNorm."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
@@ -44,7 +57,7 @@ class LayerNormRule(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         weight, rstd, *rest = ctx.saved_tensors
-        if ctx.switch.current.linear:
+        if ctx.switch.current.normalization.constant:
             # the kernel's own backward at x - mean = 0, where the standard deviation has no gradient
             rest = torch.zeros_like(dy), torch.zeros_like(rstd)
         x, mean = rest
@@ -52,8 +65,8 @@ class LayerNormRule(Function):
         return dx, None, None, None, None
 
 
-class RMSNormRule(Function):
-    """`normalise` for RMSNorm where the composite changes between backward passes."""
+class RMSNorm(Function):
+    """`normalise` for RMSNorm."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
@@ -66,7 +79,7 @@ class RMSNormRule(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         weight, rstd, *rest = ctx.saved_tensors
         dx = (dy * weight).to(rstd.dtype).mul_(rstd)
-        if not ctx.switch.current.linear:
+        if not ctx.switch.current.normalization.constant:
             x = rest[0].to(rstd.dtype)
             dx -= x * (rstd * rstd * (dx * x).mean(-1, keepdim=True))
         return dx.to(dy.dtype), None, None, None, None

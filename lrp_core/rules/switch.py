@@ -1,0 +1,42 @@
+"""The composites a graph is built for, and the two ways in which a rule is written into it.
+
+The canonical form of every rule is an autograd Function: its forward returns the stock value, its backward asks the
+switch which composite is in force. One forward then serves every composite that is planned.
+
+Beside it stands a surrogate where a rule has one, for graphs of a single composite: an expression, written as Close
+Look's appendix C prints it, whose own gradient is that of the rule and whose value is replaced by the stock one
+(`with_value`). The two are equal: in every surrogate what the rule holds constant is detached, so that it is linear in
+its input, and autograd's gradient of it is dy times that constant, which is what the Function's backward returns. The
+value has no part in it, because the gradient of a linear expression does not depend on where it is taken. What is
+gained is that the backward pass runs no Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lrp_core.rules.composite import Composite
+
+
+@dataclass
+class Switch:
+    """The composites a graph is built for, and the one the next backward pass follows."""
+
+    planned: tuple[Composite, ...]
+    current: Composite
+    fixed: bool = field(init=False)  # nothing to switch: surrogates are written into the graph
+    plain_too: bool = field(init=False)  # norms and activations keep what the true gradient needs
+
+    def __post_init__(self) -> None:
+        self.plain_too = not all(composite.is_linear for composite in self.planned)
+        self.fixed = len(self.planned) == 1 and not self.plain_too
+
+
+def with_value(surrogate: Tensor, value: Tensor) -> Tensor:
+    """The number `value` with the gradient of `surrogate`, of the same shape and dtype; nothing is copied."""
+    surrogate.data = value.detach()
+    return surrogate
