@@ -75,3 +75,15 @@ def test_parity_reports_a_number_that_differs_in_its_last_bit(tmp_path: Path) ->
     assert line.startswith("relevance m/t/float64/x: relevance differs by up to")
     assert not list(parity.differences(tmp_path / "old", tmp_path / "old", products=product))
     assert not list(parity.differences(tmp_path / "old", tmp_path / "new", tolerance=1e-9, products=product))
+
+
+def test_parity_holds_where_metrics_were_added_and_not_where_one_is_gone(tmp_path: Path) -> None:
+    cell = {"model": "m", "task": "t", "dtype": "float64", "method": "x"}
+    for name, metrics in (("old", ("pg", "rma")), ("new", ("pg", "rma", "ap")), ("less", ("pg",))):
+        (tmp_path / name / "scores").mkdir(parents=True)
+        rows = [cell | {"metric": metric, "value": 1.0, "n": 3} for metric in metrics]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name / "scores" / "m.t.float64.x.parquet")
+    products = tuple(product for product in parity.PRODUCTS if product.folder == "scores")
+    assert not list(parity.differences(tmp_path / "old", tmp_path / "new", products=products))
+    [line] = parity.differences(tmp_path / "old", tmp_path / "less", products=products)
+    assert line == "scores m/t/float64/x: 2 rows became 1, or other rows"
