@@ -233,8 +233,10 @@ def test_a_lost_device_ends_its_process_and_costs_the_row_that_broke_it(
     expected, tmp_path, model, monkeypatch, local_ray
 ):
     monkeypatch.setattr(stage, "Worker", Poisoned)
-    config, store = run_of(tmp_path, model, methods=["attnlrp", "random"], max_attempts=1)
-    assert attribute(config, store).complete
+    slow = {"no_progress_timeout_s": 600}  # several processes start one after the other
+    config, store = run_of(tmp_path, model, methods=["attnlrp", "random"], max_attempts=1, ray=slow)
+    summary = attribute(config, store)
+    assert summary.complete, summary.failures
     for method, record in manifests(config, store).items():
         assert (record["explained"], record["rejects"]) == (19, {"ended_worker": 1}), method
         assert "CUDA error: device-side assert triggered" in record["examples"]["ended_worker"]
