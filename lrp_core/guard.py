@@ -31,8 +31,9 @@ def guarded(
     check_rows(view, batch)
     with undisturbed(view):
         results = explain(view, batch, *args, **options)
-    for relevance in results.values():
-        _check_logits(view, batch, relevance)
+    for found in results.values():
+        given = [logit for logit in (found.logit_target, found.logit_foil) if logit is not None]
+        check_logits(view, batch, torch.stack(given, 1))
     return results
 
 
@@ -78,10 +79,9 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     _refuse(~on_token & (lengths > 0), "no_position", "the position to predict is on padding or outside of the row")
 
 
-def _check_logits(view: ModelView, batch: Batch, relevance: Relevance) -> None:
-    finite = relevance.logit_target.isfinite()
-    if relevance.logit_foil is not None:
-        finite &= relevance.logit_foil.isfinite()
+def check_logits(view: ModelView, batch: Batch, logits: Tensor) -> None:
+    """Raises UnusableRows for samples whose logits, a row of [B, 2] or [B, 1], are not finite."""
+    finite = logits.isfinite().all(-1)
     stands_for_sample = (batch.attention_mask != 0).any(-1).to(finite.device)
     dtype = str(view.dtype).removeprefix("torch.")
     _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.explained import explained_by, relevance_of
+from lrp_core.guard import check_logits
 from lrp_core.method import Method, Option
 from lrp_core.random_baseline import seed_of
 from lrp_core.types import Batch, Relevance, Request, UserError
@@ -51,6 +52,7 @@ def _explain(
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     token = view.token_embedding(batch.input_ids)
     logits = view.logits(view.hidden(batch, token), batch)
+    check_logits(view, batch, logits)  # before their Shapley values are sought, which there are none of
     empty = view.logits(view.hidden(batch, torch.zeros_like(token)), batch)
     tokens = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
     for i, mask in enumerate(batch.attention_mask.bool()):
@@ -98,10 +100,8 @@ class _Outcome:
 def _unpadded(batch: Batch, i: int) -> Batch:
     """Sample `i` alone."""
     own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
-    start = int(mask.nonzero()[0])
-    return replace(
-        own, input_ids=own.input_ids[:, mask], attention_mask=own.attention_mask[:, mask], position=own.position - start
-    )
+    position = mask[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
+    return replace(own, input_ids=own.input_ids[:, mask], attention_mask=own.attention_mask[:, mask], position=position)
 
 
 Shapley = Callable[[Callable[[Tensor], Tensor], int, int, int, int], Tensor]
