@@ -24,8 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv  ## run the whole job on the embedded default and say where the report is
 	$(BIN)/closelook run --config demo
 
-test: venv  ## run the tests, on every core
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+test: venv  ## run the tests: file by file on every core, then those that start a Ray, which takes every core by itself
+	$(BIN)/python -m pytest -m "not ray" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m ray
 
 lint: venv  ## check style and types
 	$(BIN)/ruff check .

@@ -14,13 +14,6 @@ from tests.tiny import TINY, ragged_rows, tiny_model
 torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes (`make test`), one runs all that starts a Ray, the others take the rest file by file."""
-    for item in items:
-        starts_ray = "ray" in item.keywords or "local_ray" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("ray" if starts_ray else item.path.name))
-
-
 @pytest.fixture(params=sorted(TINY))
 def family(request) -> str:
     """Every family in turn."""

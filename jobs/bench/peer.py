@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,8 @@ class Lxt:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+            with suppress(BrokenPipeError):  # what was not read is still to be flushed
+                self._process.stdin.close()
         if not line:
             self._process.wait()
             self._errors.seek(0)
