@@ -173,8 +173,9 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed,
         assert attribute(config, store).complete
     assert mark.exists()
     for planned in make_plan(config, store).cells():
-        record = store.manifest(planned.cell.name)
-        assert (record["explained"], record["rejects"]) == (planned.rows, {})
+        if planned.cell.product == "relevance":  # the unit of heads may come first, and is not killed
+            record = store.manifest(planned.cell.name)
+            assert (record["explained"], record["rejects"]) == (planned.rows, {})
     assert store.files("relevance/rejects", recursive=True) == []
 
 
