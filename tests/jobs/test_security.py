@@ -52,7 +52,7 @@ def test_nothing_of_the_store_is_unpickled(tmp_path, mark):
     with pytest.raises(UnicodeDecodeError):
         store.manifest("cell")
     with pytest.raises(UnicodeDecodeError):
-        Attempts(store, "unit", 1).begin()
+        Attempts(store, "unit", 1, "run").begin()
     with pytest.raises(UnicodeDecodeError), run_lock(store):
         pass
     assert not mark.exists()
