@@ -15,10 +15,9 @@ from alti.logit import LogitContributions, decompose
 from alti.planner import Geometry, Plan
 from alti.post_norm import mixing
 from lrp_core.capabilities import POST_NORM, PRE_NORM
-from lrp_core.explained import explained_by
+from lrp_core.explained import explained_by, without_sum
 from lrp_core.memory import is_out_of_memory
 from lrp_core.method import Method, Option
-from lrp_core.rollout import without_sum
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView
 

@@ -66,3 +66,9 @@ def relevance_of(tokens: Tensor, logits: Tensor, explanation: str, **rest: Any) 
     logits = logits.detach()
     foil = logits[:, 1] if logits.shape[1] == 2 else None
     return Relevance(tokens, explained_by(explanation).of(logits), logits[:, 0], foil, **rest)
+
+
+def without_sum(tokens: Tensor, logits: Tensor) -> Relevance:
+    """Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] (or [B, 1] without foils)."""
+    foil = logits[:, 1] if logits.shape[1] == 2 else None
+    return Relevance(tokens, whichever(foil is not None).of(logits), logits[:, 0], foil, conserves=False)

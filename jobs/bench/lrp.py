@@ -21,9 +21,9 @@ from jobs.bench.table_8 import once, table_8
 from jobs.bench.work import Counting
 from jobs.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView, Request, random_model
-from lrp_core.gradients import READINGS, explain_many
 from lrp_core.loading import DTYPES
 from lrp_core.memory import peak_memory
+from lrp_core.methods.gradients import READINGS, explain_many
 
 USUAL = ("bert-base", "gpt2", "Llama-3.2-1B")
 #: On a CPU, models of more parameters get fewer samples by default and skip the parts that compare batchings.

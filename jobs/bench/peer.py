@@ -21,7 +21,7 @@ from jobs.bench.harness import Bench, paired_ratio, summary, synchronise
 from jobs.bench.samples import alone
 from jobs.geometries import Geometry
 from lrp_core import ModelView, Request
-from lrp_core.gradients import explain_many
+from lrp_core.methods.gradients import explain_many
 from lrp_core.types import UserError
 
 SCRIPT = Path(__file__).with_name("lxt_peer.py")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lrp_core import METHODS, Batch, ModelView
-from lrp_core.path_gradients import Noise
+from lrp_core.methods.path_gradients import Noise
 from tests import oracles_methods as oracles
 from tests.asked import close, explain
 from tests.tiny import ragged_rows
@@ -61,7 +61,7 @@ def test_kernel_shap_is_captums_with_its_own_regression(view, rows):
     sklearn = pytest.importorskip("sklearn", reason="captum's own regression needs scikit-learn")
     assert sklearn
     row, seed = rows[0], 0
-    from lrp_core.random_baseline import seed_of
+    from lrp_core.methods.random_baseline import seed_of
 
     embeddings = oracles.tokens(view, row)
 

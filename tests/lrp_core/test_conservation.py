@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lrp_core import Batch, Request, attribute
-from lrp_core.explicit import explain_many as explain_explicitly
+from lrp_core.methods.explicit import explain_many as explain_explicitly
 from lrp_core.rules import ATTNLRP
 from lrp_core.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model

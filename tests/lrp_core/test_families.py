@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from lrp_core import Batch, ModelView, Request, UnsupportedModel, attribute, random_model
-from lrp_core.explicit import explain_many as explain_explicitly
 from lrp_core.families import FAMILIES, family_of
+from lrp_core.methods.explicit import explain_many as explain_explicitly
 from tests.tiny import MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod, UserError
-from lrp_core.path_gradients import Noise
+from lrp_core.methods.path_gradients import Noise
 from tests import oracles_methods as oracles
 from tests.asked import CLOSE, close, explain, widths
 from tests.tiny import ragged_rows, tiny_model

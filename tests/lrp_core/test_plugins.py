@@ -3,10 +3,11 @@
 import sys
 
 import pytest
+from transformers import GPT2Config
 
-from lrp_core import plugins
+from lrp_core import families, plugins
 from lrp_core.registry import Registry
-from lrp_core.types import UserError
+from lrp_core.types import UnsupportedModel, UserError
 
 CODE = """
 from dataclasses import dataclass
@@ -76,3 +77,33 @@ def test_what_is_no_record_is_refused_by_name(site):
 
     with pytest.raises(UserError, match=r"plug_a brings 'plug_a:OTHER' .* and no Thing"):
         loaded(plug_a.Thing)
+
+
+def test_a_table_has_what_packages_bring_from_the_first_look_on(site):
+    install(site, "plug_a", one="plug_a:ONE")
+    import plug_a
+
+    own = plug_a.Thing("own")
+    table = plugins.Extended(Registry("thing", own), "closelook.things", plug_a.Thing)
+    assert list(table) == ["own", "one"]
+    assert (table.owner("own"), table.owner("one")) == ("closelook", "plug_a")
+    install(site, "plug_b", more="plug_b:BOTH")
+    assert list(table) == ["own", "one"], "packages are asked once a process"
+
+
+def test_a_package_may_bring_a_model_family(site, monkeypatch):
+    (site / "plug_family.py").write_text(
+        "from dataclasses import replace\n"
+        "from lrp_core.families.gpt2 import GPT2\n"
+        "RENAMED = replace(GPT2, name='gpt2-renamed')\n"
+    )
+    install(site, "plug_a", family="plug_family:RENAMED")
+    extended = plugins.Extended(Registry("family", *families.FAMILIES.values()), "closelook.things", families.Family)
+    monkeypatch.setattr(families, "FAMILIES", extended)
+    config = GPT2Config()
+    config.model_type = "gpt2-renamed"
+    assert families.family_of(config).kind.name == "causal"
+    config.model_type = "gpt2-other"
+    with pytest.raises(UnsupportedModel, match=r"no family describes 'gpt2-other' models; supported: .*gpt2-renamed"):
+        families.family_of(config)
+    sys.modules.pop("plug_family", None)

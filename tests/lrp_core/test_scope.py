@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lrp_core import METHODS, Batch, Request, UserError, attribute
-from lrp_core.gradients import READINGS, explain_many
+from lrp_core.methods.gradients import READINGS, explain_many
 from lrp_core.rules import ATTNLRP, LRP
 from lrp_core.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model

@@ -16,7 +16,7 @@ from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import ATTENTION, GRADIENTS
 from lrp_core.explained import explained_by, relevance_of
 from lrp_core.method import Method
-from lrp_core.rollout import DISCARD_THRESHOLD, LOWEST, discard, visible
+from lrp_core.methods.rollout import DISCARD_THRESHOLD, LOWEST, discard, visible
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 

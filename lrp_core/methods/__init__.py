@@ -1,10 +1,14 @@
-"""Every method of this package by name. A new method is its record, beside its function, and a place in this table."""
+"""Gradient-, attention- and perturbation-based methods and baselines, a module each, and the table of them by name.
+
+A new method is a module here, with its function and its record, and a line in the table.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lrp_core import (
+from lrp_core.method import Method
+from lrp_core.methods import (
     atman,
     attention_gradients,
     explicit,
@@ -15,7 +19,6 @@ from lrp_core import (
     random_baseline,
     rollout,
 )
-from lrp_core.method import Method
 from lrp_core.registry import Registry
 from lrp_core.types import Batch, Relevance, UnsupportedMethod, nearest
 from lrp_core.view import ModelView

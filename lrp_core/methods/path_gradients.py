@@ -16,9 +16,9 @@ from torch import Tensor
 from lrp_core.attention import around_attention
 from lrp_core.capabilities import GRADIENTS, UNCENTRED
 from lrp_core.explained import explained_by, relevance_of
-from lrp_core.gradients import REDUCE, reduced
 from lrp_core.method import Method, Option
-from lrp_core.random_baseline import seed_of
+from lrp_core.methods.gradients import REDUCE, reduced
+from lrp_core.methods.random_baseline import seed_of
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, tiled
 from lrp_core.view import ModelView

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import ATTENTION
-from lrp_core.explained import whichever
+from lrp_core.explained import without_sum
 from lrp_core.method import Method, Option
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
@@ -113,9 +113,3 @@ METHOD = Method(
     order=60,
     source="Abnar & Zuidema 2020; AttnLRP A.1.4",
 )
-
-
-def without_sum(tokens: Tensor, logits: Tensor) -> Relevance:
-    """Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] (or [B, 1] without foils)."""
-    foil = logits[:, 1] if logits.shape[1] == 2 else None
-    return Relevance(tokens, whichever(foil is not None).of(logits), logits[:, 0], foil, conserves=False)

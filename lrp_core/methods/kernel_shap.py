@@ -14,7 +14,7 @@ from lrp_core.attention import around_attention
 from lrp_core.explained import explained_by, relevance_of
 from lrp_core.guard import check_logits
 from lrp_core.method import Method, Option
-from lrp_core.random_baseline import seed_of
+from lrp_core.methods.random_baseline import seed_of
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, rows_of, tiled
 from lrp_core.view import ModelView

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
+from lrp_core.explained import without_sum
 from lrp_core.method import Method
-from lrp_core.rollout import without_sum
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
