@@ -83,7 +83,7 @@ def relevance_schema(dtype: pa.DataType) -> pa.Schema:
         1,
         [
             ("sample_id", _STR, False),
-            ("explanation", _STR, False),  # contrastive | target | none
+            ("explanation", _STR, False),  # contrastive | target | log_prob | none
             ("embedding", _STR, False),  # full | partial | none
             ("relevance", pa.list_(dtype), False),  # [T], unpadded
             ("explained", _FLOAT, False),

@@ -29,7 +29,7 @@ from evaluation.tasks import Task
 from jobs.configfile import ConfigError, describe, nearest, read
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
-from lrp_core.explained import EXPLAINED
+from lrp_core.explained import EXPLAINED, LINEAR
 from lrp_core.types import UserError
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
@@ -222,7 +222,7 @@ class RunConfig(_Frozen):
     tasks: dict[Name, TaskConfig]
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     methods: tuple[MethodConfig, ...] = Field(min_length=1)
-    explanations: tuple[Explanation, ...] = tuple(EXPLAINED)
+    explanations: tuple[Explanation, ...] = LINEAR
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     prune: PruneConfig | None = None  # null: no pruning

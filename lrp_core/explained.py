@@ -17,29 +17,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explained:
-    """One choice of the explained number. It is linear, so that it applies to logits and to what they are read from."""
+    """One choice of the explained number. A linear one applies to logits and to what they are read from."""
 
     name: str
     label: str
     needs_foil: bool
     combine: Callable[[Tensor], Tensor]  # of target and foil, the axis after the batch's: [B, 2, ...] to [B, ...]
+    linear: bool = True  # False: the logarithm of the sum over the vocabulary is subtracted
 
-    def of(self, pair: Tensor) -> Tensor:
+    def of(self, pair: Tensor, total: Tensor | None = None) -> Tensor:
         """The explained number [B, ...] from target and foil [B, 2, ...] ([B, 1, ...] without foils).
 
+        `total` [B] is the logarithm of the summed exponentials of all logits, which only what is not linear needs.
         Raises UserError for a missing foil.
         """
         if self.needs_foil and pair.shape[1] == 1:
             others = " or ".join(repr(other.name) for other in EXPLAINED.values() if not other.needs_foil)
             raise UserError(f"a {self.name} explanation needs foil_ids; ask for explanation={others} without them")
-        return self.combine(pair)
+        if self.linear:
+            return self.combine(pair)
+        assert total is not None
+        return self.combine(pair) - total
 
 
 #: Why the target rather than the foil (Yin & Neubig 2022; Close Look 5.1). The difference itself is explained, since
 #: differences of finished relevances would cancel in half precision.
 CONTRASTIVE = Explained("contrastive", "target − foil", needs_foil=True, combine=lambda pair: pair[:, 0] - pair[:, 1])
 TARGET = Explained("target", "target", needs_foil=False, combine=lambda pair: pair[:, 0])
-EXPLAINED = {explained.name: explained for explained in (CONTRASTIVE, TARGET)}
+#: Of one token. The contrast of two is that of their logits.
+LOG_PROB = Explained("log_prob", "log-probability", needs_foil=False, combine=lambda pair: pair[:, 0], linear=False)
+EXPLAINED = {explained.name: explained for explained in (CONTRASTIVE, TARGET, LOG_PROB)}
+LINEAR = tuple(explained.name for explained in EXPLAINED.values() if explained.linear)  # what every method can explain
 NONE = "none"  # of methods that do not know the choice
 EXPLANATIONS = (*EXPLAINED, NONE)
 
@@ -61,14 +69,13 @@ def explained_by(name: str) -> Explained:
     return EXPLAINED[name]
 
 
-def relevance_of(tokens: Tensor, logits: Tensor, explanation: str, **rest: Any) -> Relevance:
-    """Relevance of `tokens` [B, T] from the logits [B, 2] of target and foil ([B, 1] without foils) it explains."""
+def relevance_of(tokens: Tensor, logits: Tensor, explained: Tensor, **rest: Any) -> Relevance:
+    """Relevance of `tokens` [B, T] from logits [B, 2] of target and foil ([B, 1] without foils), free of any graph."""
     logits = logits.detach()
     foil = logits[:, 1] if logits.shape[1] == 2 else None
-    return Relevance(tokens, explained_by(explanation).of(logits), logits[:, 0], foil, **rest)
+    return Relevance(tokens, explained.detach(), logits[:, 0], foil, **rest)
 
 
 def without_sum(tokens: Tensor, logits: Tensor) -> Relevance:
     """Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] (or [B, 1] without foils)."""
-    foil = logits[:, 1] if logits.shape[1] == 2 else None
-    return Relevance(tokens, whichever(foil is not None).of(logits), logits[:, 0], foil, conserves=False)
+    return relevance_of(tokens, logits, whichever(logits.shape[1] == 2).of(logits.detach()), conserves=False)

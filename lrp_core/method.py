@@ -13,7 +13,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from lrp_core.capabilities import Capability
-from lrp_core.explained import EXPLAINED, whichever
+from lrp_core.explained import LINEAR, whichever
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Method:
     seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
     needs: tuple[Capability, ...] = ()
     gives: tuple[str, ...] = ("tokens",)  # tokens | heads
-    explanations: tuple[str, ...] = tuple(EXPLAINED)
+    explanations: tuple[str, ...] = LINEAR
     embeddings: tuple[str, ...] = ("full", "partial")
     conserves: bool = True  # False where no sum is promised, so that no residual is reported
     passes: str = ""  # the pass it is computed in, which methods of one function share; default: its own name

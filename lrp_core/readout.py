@@ -1,14 +1,32 @@
-"""What a prediction says of the whole vocabulary, at the positions where it is read and nowhere else."""
+"""What a prediction says: what is explained of it, and of the whole vocabulary, where it is read and nowhere else."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from lrp_core.explained import explained_by
 from lrp_core.parts import weights_of
+from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
 _ROWS, _TOKENS = 1024, 8192  # logits held at once; fixed, so that a row's neighbours change its sums little
+
+
+def explained_numbers(
+    view: ModelView, hidden: Tensor, batch: Batch, explanations: Iterable[str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits [B, 2] of target and foil ([B, 1] without foils) and the explained number [B] of each explanation.
+
+    `hidden` [B, T, D] is the last hidden state. Raises what `Explained.of` raises.
+    """
+    wanted = [explained_by(name) for name in dict.fromkeys(explanations)]
+    state = view.prediction(hidden, batch)
+    logits = view.unembed(state, batch)
+    total = None if all(one.linear for one in wanted) else over_vocabulary(view, state)[0].to(logits.device)
+    return logits, {one.name: one.of(logits, total) for one in wanted}
 
 
 def over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -140,7 +140,7 @@ class Request:
     """One explanation to compute. `explanation` or `embedding` is "none" for methods that do not know the choice."""
 
     method: str
-    explanation: str = "contrastive"  # contrastive | target | none
+    explanation: str = "contrastive"  # contrastive | target | log_prob | none
     embedding: str = "full"  # full | partial | none
     options: tuple[tuple[str, Any], ...] = ()  # those options of the method that may differ within one pass
 

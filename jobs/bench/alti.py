@@ -20,12 +20,12 @@ from jobs.bench.alti_baselines import bare_products, materialising
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
 from jobs.geometries import GEOMETRIES, Geometry
 from lrp_core import Batch, ModelView, Request
-from lrp_core.explained import EXPLAINED
+from lrp_core.explained import LINEAR
 from lrp_core.families import family_of
 from lrp_core.loading import DTYPES
 from lrp_core.memory import peak_memory
 
-REQUESTS = [Request("alti_logit", explanation, "none") for explanation in EXPLAINED]
+REQUESTS = [Request("alti_logit", explanation, "none") for explanation in LINEAR]
 _GIB = 2**30
 
 

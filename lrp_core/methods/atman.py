@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import ATTENTION
-from lrp_core.explained import TARGET, explained_by, relevance_of
+from lrp_core.explained import LOG_PROB, TARGET, relevance_of
 from lrp_core.method import Method, Option
-from lrp_core.readout import over_vocabulary
+from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, rows_of
 from lrp_core.view import ModelView
@@ -64,8 +64,8 @@ class _Suppression:
             key = torch.cat([before.key[rows, :, : self.start], key], 2)  # [R, G, T, K]
             value = torch.cat([before.value[rows, :, : self.start], value], 2)
             mask = None if before.mask is None else before.mask[rows, :, self.start :]
-        groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        if (groups := query.shape[1] // key.shape[1]) > 1:
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
         at = keys[:, None, None, None].expand(*scores.shape[:3], 1)
@@ -104,11 +104,13 @@ def explain_many(
     Scaling by the head width before or after is the same.
     """
     batch = batch.to(view.device)
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    named = {TARGET.name: LOG_PROB.name} if score == LOG_PROB.name else {}  # a contrast of these is one of logits
+    read = {request: named.get(request.explanation, request.explanation) for request in requests}
+    explanations = tuple(dict.fromkeys(read.values()))
     layers: dict[nn.Module, _Layer] = {}
     record = {block.attention: partial(_record, layers=layers) for block in view.blocks} if view.kind.causal else {}
     with around_attention(view, record, stock="eager"):
-        logits, whole = _numbers(view, view.hidden(batch), batch, explanations, score)
+        logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
     token, positions = view.token_embedding(batch.input_ids), view.position_ids(batch.attention_mask)
     for samples, keys, start in _parts(view, batch, token_budget):
@@ -123,18 +125,13 @@ def explain_many(
         at = samples.to(token.device)
         with around_attention(view, {block.attention: run.attend for block in view.blocks}, stock="eager"):
             hidden = view.hidden(rows, token[at, start:], positions[at, start:])
-        _, found = _numbers(view, hidden, rows, explanations, score)
+        _, found = explained_numbers(view, hidden, rows, explanations)
         for explanation, numbers in found.items():
             at = samples.to(numbers.device)
             drops[explanation][at, keys.to(numbers.device)] = whole[explanation][at] - numbers
     return {
-        request: replace(
-            relevance_of(
-                drops[request.explanation].to(batch.input_ids.device), logits, request.explanation, conserves=False
-            ),
-            explained=whole[request.explanation],
-        )
-        for request in requests
+        request: relevance_of(drops[name].to(batch.input_ids.device), logits, whole[name], conserves=False)
+        for request, name in read.items()
     }
 
 
@@ -173,18 +170,6 @@ def _parts(view: ModelView, batch: Batch, token_budget: int) -> Iterator[tuple[T
         done += size
 
 
-def _numbers(
-    view: ModelView, hidden: Tensor, batch: Batch, explanations: Sequence[str], score: str
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits [B, 2] and what is explained [B]; a difference of log-probabilities is one of logits."""
-    state = view.prediction(hidden, batch)
-    logits = view.unembed(state, batch)
-    numbers = {explanation: explained_by(explanation).of(logits) for explanation in explanations}
-    if score == "log_prob" and TARGET.name in numbers:
-        numbers[TARGET.name] = numbers[TARGET.name] - over_vocabulary(view, state)[0]
-    return logits, numbers
-
-
 METHOD = Method(
     "atman",
     version=1,
@@ -194,7 +179,7 @@ METHOD = Method(
     options=(
         Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
         Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
-        Option("score", "log_prob", "the number whose drop is measured", choices=("log_prob", "logit")),
+        Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
     ),
     needs=(ATTENTION,),
     embeddings=("none",),

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import ATTENTION, GRADIENTS
-from lrp_core.explained import explained_by, relevance_of
+from lrp_core.explained import EXPLAINED, relevance_of
 from lrp_core.method import Method
 from lrp_core.methods.rollout import DISCARD_THRESHOLD, LOWEST, discard, visible
+from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -84,13 +85,12 @@ def _explain(
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.inference_mode(False), torch.enable_grad():
         with around_attention(view, around, stock="eager"):
-            logits = view.logits(view.hidden(batch), batch)
-        for i, explanation in enumerate(explanations):
-            explained = explained_by(explanation).of(logits)
+            logits, numbers = explained_numbers(view, view.hidden(batch), batch, explanations)
+        for i, (explanation, explained) in enumerate(numbers.items()):
             begin()
             torch.autograd.grad(explained.sum(), maps[0], retain_graph=i + 1 < len(explanations))
             tokens = result().to(batch.input_ids.device).masked_fill(batch.attention_mask == 0, 0)
-            found = relevance_of(tokens, logits, explanation, conserves=False)
+            found = relevance_of(tokens, logits, explained, conserves=False)
             results.update({request: found for request in requests if request.explanation == explanation})
     return results
 
@@ -125,6 +125,7 @@ METHODS = (
         family="attention",
         options=(DISCARD_THRESHOLD, LOWEST),
         needs=(ATTENTION, GRADIENTS),
+        explanations=tuple(EXPLAINED),
         embeddings=("none",),
         conserves=False,
         forwards=1.5,
@@ -138,6 +139,7 @@ METHODS = (
         explain=gradcam,
         family="attention",
         needs=(ATTENTION, GRADIENTS),
+        explanations=tuple(EXPLAINED),
         embeddings=("none",),
         conserves=False,
         forwards=1.2,

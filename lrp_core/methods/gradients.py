@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.clock import StageClock
-from lrp_core.explained import explained_by
+from lrp_core.explained import EXPLAINED
 from lrp_core.method import Method, Option
+from lrp_core.readout import explained_numbers
 from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
@@ -72,13 +73,14 @@ def explain_many(
         token = token.detach().requires_grad_()
         values = {"full": full.detach(), "partial": token.detach(), "none": token.detach()}
         with rules_on(view, composites, heads=collected, checkpointing=checkpoint) as switch:
-            logits = view.logits(view.hidden(batch, token), batch)
+            explanations = [request.explanation for request in requests]
+            logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations)
             lap("forward", "gradients")
             for i, ((composite, explanation), asked) in enumerate(passes.items()):
                 switch.current = composite
                 if collected is not None:
                     collected.begin({request.method: READINGS[request.method].measure for request in asked})
-                explained = explained_by(explanation).of(logits)
+                explained = numbers[explanation]
                 (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
                 lap("backward", *(request.method for request in asked))
                 for request in asked:
@@ -119,6 +121,7 @@ def _method(name: str, label: str, composite: Composite, measure: Measure, **rec
         explain=explain_many,
         needs=(GRADIENTS,) if composite is PLAIN else (GRADIENTS, RULES),
         gives=("tokens", "heads"),
+        explanations=tuple(EXPLAINED),
         passes="gradients",
         rules=composite.name,
         **record,
@@ -206,5 +209,5 @@ def _read(
         logit_target=logits[:, 0].detach(),
         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
         heads=None if heads is None else heads.of(request.method),
-        conserves=reading.conserves and how == "sum",
+        conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
     )

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
-from lrp_core.explained import explained_by, relevance_of
+from lrp_core.explained import EXPLAINED, relevance_of
 from lrp_core.guard import check_logits
 from lrp_core.method import Method, Option
 from lrp_core.methods.random_baseline import seed_of
+from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, rows_of, tiled
 from lrp_core.view import ModelView
@@ -51,15 +52,15 @@ def _explain(
 ) -> dict[Request, Relevance]:
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     token = view.token_embedding(batch.input_ids)
-    logits = view.logits(view.hidden(batch, token), batch)
+    logits, whole = explained_numbers(view, view.hidden(batch, token), batch, explanations)
     check_logits(view, batch, logits)  # before their Shapley values are sought, which there are none of
-    empty = view.logits(view.hidden(batch, torch.zeros_like(token)), batch)
+    _, empty = explained_numbers(view, view.hidden(batch, torch.zeros_like(token)), batch, explanations)
     tokens = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
     for i, mask in enumerate(batch.attention_mask.bool()):
         if not mask.any():
             continue
         own = _unpadded(batch, i)
-        outcome = _Outcome(view, own)
+        outcome = _Outcome(view, own, explanations)
         at_once = max(1, token_budget // int(mask.sum()))
         for explanation in explanations:
             game = partial(outcome.number, explanation)
@@ -69,8 +70,8 @@ def _explain(
         request: relevance_of(
             tokens[request.explanation].to(batch.input_ids.device),
             logits,
-            request.explanation,
-            baseline=explained_by(request.explanation).of(empty),
+            whole[request.explanation],
+            baseline=empty[request.explanation],
         )
         for request in requests
     }
@@ -82,10 +83,10 @@ class _Outcome:
     Sets that come again, for another explanation, are not run again.
     """
 
-    def __init__(self, view: ModelView, batch: Batch) -> None:
-        self._view, self._batch = view, batch
+    def __init__(self, view: ModelView, batch: Batch, explanations: Sequence[str]) -> None:
+        self._view, self._batch, self._explanations = view, batch, explanations
         self._token = view.token_embedding(batch.input_ids)
-        self._known: dict[bytes, Tensor] = {}
+        self._known: dict[bytes, dict[str, Tensor]] = {}
 
     def number(self, explanation: str, present: Tensor) -> Tensor:
         """The explained number [R] by which tokens are present, [R, T] of ones and zeros."""
@@ -93,8 +94,8 @@ class _Outcome:
         if key not in self._known:
             rows = tiled(self._batch, len(present))
             hidden = self._view.hidden(rows, self._token * present[..., None].to(self._token))
-            self._known[key] = self._view.logits(hidden, rows).cpu()
-        return explained_by(explanation).of(self._known[key])
+            self._known[key] = explained_numbers(self._view, hidden, rows, self._explanations)[1]
+        return self._known[key][explanation].cpu()
 
 
 def _unpadded(batch: Batch, i: int) -> Batch:
@@ -154,6 +155,7 @@ METHOD = Method(
     family="perturbation",
     options=(Option("samples", 200, "sets of tokens that are run", low=2),),
     seeded=True,
+    explanations=tuple(EXPLAINED),
     embeddings=("none",),
     forwards=lambda values, _: values["samples"] + 2.0,
     source="Lundberg & Lee 2017",

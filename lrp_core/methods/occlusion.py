@@ -9,9 +9,10 @@ from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.capabilities import DELETION, MASKING
-from lrp_core.explained import explained_by, relevance_of
+from lrp_core.explained import EXPLAINED, relevance_of
 from lrp_core.interventions.tokens import DELETE, MASK, ZERO, tokens_removed
 from lrp_core.method import Method, Option
+from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.view import ModelView
@@ -34,8 +35,7 @@ def _explain(
     view: ModelView, batch: Batch, requests: Sequence[Request], how: str, token_budget: int
 ) -> dict[Request, Relevance]:
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
-    logits = view.logits(view.hidden(batch), batch)
-    whole = {explanation: explained_by(explanation).of(logits) for explanation in explanations}
+    logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
     mask_id = _mask_id(view, batch) if how == MASK else None
     taken, length = _taken(view, batch, how), batch.input_ids.shape[1]
@@ -43,13 +43,13 @@ def _explain(
         samples, places = taken[part.start : part.stop].unbind(1)
         removed = torch.nn.functional.one_hot(places, length).bool()
         with tokens_removed(view, rows_of(batch, samples), removed, how, mask_id) as rows:
-            found = view.logits(view.hidden(rows), rows)
-        at = (samples.to(found.device), places.to(found.device))
-        for explanation in explanations:
-            drops[explanation][at] = whole[explanation][at[0]] - explained_by(explanation).of(found)
+            _, found = explained_numbers(view, view.hidden(rows), rows, explanations)
+        at = (samples.to(logits.device), places.to(logits.device))
+        for explanation, numbers in found.items():
+            drops[explanation][at] = whole[explanation][at[0]] - numbers
     return {
         request: relevance_of(
-            drops[request.explanation].to(batch.input_ids.device), logits, request.explanation, conserves=False
+            drops[request.explanation].to(batch.input_ids.device), logits, whole[request.explanation], conserves=False
         )
         for request in requests
     }
@@ -96,6 +96,7 @@ METHOD = Method(
         ),
     ),
     instead="how 'zero'",
+    explanations=tuple(EXPLAINED),
     embeddings=("none",),
     forwards=lambda _, tokens: tokens + 1,
     conserves=False,

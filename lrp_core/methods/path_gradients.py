@@ -15,10 +15,11 @@ from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.capabilities import GRADIENTS, UNCENTRED
-from lrp_core.explained import explained_by, relevance_of
+from lrp_core.explained import EXPLAINED, relevance_of
 from lrp_core.method import Method, Option
 from lrp_core.methods.gradients import REDUCE, reduced
 from lrp_core.methods.random_baseline import seed_of
+from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, tiled
 from lrp_core.view import ModelView
@@ -45,7 +46,7 @@ def integrated_gradients(
         token = view.token_embedding(batch.input_ids)
         start = _baseline(view, token, baseline)
         ends = tiled(batch, 2)
-        logits, at_start = view.logits(view.hidden(ends, torch.cat([token, start])), ends).chunk(2)
+        logits, at_ends = explained_numbers(view, view.hidden(ends, torch.cat([token, start])), ends, explanations)
     wide = torch.promote_types(token.dtype, torch.float32)
     way = token.to(wide) - start.to(wide)
     alphas, weights = _nodes(steps, rule)
@@ -56,10 +57,10 @@ def integrated_gradients(
         how = request.option("reduce", "sum")
         results[request] = relevance_of(
             reduced(way * means[request.explanation], how).masked_fill(batch.attention_mask == 0, 0),
-            logits,
-            request.explanation,
+            logits[: len(batch)],
+            at_ends[request.explanation][: len(batch)],
             conserves=how == "sum",
-            baseline=explained_by(request.explanation).of(at_start),
+            baseline=at_ends[request.explanation][len(batch) :],
         )
     return results
 
@@ -85,7 +86,7 @@ def smoothgrad(
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.no_grad(), around_attention(view, {}):
         token = view.token_embedding(batch.input_ids)
-        logits = view.logits(view.hidden(batch, token), batch)
+        logits, whole = explained_numbers(view, view.hidden(batch, token), batch, explanations)
     wide = torch.promote_types(token.dtype, torch.float32)
     deviation = sigma * (_spread(token.to(wide), batch) if scale == "relative" else 1)
     noise = Noise(batch, token.shape[-1], seed)
@@ -97,7 +98,7 @@ def smoothgrad(
         request: relevance_of(
             reduced(means[request.explanation], how[request]).masked_fill(batch.attention_mask == 0, 0),
             logits,
-            request.explanation,
+            whole[request.explanation],
             conserves=False,
         )
         for request in requests
@@ -138,10 +139,9 @@ def _weighted_gradients(
         rows = tiled(batch, len(part))
         with torch.inference_mode(False), torch.enable_grad(), around_attention(view, {}):
             leaf = torch.cat([points(k) for k in part]).detach().requires_grad_()  # [K * B, T, D]
-            logits = view.logits(view.hidden(rows, leaf), rows)
-            for i, explanation in enumerate(explanations):
-                total = explained_by(explanation).of(logits).sum()
-                (gradient,) = torch.autograd.grad(total, leaf, retain_graph=i + 1 < len(explanations))
+            _, numbers = explained_numbers(view, view.hidden(rows, leaf), rows, explanations)
+            for i, (explanation, number) in enumerate(numbers.items()):
+                (gradient,) = torch.autograd.grad(number.sum(), leaf, retain_graph=i + 1 < len(numbers))
                 gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                 factors = torch.tensor([weights[k] for k in part]).to(gradient)
                 sums[explanation] += torch.einsum("k,kbtd->btd", factors, gradient.unflatten(0, (len(part), -1)))
@@ -186,6 +186,7 @@ METHODS = (
             REDUCE,
         ),
         needs=(GRADIENTS,),
+        explanations=tuple(EXPLAINED),
         embeddings=("partial",),
         forwards=lambda values, _: 2.0 * values["steps"] + 2,
         source="Sundararajan et al. 2017; AttnLRP equation 21",
@@ -217,6 +218,7 @@ METHODS = (
         needs=(GRADIENTS,),
         instead="reduce 'l1' or 'l2'",
         forwards=lambda values, _: 2.0 * values["samples"] + 1,
+        explanations=tuple(EXPLAINED),
         embeddings=("none",),
         conserves=False,
         source="Smilkov et al. 2017; AttnLRP equation 22",

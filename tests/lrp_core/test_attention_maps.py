@@ -8,7 +8,7 @@ from tests import oracles_methods as oracles
 from tests.asked import close, explain
 from tests.tiny import ragged_rows, tiny_model
 
-EXPLANATIONS = ("contrastive", "target")
+EXPLANATIONS = ("contrastive", "log_prob")
 
 
 @pytest.fixture(params=["sdpa", "eager"])

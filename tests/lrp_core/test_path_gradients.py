@@ -12,7 +12,7 @@ from tests import oracles_methods as oracles
 from tests.asked import CLOSE, close, explain, widths
 from tests.tiny import ragged_rows, tiny_model
 
-EXPLANATIONS = ("contrastive", "target")
+EXPLANATIONS = ("contrastive", "log_prob")
 
 
 @pytest.fixture(params=["sdpa", "eager"])
@@ -81,6 +81,20 @@ def test_reduced_gradients_are_norms_over_the_embedding(view, rows, reduce):
     found = explain("integrated_gradients", view, rows, steps=3, reduce=reduce, explanation="target")
     each = [oracles.integrated_gradients(view, row, "target", 3, "right", torch.tensor(0.0)) for row in rows]
     close(found, [product.norm(p=int(reduce[1]), dim=-1) for product in each])
+
+
+@pytest.mark.parametrize("name", ["gradient_x_input", "gradient_l1"])
+def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(view, rows, name):
+    found = METHODS[name](view, Batch.collate(rows, 0), explanation="log_prob", embedding=METHODS[name].embeddings[-1])
+    assert found.residual is None
+    for i, row in enumerate(rows):
+        x = oracles.tokens(view, row)
+        gradient = oracles.gradient(view, row, x, "log_prob")
+        wanted = (gradient * x).sum(-1) if name == "gradient_x_input" else gradient.abs().sum(-1)
+        torch.testing.assert_close(found.tokens[i, : len(x)], wanted, **CLOSE)
+        number = oracles.number(oracles.logits(view, row), row, "log_prob")
+        torch.testing.assert_close(found.explained[i], number, **CLOSE)
+        assert number < 0
 
 
 @pytest.mark.parametrize("scale", ["relative", "absolute"])
