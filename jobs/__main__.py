@@ -16,7 +16,7 @@ from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.stage import StageSummary
+    from jobs.stages.summary import StageSummary
     from jobs.store import Store
 
 
@@ -63,7 +63,7 @@ BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
 @app.command()
 def run(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
     """Everything that is missing: prepare, attribute, evaluate, prune, bench, report."""
-    from jobs.run import STAGES
+    from jobs.stages.run import STAGES
 
     _run_stages(STAGES, config, root, set, wait)
 
@@ -99,7 +99,7 @@ def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
 @app.command()
 def plan(config: Config = "demo", root: Root = None, set: Set = None) -> None:
     """The cells of a run and what they will cost, from measured runtimes where there are any."""
-    from jobs.commands.cost import show
+    from jobs.commands.plan import show
 
     show(*_load(config, root, set), console)
 
@@ -114,7 +114,7 @@ def gc(
 ) -> None:
     """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
     from jobs.commands.gc import garbage
-    from jobs.lock import run_lock
+    from jobs.store.lock import run_lock
 
     loaded, store = _load(config, root, set)
     with run_lock(store):
@@ -151,7 +151,7 @@ def bench(
     """
     from importlib import import_module
 
-    from jobs.configfile import nearest
+    from jobs.config.file import nearest
 
     if name == "--help":
         console.print(context.get_help(), markup=False)
@@ -235,10 +235,10 @@ def _run_stages(
 ) -> None:
     loaded, store = _load(config, root, overrides)  # before the heavy imports: a mistake is told at once
 
-    from jobs.lock import run_lock
-    from jobs.plan import validate
-    from jobs.pools import check_address
-    from jobs.run import run as run_stages
+    from jobs.cluster.pools import check_address
+    from jobs.plan.cells import validate
+    from jobs.stages.run import run as run_stages
+    from jobs.store.lock import run_lock
 
     validate(loaded)
     check_address(loaded)
@@ -278,9 +278,9 @@ def main() -> None:
 def _exit_code(error: Exception) -> int | None:
     """None for what nobody foresaw."""
     from evaluation.schema import SchemaMismatch
-    from jobs.lock import Locked
-    from jobs.models import ModelUnavailable
-    from jobs.pools import ClusterUnreachable
+    from jobs.cluster.pools import ClusterUnreachable
+    from jobs.plan.models import ModelUnavailable
+    from jobs.store.lock import Locked
 
     if isinstance(error, SchemaMismatch):
         return 2

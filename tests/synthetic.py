@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from jobs.config import RunConfig
-from jobs.inputs import Inputs, read_inputs
-from jobs.models import ResolvedModel
-from jobs.plan import ModelPlan, Plan, PlannedCell
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell
+from jobs.plan.inputs import Inputs, read_inputs
+from jobs.plan.models import ResolvedModel
 from jobs.store import Cell, Store
 from lrp_core.types import Request
 

@@ -18,7 +18,7 @@ from alti.layers import Layer, visiting
 from alti.maps import pre_norm_map
 from jobs.bench.alti_baselines import bare_products, materialising
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
-from jobs.geometries import GEOMETRIES, Geometry
+from jobs.plan.geometries import GEOMETRIES, Geometry
 from lrp_core import Batch, ModelView, Request
 from lrp_core.explained import LINEAR
 from lrp_core.families import family_of

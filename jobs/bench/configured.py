@@ -12,9 +12,9 @@ from jobs.bench.harness import Bench
 from jobs.bench.samples import alone
 from jobs.bench.table_8 import table_8
 from jobs.config import RunConfig
-from jobs.inputs import INPUT_COLUMNS, Inputs
-from jobs.models import ModelUnavailable, open_view
-from jobs.plan import make_plan
+from jobs.plan.cells import make_plan
+from jobs.plan.inputs import INPUT_COLUMNS, Inputs
+from jobs.plan.models import ModelUnavailable, open_view
 from jobs.store import Store
 from lrp_core import ModelView
 from lrp_core.types import UserError

@@ -20,19 +20,19 @@ from typing import Any
 import pyarrow as pa
 
 from evaluation.schema import RUNTIME, VIEW
-from jobs.attribute import ModelWork, attribute, missing_work
 from jobs.bench.harness import Bench, device_name, paired_ratio, parser, summary
 from jobs.bench.simulation import Relative, Simulated, paper_jobs, simulate
-from jobs.commands.cost import forwards
+from jobs.cluster.pools import connect
+from jobs.commands.plan import forwards
 from jobs.config import RunConfig
-from jobs.geometries import GEOMETRIES
-from jobs.inputs import read_unit
 from jobs.methods import METHODS
-from jobs.models import load_tokenizer, tokenizer_key
-from jobs.plan import make_plan
-from jobs.pools import connect
+from jobs.plan.cells import make_plan
+from jobs.plan.geometries import GEOMETRIES
+from jobs.plan.inputs import read_unit
+from jobs.plan.models import load_tokenizer, tokenizer_key
+from jobs.stages.attribute import ModelWork, attribute, missing_work
+from jobs.stages.attribute.worker import Worker, WorkerOptions
 from jobs.store import Store
-from jobs.workers.worker import Worker, WorkerOptions
 
 OVERHEAD_TARGET = 1.10
 OVERHEAD_METHODS = ["attnlrp", "gradient_x_input"]

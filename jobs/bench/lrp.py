@@ -19,7 +19,7 @@ from jobs.bench.samples import alone, random_row, rows_like_sva, sva_like
 from jobs.bench.table_8 import METHODS as TABLE_8
 from jobs.bench.table_8 import once, table_8
 from jobs.bench.work import Counting
-from jobs.geometries import GEOMETRIES
+from jobs.plan.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView, Request, random_model
 from lrp_core.loading import DTYPES
 from lrp_core.memory import peak_memory

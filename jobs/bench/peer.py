@@ -19,7 +19,7 @@ import torch
 
 from jobs.bench.harness import Bench, paired_ratio, summary, synchronise
 from jobs.bench.samples import alone
-from jobs.geometries import Geometry
+from jobs.plan.geometries import Geometry
 from lrp_core import ModelView, Request
 from lrp_core.methods.gradients import explain_many
 from lrp_core.types import UserError

@@ -19,7 +19,7 @@ from evaluation.scoring.flipping import Flipper
 from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
 from jobs.bench.samples import alone, random_row, rows_like_sva
-from jobs.geometries import GEOMETRIES
+from jobs.plan.geometries import GEOMETRIES
 from lrp_core import ModelView, random_model
 from lrp_core.interventions.tokens import ZERO
 from lrp_core.memory import peak_memory

@@ -23,7 +23,7 @@ from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from jobs.bench.harness import Bench, device_name, parser
-from jobs.configfile import CONF_DIR
+from jobs.config.file import CONF_DIR
 
 RA_ROWS = 1000
 SMALL_ROWS = 4000  # enough to go through Ray

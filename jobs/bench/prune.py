@@ -18,7 +18,7 @@ from evaluation.scoring.curves import Curve, random_curves
 from evaluation.scoring.pruning import Sweep
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.samples import LENGTHS, sva_like
-from jobs.geometries import GEOMETRIES
+from jobs.plan.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
 from lrp_core.interventions.heads import HeadsLeft, heads_removed
 

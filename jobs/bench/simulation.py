@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from jobs.commands.cost import FLOPS, forwards
+from jobs.cluster.pools import Share, Slots
+from jobs.commands.plan import FLOPS, forwards
 from jobs.config import RunConfig
-from jobs.geometries import geometry_of
 from jobs.methods import configured
-from jobs.pools import Share, Slots
+from jobs.plan.geometries import geometry_of
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]

@@ -18,7 +18,7 @@ from evaluation.benchmark import export as card
 from evaluation.benchmark.samples import Row
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
-from jobs.configfile import nearest
+from jobs.config.file import nearest
 from jobs.store import Store
 from lrp_core.types import UserError
 

@@ -13,9 +13,9 @@ from evaluation.benchmark.views import tokenise
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, terminal
 from evaluation.report.page import Provenance, explain_page
 from jobs.config import ModelConfig
-from jobs.manifests import versions
 from jobs.methods import method
-from jobs.models import load_tokenizer, open_view, resolve
+from jobs.plan.models import load_tokenizer, open_view, resolve
+from jobs.stages.attribute.manifests import versions
 from lrp_core.types import Batch, UnusableRows, UserError
 
 PLACE = "___"

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.config import PruneConfig, RunConfig
-from jobs.evaluate import is_scored, scores_keys, scores_name
 from jobs.methods import configured
-from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, stale, state
-from jobs.prune import CurveSet, is_drawn, wanted_curves
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, stale, state
+from jobs.stages.evaluate import is_scored, scores_keys, scores_name
+from jobs.stages.prune import CurveSet, is_drawn, wanted_curves
 from jobs.store import Cell, Store
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a writer that is alive

@@ -10,13 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from jobs.bench.stage import DTYPE, is_measured, wanted_measurements
-from jobs.commands.cost import by_reason, count_heads, defined
 from jobs.commands.gc import stale_results
+from jobs.commands.plan import by_reason, count_heads, defined
 from jobs.config import ModelConfig, RunConfig
-from jobs.evaluate import is_scored, scores_keys
-from jobs.plan import Plan, State, make_plan, stale, state, without_samples
-from jobs.prune import state_of, wanted_curves
+from jobs.plan.cells import Plan, State, make_plan, stale, state, without_samples
+from jobs.stages.bench import DTYPE, is_measured, wanted_measurements
+from jobs.stages.evaluate import is_scored, scores_keys
+from jobs.stages.prune import state_of, wanted_curves
 from jobs.store import Store
 
 RESULTS = {"scores": "scores", "curves": "sets of curves", "bench": "benchmarks"}  # products that are no cells

@@ -11,8 +11,8 @@ import pytest
 from evaluation.report.heatmap import Line, data
 from evaluation.report.page import Provenance, explain_page
 from evaluation.schema import RUNTIME
-from jobs import evaluate, report
-from jobs.pages import explorer
+from jobs.stages import evaluate, report
+from jobs.stages.report import samples as explorer
 from tests.browser.driver import CHROMIUM, DRIVER, browser
 from tests.synthetic import CONFIG, write_store
 

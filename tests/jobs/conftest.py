@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
-from jobs import attribute as stage
-from jobs.attribute import attribute
+from jobs.cluster.pools import Slots, connect
 from jobs.config import RunConfig
-from jobs.inputs import read_unit
-from jobs.pools import Slots, connect
-from jobs.workers.worker import WorkerOptions
+from jobs.plan.inputs import read_unit
+from jobs.stages import attribute as stage
+from jobs.stages.attribute import attribute
+from jobs.stages.attribute.worker import WorkerOptions
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 

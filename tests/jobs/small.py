@@ -12,10 +12,10 @@ from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from evaluation.schema import VIEW
 from jobs.config import RunConfig
-from jobs.models import load_tokenizer, tokenizer_key
-from jobs.plan import make_plan
+from jobs.plan.cells import make_plan
+from jobs.plan.models import load_tokenizer, tokenizer_key
+from jobs.stages.attribute.tables import schema_of
 from jobs.store import Store
-from jobs.workers.tables import schema_of
 from lrp_core import random_model
 
 VOCABULARY = 60

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from jobs import attribute as stage
-from jobs.attribute import attribute
-from jobs.plan import make_plan, state
-from jobs.workers.worker import Worker
+from jobs.plan.cells import make_plan, state
+from jobs.stages import attribute as stage
+from jobs.stages.attribute import attribute
+from jobs.stages.attribute.worker import Worker
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 ROWS = rows_of(8)
@@ -20,7 +20,7 @@ ROWS = rows_of(8)
 def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model, monkeypatch, inline):
     import jobs.store
 
-    write = jobs.store._write_local
+    write = jobs.store.files._write_local
 
     def failing(target, data):
         if "/relevance/model=" in target:
@@ -40,7 +40,7 @@ def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit, which stops it
 def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path, model, monkeypatch, inline):
-    from jobs.workers.compute import Explainer
+    from jobs.stages.attribute.compute import Explainer
 
     def stopped(explainer, rows):
         raise SystemExit
@@ -99,7 +99,7 @@ def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(tmp_path
 
     class Slow(Worker):
         def __call__(self, table):
-            from jobs.workers.compute import Explainer
+            from jobs.stages.attribute.compute import Explainer
 
             whole = Explainer.batch
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from evaluation.schema import REJECT, RUNTIME
-from jobs import attribute as stage
-from jobs.attribute import attribute
 from jobs.config import MethodConfig
-from jobs.plan import make_plan, state
+from jobs.plan.cells import make_plan, state
+from jobs.stages import attribute as stage
+from jobs.stages.attribute import attribute
+from jobs.stages.attribute.worker import Worker
 from jobs.store import Store
-from jobs.workers.worker import Worker
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 
 pytestmark = pytest.mark.ray
@@ -113,7 +113,7 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
 def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturbed, again, model, monkeypatch):
     class Deadly(Worker):
         def __call__(self, table):
-            from jobs.workers.compute import Explainer
+            from jobs.stages.attribute.compute import Explainer
 
             whole = Explainer.batch
 
@@ -147,10 +147,10 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed,
 
     class Killed(Worker):
         def __call__(self, table):
-            import jobs.store
-            from jobs.workers.compute import Explainer
+            import jobs.store.files
+            from jobs.stages.attribute.compute import Explainer
 
-            whole, write = Explainer.batch, jobs.store._write_local
+            whole, write = Explainer.batch, jobs.store.files._write_local
 
             def batch(explainer, rows):
                 if any(row["sample_id"] == "s003" for row in rows) and not mark.exists():
@@ -163,7 +163,7 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed,
                     os.kill(os.getpid(), signal.SIGKILL)
                 write(target, data)
 
-            Explainer.batch, jobs.store._write_local = batch, dying
+            Explainer.batch, jobs.store.files._write_local = batch, dying
             return super().__call__(table)
 
     config, store = again
@@ -184,7 +184,7 @@ def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, monkeypatc
         def __call__(self, table):
             import torch
 
-            from jobs.workers.compute import Explainer
+            from jobs.stages.attribute.compute import Explainer
 
             whole = Explainer.batch
 
@@ -229,16 +229,16 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(undistu
 def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_it(undisturbed, again, monkeypatch):
     class Full(Worker):
         def __call__(self, table):
-            import jobs.store
+            import jobs.store.files
 
-            write = jobs.store._write_local
+            write = jobs.store.files._write_local
 
             def full(target, data):
                 if "attnlrp" in target:
                     raise OSError(errno.ENOSPC, "No space left on device")
                 write(target, data)
 
-            jobs.store._write_local = full
+            jobs.store.files._write_local = full
             return super().__call__(table)
 
     config, store = again

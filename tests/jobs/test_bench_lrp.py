@@ -12,7 +12,7 @@ from evaluation.schema import BENCH
 from jobs.bench import lrp
 from jobs.bench.harness import Bench, met, paired_ratio, summary, table
 from jobs.bench.work import Counting
-from jobs.geometries import GEOMETRIES
+from jobs.plan.geometries import GEOMETRIES
 from lrp_core import random_model
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.bench import lrp, peer
 from jobs.bench.peer import Lxt
-from jobs.geometries import GEOMETRIES
+from jobs.plan.geometries import GEOMETRIES
 from lrp_core.types import UserError
 
 PYTHON = os.environ.get("CLOSELOOK_LXT")

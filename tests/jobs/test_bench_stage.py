@@ -3,14 +3,14 @@
 import pytest
 
 from evaluation.schema import BENCH
-from jobs.bench import stage
-from jobs.bench.stage import bench
 from jobs.bench.table_8 import METHODS
 from jobs.commands.status import collect
 from jobs.config import RunConfig
-from jobs.configfile import ConfigError
-from jobs.models import resolve
-from jobs.run import run
+from jobs.config.file import ConfigError
+from jobs.plan.models import resolve
+from jobs.stages import bench as stage
+from jobs.stages.bench import bench
+from jobs.stages.run import run
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 ROWS = [{**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}, *rows_of(5)]
@@ -127,7 +127,7 @@ def test_status_counts_benchmarks(tmp_path, models, inline):
 
 
 def test_a_run_benchmarks_only_where_the_config_says_so(tmp_path, models, monkeypatch):
-    import jobs.run as stages
+    import jobs.stages.run as stages
 
     done = []
     monkeypatch.setattr(stages, "stage", lambda name: lambda config, store: done.append(name))

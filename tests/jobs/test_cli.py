@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from jobs.lock import run_lock
-from jobs.plan import make_plan
+from jobs.plan.cells import make_plan
 from jobs.store import TEMPORARY, Store
+from jobs.store.lock import run_lock
 from tests.jobs.small import REPOSITORY, config_of, ended, prepared, rows_of, save_model
 from tests.jobs.small import closelook as run_closelook
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from jobs.workers import compute
-from jobs.workers.compute import Explainer, Outcome, explain
-from jobs.workers.tables import cell_table
+from jobs.stages.attribute import compute
+from jobs.stages.attribute.compute import Explainer, Outcome, explain
+from jobs.stages.attribute.tables import cell_table
 from lrp_core import Request, random_model
 from tests.jobs.small import VOCABULARY, rows_of
 from tests.tiny import tiny_config

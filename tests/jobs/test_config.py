@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.config import RunConfig
-from jobs.configfile import CONF_DIR, ConfigError
+from jobs.config.file import CONF_DIR, ConfigError
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))

@@ -8,7 +8,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from jobs.config import RunConfig
-from jobs.configfile import CONF_DIR
+from jobs.config.file import CONF_DIR
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "jobs" / "deploy"

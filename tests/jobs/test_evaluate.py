@@ -9,9 +9,9 @@ from evaluation.report.table import MISSING
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
 from evaluation.scoring.metrics import METRICS, metric
 from evaluation.tasks import TASKS
-from jobs import evaluate, report
 from jobs.config import RunConfig
-from jobs.pages.results import results_of
+from jobs.stages import evaluate, report
+from jobs.stages.report.results import results_of
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
 
 METRIC_OF = {"sva": ("pg", "rma"), "qa": ("mrr",)}

@@ -7,13 +7,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from evaluation.schema import REJECT, RUNTIME, SCORES
-from jobs import attribute as stage
-from jobs.attribute import attribute
-from jobs.evaluate import evaluate
-from jobs.plan import make_plan, state
-from jobs.report import report
-from jobs.workers.compute import Explainer
-from jobs.workers.worker import Worker
+from jobs.plan.cells import make_plan, state
+from jobs.stages import attribute as stage
+from jobs.stages.attribute import attribute
+from jobs.stages.attribute.compute import Explainer
+from jobs.stages.attribute.worker import Worker
+from jobs.stages.evaluate import evaluate
+from jobs.stages.report import report
 from lrp_core import random_model
 from lrp_core.memory import PeakBytes, _StorageMeter
 from lrp_core.method import Method
@@ -212,7 +212,7 @@ class Poisoned(Worker):
     """After one bad row the device is gone, as after a device-side assert: every later call of the process fails."""
 
     def __call__(self, table):
-        from jobs.workers.compute import Explainer
+        from jobs.stages.attribute.compute import Explainer
 
         whole = Explainer.batch
         if not getattr(self, "patched", False):

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from jobs import evaluate
 from jobs.commands import gc
 from jobs.commands.status import collect
 from jobs.config import PruneConfig
-from jobs.plan import Plan, PlannedCell
-from jobs.prune import wanted_curves
+from jobs.plan.cells import Plan, PlannedCell
+from jobs.stages import evaluate
+from jobs.stages.prune import wanted_curves
 from jobs.store import Cell
 from lrp_core.types import Request
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store

@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from jobs import lock
-from jobs.lock import Locked, run_lock
-from jobs.store import Store
+from jobs.store import Store, lock
+from jobs.store.lock import Locked, run_lock
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def test_of_runs_that_start_together_at_most_one_owns_the_root(store):
 
 
 def test_a_claim_of_a_dead_process_of_this_machine_does_not_count(store):
-    code = "import os, sys\nfrom jobs.lock import run_lock\nfrom jobs.store import Store\n"
+    code = "import os, sys\nfrom jobs.store.lock import run_lock\nfrom jobs.store import Store\n"
     code += "with run_lock(Store(sys.argv[1])):\n    os._exit(1)\n"
     subprocess.run([sys.executable, "-c", code, store.root], check=False)
     assert len(store.files("lock", ".json")) == 1
@@ -87,7 +86,7 @@ def test_a_claim_of_a_dead_process_of_this_machine_does_not_count(store):
 
 def test_a_live_claim_from_another_pid_namespace_is_not_stolen(store):
     """A container of the same host name does not see the owner's process."""
-    code = "import sys\nfrom jobs.lock import run_lock\nfrom jobs.store import Store\n"
+    code = "import sys\nfrom jobs.store.lock import run_lock\nfrom jobs.store import Store\n"
     code += "with run_lock(Store(sys.argv[1])):\n    print('two owners')\n"
     apart = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:

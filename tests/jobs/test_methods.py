@@ -3,13 +3,13 @@
 import pytest
 
 from jobs import methods as table
-from jobs.attribute import missing_work
 from jobs.config import RunConfig
-from jobs.inputs import read_unit
-from jobs.manifests import complete_cell
 from jobs.methods import METHODS, configured
-from jobs.plan import make_plan, state, validate
-from jobs.workers.worker import Worker, WorkerOptions
+from jobs.plan.cells import make_plan, state, validate
+from jobs.plan.inputs import read_unit
+from jobs.stages.attribute import missing_work
+from jobs.stages.attribute.manifests import complete_cell
+from jobs.stages.attribute.worker import Worker, WorkerOptions
 from lrp_core import Method
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry

@@ -3,10 +3,10 @@
 import pytest
 
 from jobs.config import ModelConfig, RunConfig
-from jobs.geometries import GEOMETRIES
-from jobs.models import ModelUnavailable, load_tokenizer, open_view, resolve, tokenizer_key
-from jobs.workers.compute import Explainer
-from jobs.workers.worker import WorkerOptions
+from jobs.plan.geometries import GEOMETRIES
+from jobs.plan.models import ModelUnavailable, load_tokenizer, open_view, resolve, tokenizer_key
+from jobs.stages.attribute.compute import Explainer
+from jobs.stages.attribute.worker import WorkerOptions
 from lrp_core import Request
 from lrp_core.types import UserError
 from tests.jobs.small import rows_of, save_model

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from jobs import attribute as stage
-from jobs.attribute import attribute
-from jobs.pools import Share, Slots
-from jobs.workers.worker import Worker
+from jobs.cluster.pools import Share, Slots
+from jobs.stages import attribute as stage
+from jobs.stages.attribute import attribute
+from jobs.stages.attribute.worker import Worker
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 
 ROWS = rows_of(24)

@@ -10,7 +10,7 @@ import pytest
 from evaluation.schema import SCORES, VIEW
 from evaluation.tasks import TASKS
 from jobs.config import RunConfig
-from jobs.prepare import prepare
+from jobs.stages.prepare import prepare
 from jobs.store import Store
 
 KINDS = ("masked", "causal")

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import VIEW
-from jobs import plan as planning
-from jobs.inputs import Inputs
 from jobs.methods import METHODS, configured
-from jobs.plan import make_plan, stale, state, validate
+from jobs.plan import cells as planning
+from jobs.plan.cells import make_plan, stale, state, validate
+from jobs.plan.inputs import Inputs
 from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from evaluation.schema import GENERIC, REJECT, VIEW
-from jobs import prepare as module
 from jobs.commands.audit import audit, audit_table, export
 from jobs.config import RunConfig
-from jobs.prepare import prepare
+from jobs.stages import prepare as module
+from jobs.stages.prepare import prepare
 from jobs.store import Store
 from lrp_core.types import UserError
 from tests.jobs.small import save_model

@@ -5,8 +5,8 @@ import re
 
 from rich.console import Console
 
-from jobs.workers import progress as module
-from jobs.workers.progress import Progress
+from jobs.cluster import progress as module
+from jobs.cluster.progress import Progress
 
 
 def shown(terminal: bool, monkeypatch) -> str:

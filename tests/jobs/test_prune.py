@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-import jobs.prune as stage
+import jobs.stages.prune as stage
 from evaluation.schema import HEADS, PRUNING
 from evaluation.scoring.pruning import Sweep
-from jobs.inputs import read_unit
-from jobs.models import resolve
-from jobs.plan import make_plan
-from jobs.pools import Slots
-from jobs.prune import prune
+from jobs.cluster.pools import Slots
+from jobs.plan.cells import make_plan
+from jobs.plan.inputs import read_unit
+from jobs.plan.models import resolve
+from jobs.stages.prune import prune
+from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
 from jobs.store import Cell
-from jobs.workers.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
 from lrp_core import POOLINGS, load_model
 from tests.jobs.small import config_of, prepared, rows_of
 

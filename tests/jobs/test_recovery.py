@@ -11,12 +11,12 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from jobs import attribute as stage
-from jobs.attribute import attribute
-from jobs.lock import Locked, run_lock
-from jobs.plan import make_plan
+from jobs.plan.cells import make_plan
+from jobs.stages import attribute as stage
+from jobs.stages.attribute import attribute
+from jobs.stages.attribute.worker import Worker
 from jobs.store import Store
-from jobs.workers.worker import Worker
+from jobs.store.lock import Locked, run_lock
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 
 pytestmark = pytest.mark.ray
@@ -27,9 +27,9 @@ REPOSITORY = Path(__file__).parents[2]
 DRIVER = """
 import sys, time
 from pathlib import Path
-from jobs import attribute as stage
+from jobs.stages import attribute as stage
 from jobs.store import Store
-from jobs.workers.worker import Worker
+from jobs.stages.attribute.worker import Worker
 from tests.jobs.small import config_of
 
 class Stuck(Worker):

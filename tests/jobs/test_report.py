@@ -7,13 +7,14 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import PRUNING, RUNTIME, SCORES
-from jobs import evaluate, report
 from jobs.bench.harness import Bench
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
-from jobs.pages import explorer, results
-from jobs.plan import Plan, PlannedCell
-from jobs.prune import is_drawn, wanted_curves
+from jobs.plan.cells import Plan, PlannedCell
+from jobs.stages import evaluate, report
+from jobs.stages.prune import is_drawn, wanted_curves
+from jobs.stages.report import results
+from jobs.stages.report import samples as explorer
 from jobs.store import Cell, StoreError
 from lrp_core.types import Request
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store

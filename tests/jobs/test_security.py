@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from evaluation.schema import VIEW
+from jobs.cluster.attempts import Attempts
 from jobs.config import ModelConfig, RunConfig
-from jobs.configfile import ConfigError
-from jobs.lock import run_lock
-from jobs.models import load_tokenizer, open_view, resolve
+from jobs.config.file import ConfigError
+from jobs.plan.models import load_tokenizer, open_view, resolve
 from jobs.store import Store
-from jobs.workers.attempts import Attempts
+from jobs.store.lock import run_lock
 from lrp_core.types import UserError
 from tests.jobs.small import closelook, config_of, ended, prepared, rows_of, save_model
 

@@ -85,7 +85,7 @@ def test_an_object_store_that_refuses_says_where_credentials_come_from(monkeypat
     def refuse(uri):
         raise OSError("AWS Error ACCESS_DENIED")
 
-    monkeypatch.setattr("jobs.store.pafs", SimpleNamespace(FileSystem=SimpleNamespace(from_uri=refuse)))
+    monkeypatch.setattr("jobs.store.files.pafs", SimpleNamespace(FileSystem=SimpleNamespace(from_uri=refuse)))
     with pytest.raises(StoreError, match=r"ACCESS_DENIED \(credentials are AWS_ACCESS_KEY_ID and"):
         Store("s3://bucket/run")
 

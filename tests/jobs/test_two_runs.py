@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobs.attribute import attribute
+from jobs.stages.attribute import attribute
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
 
 pytestmark = pytest.mark.ray

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.schema import VIEW
-from jobs.inputs import Inputs
-from jobs.workers.units import cut_units
+from jobs.plan.inputs import Inputs
+from jobs.plan.units import cut_units
 from tests.jobs.small import rows_of
 
 

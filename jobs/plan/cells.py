@@ -15,9 +15,9 @@ from itertools import product as combinations
 from typing import Literal
 
 from jobs.config import ModelConfig, RunConfig
-from jobs.inputs import Inputs, read_inputs
 from jobs.methods import configured
-from jobs.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
+from jobs.plan.inputs import Inputs, read_inputs
+from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Cell, Store
 from lrp_core.method import Method
 from lrp_core.types import Request

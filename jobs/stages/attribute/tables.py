@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import torch
 
 from evaluation.schema import HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
-from jobs.workers.compute import Explained, Outcome, Reject
-from jobs.workers.units import NO_FOIL
+from jobs.plan.units import NO_FOIL
+from jobs.stages.attribute.compute import Explained, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
 
 

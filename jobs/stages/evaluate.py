@@ -29,10 +29,10 @@ from evaluation.scoring.samples import (
     score_relevance,
     summarise,
 )
+from jobs.cluster.pools import connect
 from jobs.config import RunConfig
-from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state
-from jobs.pools import connect
-from jobs.stage import StageSummary
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, state
+from jobs.stages.summary import StageSummary
 from jobs.store import Cell, Store, StoreError
 
 TASK_VALUES = 2_000_000  # relevance values that are worth a Ray task of their own

@@ -24,16 +24,16 @@ import pyarrow.compute as pc
 
 from evaluation.schema import HEADS
 from evaluation.scoring.curves import RANDOM, Curve, random_curves, ranked_curves
+from jobs.cluster.attempts import forget_loading
+from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
+from jobs.cluster.progress import Progress
 from jobs.config import PruneConfig, RunConfig
-from jobs.inputs import read_unit
-from jobs.manifests import versions
-from jobs.plan import ModelPlan, State, make_plan, state
-from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
-from jobs.stage import StageSummary
+from jobs.plan.cells import ModelPlan, State, make_plan, state
+from jobs.plan.inputs import read_unit
+from jobs.stages.attribute.manifests import versions
+from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard
+from jobs.stages.summary import StageSummary
 from jobs.store import Cell, Store
-from jobs.workers.attempts import forget_loading
-from jobs.workers.progress import Progress
-from jobs.workers.pruner import Pruner, PruningUnit, Shard
 from lrp_core.explained import CONTRASTIVE
 
 VERSION = 1  # raised when curves change: stored ones of older versions are stale

@@ -20,7 +20,7 @@ from evaluation.benchmark.samples import Row, Words, is_reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
-from jobs.models import ModelUnavailable, load_tokenizer, tokenizer_key
+from jobs.plan.models import ModelUnavailable, load_tokenizer, tokenizer_key
 from jobs.store import Store
 from jobs.tasks import tasks
 

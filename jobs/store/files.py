@@ -1,7 +1,7 @@
 """The store: every path, every atomic write and every schema-checked read under one root.
 
 The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
-rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/retry.py).
+rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/store/retry.py).
 Nothing is ever unpickled, and no path leads out of the root.
 """
 
@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from evaluation.schema import check
-from jobs.retry import retried
+from jobs.store.retry import retried
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
@@ -48,7 +48,7 @@ class StoreFull(OSError):
 
 @dataclass(frozen=True)
 class Cell:
-    """One unit of bookkeeping. `key` is the hash of all that decides its numbers (see jobs/plan.py)."""
+    """One unit of bookkeeping. `key` is the hash of all that decides its numbers (see jobs/plan/cells.py)."""
 
     product: str  # relevance | heads
     model: str

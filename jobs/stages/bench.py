@@ -17,13 +17,13 @@ from typing import Any
 from jobs.bench.configured import first_rows, measure_rows
 from jobs.bench.harness import Bench, device_name, versions
 from jobs.bench.storage import write
+from jobs.cluster.pools import cluster_slots, connect, share_of, uses_gpu
+from jobs.cluster.progress import Progress
 from jobs.config import BenchConfig, RunConfig
-from jobs.models import ModelUnavailable, ResolvedModel, open_view
-from jobs.plan import ModelPlan, Plan, make_plan
-from jobs.pools import cluster_slots, connect, share_of, uses_gpu
-from jobs.stage import StageSummary
+from jobs.plan.cells import ModelPlan, Plan, make_plan
+from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.stages.summary import StageSummary
 from jobs.store import Store
-from jobs.workers.progress import Progress
 
 VERSION = 1  # raised when something else is measured
 DTYPE = "float32"  # Close Look 5.4

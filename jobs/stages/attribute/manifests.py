@@ -15,9 +15,9 @@ import pyarrow as pa
 from evaluation.schema import REJECT
 from jobs.config import RunConfig
 from jobs.methods import configured
-from jobs.plan import ModelPlan, PlannedCell, shards_of
+from jobs.plan.cells import ModelPlan, PlannedCell, shards_of
+from jobs.plan.units import FEW, NO_FOIL, Unit
 from jobs.store import Cell, Store
-from jobs.workers.units import FEW, NO_FOIL, Unit
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def versions() -> dict[str, str]:
 
 def _accounts(store: Store, cell: Cell, shards: Sequence[str]) -> tuple[int, Rejects]:
     """How many different samples the shards hold, and their rejects, which become the cell's file of them."""
-    from jobs.workers.tables import schema_of
+    from jobs.stages.attribute.tables import schema_of
 
     samples: set[str] = set()
     rejects: list[dict[str, Any]] = []

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import RUNTIME
+from jobs.cluster.attempts import Attempts, loading
 from jobs.config import ModelConfig, RunConfig
-from jobs.inputs import INPUT_COLUMNS
 from jobs.methods import configured
-from jobs.models import ModelUnavailable, ResolvedModel, open_view
-from jobs.retry import StillUnavailable, retried
+from jobs.plan.inputs import INPUT_COLUMNS
+from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.plan.units import FEW, NO_FOIL
 from jobs.store import Cell, Store
-from jobs.workers.attempts import Attempts, loading
-from jobs.workers.units import FEW, NO_FOIL
+from jobs.store.retry import StillUnavailable, retried
 from lrp_core.method import Method
 from lrp_core.types import Request
 
 if TYPE_CHECKING:
-    from jobs.workers.compute import Explainer, Outcome, Row
+    from jobs.stages.attribute.compute import Explainer, Outcome, Row
     from lrp_core import ModelView
 
 
@@ -140,7 +140,7 @@ class Worker:
 
     def _explain(self, task: UnitTask, view: ModelView, rows: Sequence[Row], attempts: Attempts) -> dict[str, Outcome]:
         """By method, pass by pass. The methods of a pass that fails run apart; one that fails alone has ended."""
-        from jobs.workers.compute import Explainer, MethodFailed
+        from jobs.stages.attribute.compute import Explainer, MethodFailed
 
         settings = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
         cells = {cell.method: cell for cell, _ in task.cells}
@@ -199,8 +199,8 @@ class Worker:
         Returns why there is none: the method gave what it must not, or failed on every row. Where the rows are so few
         that each may have failed on its own account, they are rejects all the same.
         """
-        from jobs.workers import tables
-        from jobs.workers.compute import describe
+        from jobs.stages.attribute import tables
+        from jobs.stages.attribute.compute import describe
 
         try:
             table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
@@ -217,7 +217,7 @@ class Worker:
 
     def _commit_runtime(self, task: UnitTask, outcomes: Mapping[str, Outcome], device: str) -> None:
         """What was timed now; earlier timings of other methods stay."""
-        from jobs.workers import tables
+        from jobs.stages.attribute import tables
 
         path = f"{self._store.runtime(task.model, task.task, task.dtype)}/{task.product}-{task.name}.parquet"
         timed = tables.runtime_table(task.name, [outcome.explained for outcome in _distinct(outcomes)], device)
@@ -259,7 +259,7 @@ def explain_unit(
 
     `name` tells the passes of the unit apart.
     """
-    from jobs.workers.compute import Outcome, explain
+    from jobs.stages.attribute.compute import Outcome, explain
 
     outcome = Outcome()
     for index, batch in enumerate(_slices(rows, cuts)):
@@ -276,7 +276,7 @@ def explain_unit(
 def _explain_suspects(
     explainer: Explainer, batch: Sequence[Row], attempts: Attempts, name: str, outcome: Outcome
 ) -> None:
-    from jobs.workers.compute import Reject, explain_singly
+    from jobs.stages.attribute.compute import Reject, explain_singly
 
     for row in batch:
         mark = f"{row['sample_id']}|{name}"

@@ -16,17 +16,17 @@ from typing import Any
 import pyarrow as pa
 
 from evaluation.benchmark.audit import rejected as in_words
+from jobs.cluster.attempts import forget_loading
+from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
+from jobs.cluster.progress import Progress
 from jobs.config import RunConfig
-from jobs.inputs import read_unit
-from jobs.manifests import complete_cell, completed_units, rejected
-from jobs.plan import ModelPlan, Plan, PlannedCell, make_plan, state, without_samples
-from jobs.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
-from jobs.stage import StageSummary
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, state, without_samples
+from jobs.plan.inputs import read_unit
+from jobs.plan.units import Unit, cut_units
+from jobs.stages.attribute.manifests import complete_cell, completed_units, rejected
+from jobs.stages.attribute.worker import UnitTask, Worker, WorkerOptions
+from jobs.stages.summary import StageSummary
 from jobs.store import Cell, Store
-from jobs.workers.attempts import forget_loading
-from jobs.workers.progress import Progress
-from jobs.workers.units import Unit, cut_units
-from jobs.workers.worker import UnitTask, Worker, WorkerOptions
 
 
 @dataclass(frozen=True)

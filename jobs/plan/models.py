@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from jobs.config import ModelConfig
-from jobs.geometries import GEOMETRIES, geometry_of
-from jobs.retry import StillUnavailable, causes, hub_patience_s, is_passing, retried
+from jobs.plan.geometries import GEOMETRIES, geometry_of
+from jobs.store.retry import StillUnavailable, causes, hub_patience_s, is_passing, retried
 from lrp_core.families import FAMILIES, Family, family_of
 from lrp_core.types import UserError, nearest
 

@@ -16,9 +16,9 @@ from evaluation.report.results import Results, rank
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
-from jobs.models import ModelUnavailable, load_tokenizer
-from jobs.pages.results import default_samples, place_of, relevance_cells
-from jobs.plan import ModelPlan, Plan
+from jobs.plan.cells import ModelPlan, Plan
+from jobs.plan.models import ModelUnavailable, load_tokenizer
+from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Cell, Store
 from lrp_core.types import UserError
 

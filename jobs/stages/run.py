@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a mistake in a config is told before anything heavy is imported
     from jobs.config import RunConfig
-    from jobs.stage import StageSummary
+    from jobs.stages.summary import StageSummary
     from jobs.store import Store
 
 STAGES = ("prepare", "attribute", "evaluate", "prune", "bench", "report")
-_MODULES = {"bench": "jobs.bench.stage"}  # else named like the stage
 
 
 def stage(name: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The function of a stage, imported when it is needed: stages bring heavy libraries."""
-    return getattr(import_module(_MODULES.get(name, f"jobs.{name}")), name)
+    return getattr(import_module(f"jobs.stages.{name}"), name)
 
 
 def run(config: RunConfig, store: Store, stages: tuple[str, ...] = STAGES) -> Iterator[StageSummary]:

@@ -27,12 +27,12 @@ from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
+from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
-from jobs.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
-from jobs.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard
-from jobs.pools import connect
-from jobs.stage import StageSummary
+from jobs.plan.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
+from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard
+from jobs.stages.summary import StageSummary
 from jobs.store import Store
 from lrp_core.types import UserError
 

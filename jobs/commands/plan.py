@@ -13,9 +13,9 @@ from rich.table import Table
 
 from evaluation.schema import RUNTIME
 from jobs.config import ModelConfig, RunConfig
-from jobs.geometries import Geometry, geometry_of
 from jobs.methods import configured
-from jobs.plan import ModelPlan, Plan, make_plan, requests_of, state
+from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of, state
+from jobs.plan.geometries import Geometry, geometry_of
 from jobs.store import Store
 
 #: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from evaluation.schema import PRUNING
 from evaluation.scoring.curves import Curve, area
-from jobs.models import ModelUnavailable, ResolvedModel, open_view
-from jobs.retry import StillUnavailable
+from jobs.cluster.attempts import Attempts, loading
+from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.stages.attribute.worker import REPORT, end_with_device, samples
 from jobs.store import Store
-from jobs.workers.attempts import Attempts, loading
-from jobs.workers.worker import REPORT, end_with_device, samples
+from jobs.store.retry import StillUnavailable
 
 if TYPE_CHECKING:
     from evaluation.scoring.pruning import Sweep
@@ -118,7 +118,7 @@ class Pruner:
 
 def accuracy_that_fits(sweep: Sweep, rows: list[dict[str, Any]], token_budget: int) -> tuple[np.ndarray, int]:
     """`Sweep.accuracy` with the token budget halved while memory runs out, and how often that was."""
-    from jobs.workers.compute import is_out_of_memory
+    from jobs.stages.attribute.compute import is_out_of_memory
 
     splits = 0
     while True:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.inputs import Inputs
+from jobs.plan.inputs import Inputs
 
 FEW = 3  # rows that may each fail on their own account, however few there are
 NO_FOIL = "no_foil"  # why a row is rejected that has nothing to contrast with: the data's doing, no failure

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from lrp_core.types import UserError, nearest
 
-CONF_DIR = Path(__file__).parent / "conf"
+CONF_DIR = Path(__file__).parents[1] / "conf"
 #: What pydantic's complaints about the type of a value mean in YAML.
 _EXPECTED = {
     "tuple_type": "a list, as in [a, b]",

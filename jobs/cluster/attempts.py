@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jobs.models import ModelUnavailable
+from jobs.plan.models import ModelUnavailable
 from jobs.store import Store
 
 

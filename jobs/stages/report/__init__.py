@@ -20,16 +20,16 @@ from evaluation.schema import BENCH, PRUNING, RUNTIME, SchemaMismatch
 from evaluation.scoring.runtime import costs
 from jobs.bench.storage import numbers
 from jobs.config import PruneConfig, RunConfig
-from jobs.manifests import versions
 from jobs.methods import METHODS
-from jobs.pages.explorer import explorer
-from jobs.pages.results import results_of
-from jobs.plan import Plan, make_plan
-from jobs.prune import is_drawn, wanted_curves
-from jobs.stage import StageSummary
+from jobs.plan.cells import Plan, make_plan
+from jobs.stages.attribute.manifests import versions
+from jobs.stages.prune import is_drawn, wanted_curves
+from jobs.stages.report.results import results_of
+from jobs.stages.report.samples import explorer
+from jobs.stages.summary import StageSummary
 from jobs.store import Store, StoreError
 
-SHIPPED = Path(__file__).with_name("bench") / "results"  # of machines that not everybody has
+SHIPPED = Path(__file__).parents[2] / "bench" / "results"  # of machines that not everybody has
 VERSION = 2  # raise it when a report of the same store looks different
 
 

@@ -26,7 +26,7 @@ from pydantic import (
 from evaluation.benchmark.samples import Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
-from jobs.configfile import ConfigError, describe, nearest, read
+from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import EXPLAINED, LINEAR

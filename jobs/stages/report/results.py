@@ -17,10 +17,10 @@ from evaluation.scoring.metrics import applicable, scored_by
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
-from jobs.evaluate import scores_name
 from jobs.methods import configured
-from jobs.models import architecture
-from jobs.plan import Plan, PlannedCell, state
+from jobs.plan.cells import Plan, PlannedCell, state
+from jobs.plan.models import architecture
+from jobs.stages.evaluate import scores_name
 from jobs.store import Cell, Store
 
 #: Where the models of Close Look are published, besides the hub's old names without an owner.

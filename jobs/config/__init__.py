@@ -1,0 +1,25 @@
+"""What a run is: frozen records, read from YAML files and ``--set``."""
+
+from jobs.config.run import (
+    BenchConfig,
+    MethodConfig,
+    ModelConfig,
+    NodesConfig,
+    PruneConfig,
+    RayConfig,
+    ReportConfig,
+    RunConfig,
+    TaskConfig,
+)
+
+__all__ = [
+    "BenchConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "NodesConfig",
+    "PruneConfig",
+    "RayConfig",
+    "ReportConfig",
+    "RunConfig",
+    "TaskConfig",
+]

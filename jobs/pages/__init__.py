@@ -1,1 +1,0 @@
-"""What the report shows, read from the store."""

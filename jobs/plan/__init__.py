@@ -1,0 +1,1 @@
+"""What a run is made of: models resolved, inputs read, cells keyed, units cut."""
