@@ -18,7 +18,7 @@ ROWS = rows_of(8)
 
 
 def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model, monkeypatch, inline):
-    import jobs.store
+    import jobs.store.files
 
     write = jobs.store.files._write_local
 
@@ -31,7 +31,7 @@ def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model
     store = prepared(config, ROWS)
     for _ in range(6):
         with monkeypatch.context() as patch:
-            patch.setattr(jobs.store, "_write_local", failing)
+            patch.setattr(jobs.store.files, "_write_local", failing)
             assert "Input/output error" in attribute(config, store).failures[0]
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
