@@ -181,6 +181,26 @@ PRUNING = _schema(
     ],
 )
 
+#: A curve of one sample as its tokens go, in one of the two orders; partitioned by model, task, dtype and method. Lists
+#: have an entry for each state; values are NaN (`correct` null) where relevance or logits are not finite.
+CURVES = _schema(
+    "curves",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("explanation", _STR, False),
+        ("embedding", _STR, False),
+        ("perturbation", _STR, False),  # zero | mask | delete
+        ("order", _STR, False),  # morf: the most relevant token goes first | lerf: the same order reversed
+        ("target_id", _INT, False),  # the token whose logit is followed
+        ("removed", pa.list_(pa.int32()), False),  # how many tokens are gone, from 0 to all that may go
+        ("logit", pa.list_(pa.float32()), False),
+        ("probability", pa.list_(pa.float32()), False),
+        ("correct", pa.list_(_BOOL), False),  # target above foil or, without a foil, above every other token
+        ("area", _FLOAT, False),  # under the logit, over the share of tokens that are gone
+    ],
+)
+
 #: One measured number or promised ratio of `closelook bench NAME`, in `bench/NAME/`. A ratio has a `target`; a file's
 #: metadata hold its time, the command and the versions of packages.
 BENCH = _schema(
@@ -209,7 +229,7 @@ BENCH = _schema(
 
 SCHEMAS = {
     schema.metadata[NAME_KEY].decode(): schema
-    for schema in (GENERIC, REJECT, VIEW, RELEVANCE, HEADS, RUNTIME, SCORES, SCORES_SAMPLES, PRUNING, BENCH)
+    for schema in (GENERIC, REJECT, VIEW, RELEVANCE, HEADS, RUNTIME, SCORES, SCORES_SAMPLES, PRUNING, CURVES, BENCH)
 }
 
 

@@ -16,6 +16,9 @@ from jobs.plan.inputs import Inputs
 
 FEW = 3  # rows that may each fail on their own account, however few there are
 NO_FOIL = "no_foil"  # why a row is rejected that has nothing to contrast with: the data's doing, no failure
+NO_RELEVANCE = "no_relevance"  # why a sample has no curve of a method that rejected it
+NOTHING_TO_FLIP = "nothing_to_flip"  # why a sample has no curve none of whose tokens may go
+UNASKED = frozenset({NO_FOIL, NO_RELEVANCE, NOTHING_TO_FLIP})  # reasons that are of the data, not failures
 
 
 @dataclass(frozen=True)

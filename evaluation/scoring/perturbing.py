@@ -1,0 +1,89 @@
+"""Curves of perturbed samples: what the model says as tokens go in the orders of many variants (AttnLRP B.2).
+
+Equal states of a sample run once, whatever variants and orders ask for them. Shapes: V variants (methods, explanations
+...), T tokens of a sample, S states of a curve; the axis of 2 is MoRF, LeRF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evaluation.scoring.faithfulness import areas, with_gaps
+from evaluation.scoring.flipping import Flipper
+from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
+from lrp_core.interventions.tokens import DELETE
+from lrp_core.view import ModelView
+
+
+@dataclass(frozen=True)
+class Flips:
+    """How tokens go, and which."""
+
+    way: str  # zero | mask | delete
+    steps: int  # states of a curve but the first; texts of no more tokens are flipped token by token
+    flip_special: bool
+    seed: int  # of the order of equal relevance
+    mask_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sample and the states along the curves of its variants."""
+
+    row: Mapping[str, Any]
+    counts: np.ndarray  # [S] tokens that are gone
+    finite: np.ndarray  # [V] whether the variant's relevance is
+    states: States  # its only points are [finite V, 2, S]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], relevance: np.ndarray, flips: Flips, slot: bool) -> Asked:
+        """From a view row with its masks, and `relevance` [V, T]. `slot` tells that its position is a masked slot.
+
+        Where the row has a scope, only its tokens go. Raises UserError where no token may.
+        """
+        special = np.asarray(row["special_mask"], bool)
+        chosen = candidates(
+            len(row["input_ids"]),
+            special=special,
+            scope=row["scope_mask"],
+            slot=row["position"] if slot else None,
+            flip_special=flips.flip_special,
+        )
+        ties = tie_order(row["input_ids"], flips.seed)
+        ranking = Ranking.of(relevance, chosen, ties, keep_one=flips.way == DELETE)
+        counts = flip_counts(ranking.flipped, flips.steps)
+        return cls(row, counts, ranking.finite, States.of(ranking.curves(counts)[ranking.finite]))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The curves of a sample's variants; NaN where relevance or logits are not finite."""
+
+    counts: np.ndarray  # [S]
+    logit: np.ndarray  # [V, 2, S] of the target
+    probability: np.ndarray  # [V, 2, S]
+    correct: np.ndarray  # [V, 2, S] 1 or 0
+
+    @property
+    def areas(self) -> dict[str, np.ndarray]:
+        """`area_morf`, `area_lerf` and `delta_area` [V] of the logit."""
+        return areas(self.logit, self.counts)
+
+
+def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: int) -> tuple[list[Curves], Flipper]:
+    """The curves of each sample, and the flipper, which tells how many forwards ran and how often memory ran out.
+
+    Raises what :class:`Flipper` raises.
+    """
+    flipper = Flipper(view, flips.way, token_budget, flips.mask_id)
+    outputs = flipper.run([(sample.row, sample.states) for sample in samples])
+    curves = []
+    for sample, found in zip(samples, outputs, strict=True):
+        at = found.at(sample.states.points[0])
+        values = (with_gaps(each, sample.finite) for each in (at.logit, at.probability, at.correct))
+        curves.append(Curves(sample.counts, *values))
+    return curves, flipper

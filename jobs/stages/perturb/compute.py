@@ -1,0 +1,209 @@
+"""From the relevance of several methods to curves of the samples they explain, whatever goes wrong with a row. No Ray.
+
+All methods of a unit are drawn together, so that what their orders have in common runs once. A row that fails alone
+becomes a reject of every method's cell; a row that one method has no relevance for is a reject of that method's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import CURVES, REJECT
+from evaluation.scoring.flipping import Flipper
+from evaluation.scoring.flips import ORDERS
+from evaluation.scoring.perturbing import Asked, Curves, Flips, draw
+from jobs.cluster.attempts import Attempts
+from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
+from jobs.stages.attribute.compute import PROGRAMMING_ERRORS, Reject, describe
+from lrp_core.memory import is_device_lost, is_out_of_memory
+from lrp_core.types import UserError
+from lrp_core.view import ModelView
+
+Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id, special_mask, scope_mask
+#: Columns of stored relevance that curves are drawn from.
+RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target"]
+#: How far the whole input's logit may lie from the one that was explained, relative to it or to 1: other batches round
+#: otherwise. Beyond that, the relevance is of another token, or of another model.
+ROUNDING = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a method's variant says of a sample."""
+
+    method: str
+    explanation: str
+    embedding: str
+    relevance: np.ndarray  # [T]
+    logit: float  # of the target, when it was explained
+
+
+@dataclass
+class Drawn:
+    """Rows of the curves' schema and rejects, by method. `splits` counts halvings for want of memory."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    rejects: dict[str, list[Reject]] = field(default_factory=lambda: defaultdict(list))
+    splits: int = 0
+
+    def table(self, method: str) -> pa.Table:
+        return pa.Table.from_pylist(self.rows[method], schema=CURVES)
+
+    def reject_table(self, method: str) -> pa.Table:
+        rows = [
+            {"sample_id": r.sample_id, "stage": "perturb", "reason": r.reason, "where": None, "detail": r.detail}
+            for r in self.rejects[method]
+        ]
+        return pa.Table.from_pylist(rows, schema=REJECT)
+
+
+def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Said]]:
+    """By sample id, what the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order."""
+    found: dict[str, dict[tuple[str, str], Said]] = defaultdict(dict)
+    names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
+    starts = np.concatenate([[0], np.cumsum(pc.list_value_length(relevance["relevance"]).to_numpy())])
+    flat = pc.list_flatten(relevance["relevance"]).to_numpy()
+    for row, (sample, explanation, embedding, logit) in enumerate(zip(*names, strict=True)):
+        if (explanation, embedding) in variants:
+            values = flat[starts[row] : starts[row + 1]]
+            found[sample][explanation, embedding] = Said(method, explanation, embedding, values, logit)
+    return {sample: [own[v] for v in variants if v in own] for sample, own in found.items()}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The curves of a unit's samples on one model; `said` has what each method says, by method and sample id."""
+
+    view: ModelView
+    dtype: str
+    ways: tuple[Flips, ...]
+    token_budget: int
+    said: Mapping[str, Mapping[str, Sequence[Said]]]
+
+    def run(self, rows: Sequence[Row], attempts: Attempts) -> Drawn:
+        """All rows together or, where that fails or has ended workers, row by row.
+
+        Raises the error of a lost device, and what no row is to blame for.
+        """
+        drawn = Drawn()
+        kept = [row for row in rows if self._may_be_drawn(row, drawn)]
+        suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in kept))
+        found = Reject("", "", "") if attempts.begin_batch("all") or suspicious else self._attempt(kept)
+        if isinstance(found, Reject):
+            for row in kept:
+                self._draw_alone(row, drawn, attempts)
+        else:
+            self._keep(kept, found, drawn)
+        attempts.end_batch("all")
+        return drawn
+
+    def _may_be_drawn(self, row: Row, drawn: Drawn) -> bool:
+        """Whether some method has relevance of the row and some token may go; what is missing is noted."""
+        for method, said in self.said.items():
+            if row["sample_id"] not in said:
+                _reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it", drawn)
+        if not self._says(row):
+            return False
+        try:
+            self._asked(row, self.ways[0])
+        except UserError as error:
+            self._reject(row, NOTHING_TO_FLIP, str(error), drawn)
+            return False
+        return True
+
+    def _says(self, row: Row) -> list[Said]:
+        return [one for said in self.said.values() for one in said.get(row["sample_id"], ())]
+
+    def _asked(self, row: Row, flips: Flips) -> Asked:
+        """Raises ValueError where relevance is not of these tokens, UserError where none may go."""
+        relevance = np.stack([said.relevance for said in self._says(row)])
+        if relevance.shape[1] != len(row["input_ids"]):
+            raise ValueError(f"{relevance.shape[1]} relevances for {len(row['input_ids'])} tokens")
+        return Asked.of(row, relevance, flips, self.view.kind.slot)
+
+    def _attempt(self, rows: Sequence[Row]) -> list[tuple[list[Curves], Flipper]] | Reject:
+        """What :func:`draw` gives for each way, or why there is nothing as a reject of the first row.
+
+        What is done about it is done by the caller, when nothing of a failed batch is alive any more.
+        """
+        try:
+            return [draw(self.view, [self._asked(row, w) for row in rows], w, self.token_budget) for w in self.ways]
+        except Exception as error:
+            if is_device_lost(error) or isinstance(error, PROGRAMMING_ERRORS):
+                raise
+            reason = "out_of_memory" if is_out_of_memory(error) else "model_error"
+            return Reject(rows[0]["sample_id"], reason, describe(error))
+
+    def _draw_alone(self, row: Row, drawn: Drawn, attempts: Attempts) -> None:
+        mark = f"{row['sample_id']}|curves"
+        if attempts.begin_row(mark):
+            self._reject(row, "ended_worker", f"the process ended while drawing it{attempts.reason}", drawn)
+            return
+        found = self._attempt([row])
+        if isinstance(found, Reject):
+            self._reject(row, found.reason, found.detail, drawn)
+        else:
+            self._keep([row], found, drawn)
+        attempts.end_row(mark)
+
+    def _reject(self, row: Row, reason: str, detail: str, drawn: Drawn) -> None:
+        _reject(row, [said.method for said in self._says(row)], reason, detail, drawn)
+
+    def _keep(self, rows: Sequence[Row], found: Sequence[tuple[list[Curves], Flipper]], drawn: Drawn) -> None:
+        """The curves of `rows`; a method that explained another logit than the one found here gets a reject instead."""
+        drawn.splits += sum(flipper.halved for _, flipper in found)
+        for row, curves in zip(rows, zip(*(curves for curves, _ in found), strict=True), strict=True):
+            whole = curves[0].logit[:, 0, 0]  # [V], of the whole input
+            says = self._says(row)
+            lost: set[str] = set()
+            for one, logit in zip(says, whole.tolist(), strict=True):
+                if _differs(one, logit, self.dtype):
+                    detail = f"the target's logit is {logit:g} and was {one.logit:g} when it was explained"
+                    _reject(row, [one.method], "other_logit", detail, drawn)
+                    lost.add(one.method)
+            for flips, own in zip(self.ways, curves, strict=True):
+                for one, columns in zip(says, _columns(own), strict=True):
+                    if one.method not in lost:
+                        place = {
+                            "sample_id": row["sample_id"],
+                            "target_id": row["target_id"],
+                            "perturbation": flips.way,
+                        }
+                        variant = {"explanation": one.explanation, "embedding": one.embedding}
+                        drawn.rows[one.method] += [place | variant | order for order in columns]
+
+
+def _columns(curves: Curves) -> Iterator[list[dict[str, Any]]]:
+    """For each variant, what is stored of the curves of both orders."""
+    areas = curves.areas
+    for at in range(len(curves.logit)):
+        yield [
+            {
+                "order": name,
+                "removed": curves.counts,
+                "logit": curves.logit[at, order],
+                "probability": curves.probability[at, order],
+                "correct": [None if value != value else bool(value) for value in curves.correct[at, order].tolist()],
+                "area": float(areas[f"area_{name}"][at]),
+            }
+            for order, name in enumerate(ORDERS)
+        ]
+
+
+def _reject(row: Row, methods: Iterable[str], reason: str, detail: str, drawn: Drawn) -> None:
+    """Of each method once."""
+    for method in dict.fromkeys(methods):
+        if all(reject.sample_id != row["sample_id"] for reject in drawn.rejects[method]):
+            drawn.rejects[method].append(Reject(row["sample_id"], reason, detail))
+
+
+def _differs(said: Said, whole: float, dtype: str) -> bool:
+    """False where the logit `whole` of the input as it is now is not finite: that shows in the curve."""
+    return abs(said.logit - whole) > ROUNDING[dtype] * max(1.0, abs(said.logit))

@@ -1,0 +1,108 @@
+"""Areas over samples, mean curves, and agreement of rankings."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.stats import spearmanr
+
+from evaluation.schema import CURVES
+from evaluation.scoring.areas import GRID, areas_of, mean_curves, rank_correlation, told
+
+N = 40
+
+
+def table_of(difference, seed, explanation="target", embedding="full", perturbation="zero", samples=N, lost=()):
+    """Curves of two to six tokens whose areas differ by about `difference`; those of the samples `lost` are NaN."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for sample in range(samples):
+        tokens = 2 + sample % 5
+        for order, sign in (("morf", -1), ("lerf", 1)):
+            inner = sign * difference / 2 + draw.normal(0, 0.5, tokens - 1)
+            logit = np.full(tokens + 1, np.nan) if sample in lost else np.array([4, *inner, -4])
+            rows.append(
+                {
+                    "sample_id": f"s{sample}",
+                    "explanation": explanation,
+                    "embedding": embedding,
+                    "perturbation": perturbation,
+                    "order": order,
+                    "target_id": 3,
+                    "removed": list(range(tokens + 1)),
+                    "logit": logit,
+                    "probability": np.zeros(tokens + 1),
+                    "correct": [True] * (tokens + 1),
+                    "area": float(np.trapezoid(logit, np.linspace(0, 1, tokens + 1))),
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=CURVES)
+
+
+def test_means_are_over_samples_and_the_difference_is_lerf_minus_morf():
+    table = table_of(2.0, 0)
+    found = areas_of({"lrp": table}, "zero", 200, 0)
+    rows = table.to_pylist()
+    morf, lerf = ([row["area"] for row in rows if row["order"] == order] for order in ("morf", "lerf"))
+    assert found.summaries["lrp", "area_morf"].value == pytest.approx(np.mean(morf))
+    assert found.summaries["lrp", "area_lerf"].value == pytest.approx(np.mean(lerf))
+    delta = found.summaries["lrp", "delta_area"]
+    assert delta.value == pytest.approx(np.mean(lerf) - np.mean(morf))
+    assert delta.low < delta.value < delta.high
+    assert (delta.n, delta.left_out) == (N, 0)
+
+
+def test_methods_that_differ_are_told_apart_and_those_that_do_not_are_not():
+    tables = {"lrp": table_of(2.0, 0), "same": table_of(0.0, 1), "random": table_of(0.0, 2)}
+    found = areas_of(tables, "zero", 500, 0)
+    compared = found.comparison
+    assert compared.methods == ("lrp", "same", "random")
+    at = compared.metrics.index("delta_area")
+    assert compared.p[0, 2, at] < 0.01
+    assert compared.p[1, 2, at] > 0.05
+    assert compared.difference_low[0, 2, at] > 0
+
+
+def test_samples_that_are_not_finite_are_left_out_and_counted():
+    found = areas_of({"lrp": table_of(2.0, 0, lost=(3, 4)), "random": table_of(0.0, 1)}, "zero", 100, 0)
+    assert (found.summaries["lrp", "delta_area"].n, found.summaries["lrp", "delta_area"].left_out) == (N - 2, 2)
+    assert found.comparison.n == N - 2
+
+
+def test_methods_are_compared_on_the_samples_that_all_have():
+    found = areas_of({"lrp": table_of(2.0, 0, samples=30), "random": table_of(0.0, 1)}, "zero", 100, 0)
+    assert found.summaries["random", "delta_area"].n == N
+    assert found.comparison.n == 30
+
+
+def test_what_explains_the_target_is_told_before_a_contrast():
+    table = pa.concat_tables([table_of(2.0, 0, "contrastive"), table_of(1.0, 1, "target", "partial")])
+    assert told(table) == ("target", "partial")
+    assert told(CURVES.empty_table()) is None
+
+
+def test_other_perturbations_are_no_part_of_it():
+    table = pa.concat_tables([table_of(2.0, 0), table_of(9.0, 1, perturbation="mask")])
+    alone = areas_of({"lrp": table_of(2.0, 0)}, "zero", 100, 0)
+    assert areas_of({"lrp": table}, "zero", 100, 0).summaries == alone.summaries
+    assert areas_of({"lrp": table}, "delete", 100, 0).summaries == {}
+
+
+def test_curves_of_different_lengths_are_averaged_at_shares_of_their_tokens():
+    table = table_of(2.0, 0)
+    found = mean_curves(table, "zero", ("target", "full"), 100, 0)
+    for order in ("morf", "lerf"):
+        curves = [(row["removed"], row["logit"]) for row in table.to_pylist() if row["order"] == order]
+        at = 10
+        expected = np.mean([np.interp(GRID[at] * removed[-1], removed, logit) for removed, logit in curves])
+        assert found[order].mean[at] == pytest.approx(expected)
+        assert found[order].low[at] < expected < found[order].high[at]
+        assert found[order].mean[0] == pytest.approx(4)
+        assert found[order].n == N
+    np.testing.assert_allclose(found["delta"].mean, found["lerf"].mean - found["morf"].mean, atol=1e-12)
+
+
+def test_rank_correlation_is_spearmans_with_ties():
+    x, y = [1.0, 2.0, 2.0, 5.0, 3.0], [0.1, 0.4, 0.3, 0.3, 0.9]
+    assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y).statistic)
+    assert np.isnan(rank_correlation([1.0], [2.0]))
+    assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
