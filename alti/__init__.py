@@ -1,9 +1,22 @@
-"""ALTI and ALTI-Logit for models and lengths at which every transformed vector at once would not fit anywhere."""
+"""ALTI and ALTI-Logit for models and lengths at which every transformed vector at once would not fit anywhere.
 
-from alti.logit import LogitContributions
-from alti.methods import METHODS, AltiRelevance, alti, alti_logit, explain_many
-from alti.planner import Geometry, Plan, predict
-from alti.transformed import Chunk
+The table of their records stands here, without torch; the other names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lrp_core.capabilities import POST_NORM, PRE_NORM
+from lrp_core.lazy import lazily
+from lrp_core.method import Method, Option
+from lrp_core.registry import Registry
+
+if TYPE_CHECKING:
+    from alti.logit import LogitContributions
+    from alti.methods import AltiRelevance, explain_many
+    from alti.planner import Geometry, Plan, predict
+    from alti.transformed import Chunk
 
 __all__ = [
     "METHODS",
@@ -17,3 +30,51 @@ __all__ = [
     "explain_many",
     "predict",
 ]
+
+alti = Method(
+    "alti",
+    version=1,
+    label="ALTI",
+    explain="alti.methods:explain_many",
+    family="vector",
+    needs=(POST_NORM,),
+    explanations=("none",),
+    embeddings=("none",),
+    conserves=False,
+    passes="alti",
+    forwards=2.5,
+    instead="alti_logit",
+    order=20,
+    column="alti_logit",
+    source="Ferrando et al. 2022",
+)
+alti_logit = Method(
+    "alti_logit",
+    version=1,
+    label="ALTI-Logit",
+    explain="alti.methods:explain_many",
+    family="vector",
+    options=(
+        Option("initial", True, "give the predicted position what its embeddings add to the logit; false as published"),
+    ),
+    needs=(PRE_NORM,),
+    gives=("tokens", "heads"),
+    embeddings=("none",),
+    passes="alti",
+    forwards=2.5,
+    instead="alti",
+    order=10,
+    colour="#cc79a7",
+    source="Ferrando et al. 2023; Close Look B.1",
+)
+METHODS: Registry[Method] = Registry("method", alti, alti_logit)
+
+__getattr__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(("AltiRelevance", "explain_many"), "methods"),
+        **dict.fromkeys(("Geometry", "Plan", "predict"), "planner"),
+        "Chunk": "transformed",
+        "LogitContributions": "logit",
+    },
+)

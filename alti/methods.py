@@ -1,4 +1,4 @@
-"""ALTI and ALTI-Logit as methods of the project."""
+"""What ALTI and ALTI-Logit compute, group by group of samples, within a budget of memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from alti import planner
+from alti import METHODS, planner
 from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
 from alti.planner import Geometry, Plan
 from alti.post_norm import mixing
-from lrp_core.capabilities import POST_NORM, PRE_NORM
 from lrp_core.explained import explained_by, without_sum
 from lrp_core.memory import is_out_of_memory
-from lrp_core.method import Method, Option
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView
 
@@ -139,42 +137,3 @@ def _relevance(
         contributions=contributions,
         plans=plans,
     )
-
-
-alti = Method(
-    "alti",
-    version=1,
-    label="ALTI",
-    explain=explain_many,
-    family="vector",
-    needs=(POST_NORM,),
-    explanations=("none",),
-    embeddings=("none",),
-    conserves=False,
-    passes="alti",
-    forwards=2.5,
-    instead="alti_logit",
-    order=20,
-    column="alti_logit",
-    source="Ferrando et al. 2022",
-)
-alti_logit = Method(
-    "alti_logit",
-    version=1,
-    label="ALTI-Logit",
-    explain=explain_many,
-    family="vector",
-    options=(
-        Option("initial", True, "give the predicted position what its embeddings add to the logit; false as published"),
-    ),
-    needs=(PRE_NORM,),
-    gives=("tokens", "heads"),
-    embeddings=("none",),
-    passes="alti",
-    forwards=2.5,
-    instead="alti",
-    order=10,
-    colour="#cc79a7",
-    source="Ferrando et al. 2023; Close Look B.1",
-)
-METHODS: dict[str, Method] = {method.name: method for method in (alti, alti_logit)}

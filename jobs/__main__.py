@@ -89,9 +89,10 @@ for _name, _doc in {
 @app.command()
 def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
     """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
+    loaded, store = _load(config, root, set)
+
     from jobs.commands.status import status as show
 
-    loaded, store = _load(config, root, set)
     if not show(loaded, store, console):
         raise typer.Exit(1)
 
@@ -99,9 +100,11 @@ def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
 @app.command()
 def plan(config: Config = "demo", root: Root = None, set: Set = None) -> None:
     """The cells of a run and what they will cost, from measured runtimes where there are any."""
+    loaded, store = _load(config, root, set)
+
     from jobs.commands.plan import show
 
-    show(*_load(config, root, set), console)
+    show(loaded, store, console)
 
 
 @app.command()
@@ -113,10 +116,11 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is stale too, not only leftovers.")] = False,
 ) -> None:
     """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
+    loaded, store = _load(config, root, set)
+
     from jobs.commands.gc import garbage
     from jobs.store.lock import run_lock
 
-    loaded, store = _load(config, root, set)
     with run_lock(store):
         removed = kept = 0
         for group in garbage(loaded, store):
@@ -177,9 +181,10 @@ def audit(
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
 ) -> None:
     """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence."""
+    loaded, store = _load(config, root, set)
+
     from jobs.commands.audit import audit as show
 
-    loaded, store = _load(config, root, set)
     show(loaded, store, console, task=task, n=n, json_file=json)
 
 
@@ -191,9 +196,11 @@ def export(
     set: Set = None,
 ) -> None:
     """Write the prepared benchmark as a data set with a card."""
+    loaded, store = _load(config, root, set)
+
     from jobs.commands.audit import export as write
 
-    for path in write(*_load(config, root, set), to):
+    for path in write(loaded, store, to):
         console.print(str(path), markup=False)
 
 
@@ -221,6 +228,7 @@ def explain(
 
 
 def _load(config: str, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
+    """Before the heavy imports of a command: a mistake in the configuration is told at once."""
     from jobs.config import RunConfig
 
     loaded = RunConfig.load(config, root, overrides or ())
@@ -233,7 +241,7 @@ def _load(config: str, root: str | None, overrides: list[str] | None) -> tuple[R
 def _run_stages(
     stages: tuple[str, ...], config: str, root: str | None, overrides: list[str] | None, wait_s: float
 ) -> None:
-    loaded, store = _load(config, root, overrides)  # before the heavy imports: a mistake is told at once
+    loaded, store = _load(config, root, overrides)
 
     from jobs.cluster.pools import check_address
     from jobs.plan.cells import validate

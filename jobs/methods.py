@@ -12,7 +12,7 @@ from lrp_core import METHODS as CORE_METHODS
 from lrp_core import Method
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
-from lrp_core.types import UnsupportedMethod, UserError, nearest
+from lrp_core.types import UnsupportedMethod, nearest
 
 if TYPE_CHECKING:
     from jobs.config import MethodConfig, RunConfig
@@ -29,16 +29,11 @@ def method(name: str) -> Method:
     return METHODS[name]
 
 
+def bound(entry: MethodConfig) -> Method:
+    """One of a config's methods. Raises UserError for an unknown method or option, or a value that does not fit."""
+    return method(entry.method).configured(entry.name, **entry.options)
+
+
 def configured(config: RunConfig) -> dict[str, Method]:
-    """The methods of a run and of its models, by their names there, options bound.
-
-    Raises UserError, naming the config key, for an unknown method or option, or a value that does not fit.
-    """
-    return {entry.name: _record(entry) for entry in config.every_method()}
-
-
-def _record(entry: MethodConfig) -> Method:
-    try:
-        return method(entry.method).configured(entry.name, **entry.options)
-    except UserError as error:
-        raise type(error)(f"config key 'methods': {error}") from None
+    """The methods of a run and of its models, by their names there, options bound. Raises as :func:`bound`."""
+    return {entry.name: bound(entry) for entry in config.every_method()}

@@ -5,8 +5,9 @@ Names are imported when first used, so that code that needs only the errors does
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
     from lrp_core.capabilities import Capability
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(__all__, "types"),
     **dict.fromkeys(("load_model", "random_model"), "loading"),
     **dict.fromkeys(("METHODS", "attribute"), "methods"),
     **dict.fromkeys(("Method", "Option"), "method"),
@@ -59,9 +61,4 @@ _HOMES = {
     "Family": "families",
     "ModelView": "view",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'types')}"), name)
+__getattr__ = lazily(__name__, _HOMES)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Ways to take a token away: its embedding zeroed, the mask token in its place, or deleted.
+ZERO, MASK, DELETE = "zero", "mask", "delete"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -17,7 +20,7 @@ class Kind:
     classes: str  # transformers' table of the models' own classes, by family
     causal: bool  # attention sees only what came before
     slot: bool  # the prediction is read at a mask token inside the text, else after the text
-    perturbations: tuple[str, ...]  # ways to take a token away: zero (its embedding) | mask | delete
+    perturbations: tuple[str, ...]  # ways to take a token away
     forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
 
 
@@ -28,7 +31,7 @@ MASKED = Kind(
     classes="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
     causal=False,
     slot=True,
-    perturbations=("zero", "mask"),
+    perturbations=(ZERO, MASK),
 )
 CAUSAL = Kind(
     "causal",
@@ -37,7 +40,7 @@ CAUSAL = Kind(
     classes="MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     causal=True,
     slot=False,
-    perturbations=("zero", "delete"),
+    perturbations=(ZERO, DELETE),
     forward_options={"use_cache": False},
 )
 KINDS = {kind.name: kind for kind in (MASKED, CAUSAL)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,7 +81,7 @@ class Method:
     name: str
     version: int  # raised when the numbers change: stored relevance of older versions is stale
     label: str  # in tables and figures
-    explain: Callable[..., dict[Request, Relevance]]
+    explain: str | Callable[..., dict[Request, Relevance]]  # or "module:function", imported when it is first called
     family: MethodFamily = "gradient"
     options: tuple[Option, ...] = ()
     seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
@@ -156,7 +157,7 @@ class Method:
             known["heads"] = True
         from lrp_core.guard import guarded
 
-        return guarded(self.explain, view, batch, requests, **self._of_pass, **known)
+        return guarded(self.function, view, batch, requests, **self._of_pass, **known)
 
     def bound(self, request: Request) -> Request:
         """A request of this method as `explain` gets it: by its base name, with the options that go by request."""
@@ -179,7 +180,7 @@ class Method:
     @property
     def group(self) -> tuple[Any, ...]:
         """Equal for methods that one call of `explain` computes together."""
-        return self.explain, tuple(self._of_pass.items())
+        return self.function, tuple(self._of_pass.items())
 
     @property
     def pass_name(self) -> str:
@@ -220,8 +221,20 @@ class Method:
         return {o.name: self.values[o.name] for o in self.options if not o.per_request}
 
     @cached_property
+    def function(self) -> Callable[..., dict[Request, Relevance]]:
+        """`explain` itself. Raises UserError where it names what cannot be imported."""
+        if not isinstance(self.explain, str):
+            return self.explain
+        module, _, name = self.explain.partition(":")
+        try:
+            function: Callable[..., dict[Request, Relevance]] = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(f"method {self.name}: there is no function {self.explain!r} ({error})") from error
+        return function
+
+    @cached_property
     def _parameters(self) -> frozenset[str]:
-        found = signature(self.explain).parameters.values()
+        found = signature(self.function).parameters.values()
         return frozenset(p.name for p in found if p.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD))
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from evaluation.scoring.flips import States
 from lrp_core.guard import undisturbed
-from lrp_core.interventions.tokens import DELETE, check_way, tokens_removed
+from lrp_core.interventions.tokens import check_way, tokens_removed
+from lrp_core.kinds import DELETE
 from lrp_core.memory import is_out_of_memory
 from lrp_core.readout import over_vocabulary
 from lrp_core.types import Batch

@@ -21,7 +21,7 @@ from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, par
 from jobs.bench.samples import alone, random_row, rows_like_sva
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import ModelView, random_model
-from lrp_core.interventions.tokens import ZERO
+from lrp_core.kinds import ZERO
 from lrp_core.memory import peak_memory
 from lrp_core.methods import METHODS
 

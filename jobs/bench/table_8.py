@@ -17,7 +17,8 @@ import torch
 from jobs.bench.harness import Bench, paired_ratio, summary, synchronise
 from lrp_core import Batch, ModelView
 from lrp_core.explained import CONTRASTIVE
-from lrp_core.methods.explicit import EPSILON, relevance_flow
+from lrp_core.methods import EPSILON
+from lrp_core.methods.explicit import relevance_flow
 from lrp_core.methods.gradients import READINGS, attribution
 from lrp_core.scope import rules_on
 

@@ -27,10 +27,10 @@ from evaluation.benchmark.samples import Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
 from jobs.config.file import ConfigError, describe, nearest, read
+from jobs.config.known import check
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import EXPLAINED, LINEAR
-from lrp_core.types import UserError
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
 Embedding = Literal["full", "partial"]
@@ -260,10 +260,6 @@ class RunConfig(_Frozen):
             if methods.setdefault(method.name, method) != method:
                 raise ValueError(f"two methods are named {method.name!r} and differ; names are unique")
         for task, settings in self.tasks.items():
-            try:
-                configured(task, settings.source)
-            except UserError as error:
-                raise ValueError(f"config key 'tasks.{task}.source': {error}") from None
             if settings.source == SAMPLES.name and settings.path is None:
                 raise ValueError(f"config key 'tasks.{task}.path': {SAMPLES.title} need the path of their file")
         known = set(self.tasks)
@@ -281,13 +277,15 @@ class RunConfig(_Frozen):
     def load(cls, source: str | Path, root: str | None = None, overrides: Sequence[str] = ()) -> RunConfig:
         """The configuration `source`, a name in ``jobs/conf`` or a path, after ``key=value`` overrides.
 
-        Raises ConfigError with one line that names the key at fault.
+        Raises ConfigError with one line that names the key at fault, or the keys that ask for what does not exist.
         """
         raw = read(source, root, overrides)
         try:
-            return cls.model_validate(raw)
+            config = cls.model_validate(raw)
         except ValidationError as error:
             raise ConfigError(describe(error, raw, cls)) from None
+        check(config)
+        return config
 
     def methods_of(self, model: ModelConfig) -> tuple[MethodConfig, ...]:
         """The methods of one of the run's models."""

@@ -15,6 +15,7 @@ from itertools import product as combinations
 from typing import Literal
 
 from jobs.config import ModelConfig, RunConfig
+from jobs.config.known import check
 from jobs.methods import configured
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
@@ -63,7 +64,7 @@ class Plan:
 
 def validate(config: RunConfig) -> None:
     """Raises UserError for an unknown method or option or a model that cannot exist, before anything is written."""
-    configured(config)
+    check(config)
     for model in config.models:
         try:
             resolve(model, config.seed)

@@ -43,11 +43,16 @@ _OTHER_HEADS = tuple(
 )
 
 
+def describing(model_type: str) -> Family:
+    """The family of models of this type. Raises UnsupportedModel, listing what is supported."""
+    if model_type not in FAMILIES:
+        raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}")
+    return FAMILIES[model_type]
+
+
 def family_of(config: PretrainedConfig) -> Family:
     """Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers."""
-    if config.model_type not in FAMILIES:
-        raise UnsupportedModel(f"no family describes {config.model_type!r} models; supported: {', '.join(FAMILIES)}")
-    family = FAMILIES[config.model_type]
+    family = describing(config.model_type)
     for requirement in family.requires:
         unmet = requirement.unmet_by(config)
         if unmet is not None:

@@ -16,7 +16,7 @@ from lrp_core.capabilities import (
     UNCENTRED,
     Capability,
 )
-from lrp_core.kinds import Kind
+from lrp_core.kinds import DELETE, MASK, Kind
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ class Family:
         of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
             {UNCENTRED} if self.norm == "rms" else set()
         )
-        ways = {"mask": MASKING, "delete": DELETION}
+        ways = {MASK: MASKING, DELETE: DELETION}
         of_kind = {ways[way] for way in self.kind.perturbations if way in ways}
         return frozenset({GRADIENTS, RULES, ATTENTION} | of_norms | of_kind)

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrp_core.kinds import DELETE, MASK, ZERO
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
-
-ZERO, MASK, DELETE = "zero", "mask", "delete"
 
 
 def check_way(view: ModelView, way: str, mask_id: int | None = None) -> None:

@@ -1,39 +1,279 @@
-"""Gradient-, attention- and perturbation-based methods and baselines, a module each, and the table of them by name.
+"""Gradient-, attention- and perturbation-based methods and baselines: the table of their records.
 
-A new method is a module here, with its function and its record, and a line in the table.
+A new method is a module here, with its function, and a record in the table. A record names its function, which is
+imported when it is first called. No torch here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from lrp_core.method import Method
-from lrp_core.methods import (
-    atman,
-    attention_gradients,
-    explicit,
-    gradients,
-    kernel_shap,
-    occlusion,
-    path_gradients,
-    random_baseline,
-    rollout,
-)
+from lrp_core.capabilities import ATTENTION, DELETION, GRADIENTS, MASKING, RULES, UNCENTRED
+from lrp_core.explained import EXPLAINED
+from lrp_core.kinds import DELETE, MASK, ZERO
+from lrp_core.method import Method, Option
 from lrp_core.registry import Registry
-from lrp_core.types import Batch, Relevance, UnsupportedMethod, nearest
-from lrp_core.view import ModelView
+from lrp_core.types import UnsupportedMethod, nearest
+
+if TYPE_CHECKING:
+    from lrp_core.types import Batch, Relevance
+    from lrp_core.view import ModelView
+
+EVERY = tuple(EXPLAINED)  # explanations, those that are not linear in logits included
+NO_CHOICE = ("none",)  # of an explanation or an embedding
+EPSILON = 1e-9  # stabilises the denominators of explicit propagation
+
+REDUCE = Option(
+    "reduce",
+    "sum",
+    "over the embedding dimension; norms lose the sign and the promise of a sum",
+    choices=("sum", "l1", "l2"),
+    per_request=True,
+)
+REDUCE_GRADIENT = replace(
+    REDUCE,
+    default="auto",
+    choices=("auto", *REDUCE.choices),
+    help="over the embedding dimension; auto: sum, or l2 where norms that subtract the mean make the sum 0",
+    needs={"sum": UNCENTRED},
+)
+DISCARD_THRESHOLD = Option(
+    "discard_threshold", 1.0, "entries of a layer's map above this quantile are set to 0; 1 keeps all", low=0, high=1
+)
+LOWEST = Option(
+    "lowest", 0.0, "share of a layer's entries, the lowest ones, that are set to 0; 0 keeps all", low=0, high=1
+)
+
+
+def _of_gradients(name: str, label: str, rules: str, **record: Any) -> Method:
+    """A method that reads the gradients at the embeddings under modified rules; `plain` ones are the model's own."""
+    return Method(
+        name,
+        version=1,
+        label=label,
+        explain="lrp_core.methods.gradients:explain_many",
+        needs=(GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
+        gives=("tokens", "heads"),
+        explanations=EVERY,
+        passes="gradients",
+        rules=rules,
+        **record,
+    )
+
 
 METHODS: Registry[Method] = Registry(
     "method",
-    *gradients.METHODS,
-    explicit.METHOD,
-    *path_gradients.METHODS,
-    rollout.METHOD,
-    *attention_gradients.METHODS,
-    atman.METHOD,
-    occlusion.METHOD,
-    kernel_shap.METHOD,
-    random_baseline.METHOD,
+    # Norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT plain
+    # gradient x full embedding is zero up to the norm's epsilon: the embedding norm undoes any scaling of its input.
+    _of_gradients(
+        "gradient_l1",
+        "Gradient l1",
+        "plain",
+        embeddings=NO_CHOICE,
+        conserves=False,
+        order=70,
+        colour="#e69f00",
+        source="Close Look 3.3",
+    ),
+    _of_gradients(
+        "gradient_l2",
+        "Gradient l2",
+        "plain",
+        embeddings=NO_CHOICE,
+        conserves=False,
+        order=50,
+        colour="#56b4e9",
+        source="Close Look 3.3",
+    ),
+    _of_gradients(
+        "gradient_x_input",
+        "Gradient×Input",
+        "plain",
+        options=(REDUCE,),
+        order=80,
+        colour="#009e73",
+        source="Close Look 3.3",
+    ),
+    _of_gradients("lrp", "LRP", "lrp", options=(REDUCE,), order=40, colour="#d55e00", source="Close Look 3.3 and C.4"),
+    _of_gradients(
+        "attnlrp",
+        "AttnLRP",
+        "attnlrp",
+        options=(REDUCE,),
+        order=30,
+        colour="#0072b2",
+        source="Close Look 3.3 and C.1; AttnLRP 3.3",
+    ),
+    Method(
+        "attnlrp_explicit",
+        version=1,
+        label="AttnLRP explicit",
+        explain="lrp_core.methods.explicit:explain_many",
+        options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
+        needs=(GRADIENTS, RULES),
+        gives=("tokens", "heads"),
+        passes="explicit",
+        forwards=6.0,
+        order=90,
+        source="AttnLRP section 3",
+    ),
+    Method(
+        "integrated_gradients",
+        version=1,
+        label="IG",
+        explain="lrp_core.methods.path_gradients:integrated_gradients",
+        options=(
+            Option("steps", 50, "gradients along the path", low=1),
+            Option("rule", "right", "where they are taken", choices=("right", "gauss_legendre")),
+            Option("baseline", "zero", "the embedding where the path starts", choices=("zero", "pad")),
+            REDUCE,
+        ),
+        needs=(GRADIENTS,),
+        explanations=EVERY,
+        embeddings=("partial",),
+        forwards=lambda values, _: 2.0 * values["steps"] + 2,
+        order=82,
+        source="Sundararajan et al. 2017; AttnLRP equation 21",
+    ),
+    Method(
+        "smoothgrad",
+        version=1,
+        label="SmoothGrad",
+        explain="lrp_core.methods.path_gradients:smoothgrad",
+        options=(
+            Option("samples", 20, "points drawn around the input", low=1),
+            Option("sigma", 0.1, "standard deviation of the noise", low=0),
+            Option(
+                "scale",
+                "relative",
+                "sigma times the range of the embeddings, or as it is",
+                choices=("relative", "absolute"),
+            ),
+            REDUCE_GRADIENT,
+        ),
+        seeded=True,
+        needs=(GRADIENTS,),
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=lambda values, _: 2.0 * values["samples"] + 1,
+        instead="reduce 'l1' or 'l2'",
+        order=84,
+        source="Smilkov et al. 2017; AttnLRP equation 22",
+    ),
+    Method(
+        "attention_rollout",
+        version=1,
+        label="AttnRollout",
+        explain="lrp_core.methods.rollout:explain_many",
+        family="attention",
+        options=(DISCARD_THRESHOLD, LOWEST),
+        needs=(ATTENTION,),
+        explanations=NO_CHOICE,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        passes="rollout",
+        forwards=1.2,
+        order=60,
+        source="Abnar & Zuidema 2020; AttnLRP A.1.4",
+    ),
+    Method(
+        "grad_attention_rollout",
+        version=1,
+        label="G×AttnRollout",
+        explain="lrp_core.methods.attention_gradients:grad_attention_rollout",
+        family="attention",
+        options=(DISCARD_THRESHOLD, LOWEST),
+        needs=(ATTENTION, GRADIENTS),
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=1.5,
+        order=62,
+        source="Chefer et al. 2021; AttnLRP A.1.4",
+    ),
+    Method(
+        "gradcam",
+        version=1,
+        label="Grad-CAM",
+        explain="lrp_core.methods.attention_gradients:gradcam",
+        family="attention",
+        needs=(ATTENTION, GRADIENTS),
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=1.2,
+        order=64,
+        source="Chefer et al. 2021",
+    ),
+    Method(
+        "atman",
+        version=1,
+        label="AtMan",
+        explain="lrp_core.methods.atman:explain_many",
+        family="perturbation",
+        options=(
+            Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
+            Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
+            Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
+        ),
+        needs=(ATTENTION,),
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=lambda _, tokens: 1.2 * (tokens + 1),
+        order=66,
+        source="Deb et al. 2023; AttnLRP A.1.5",
+    ),
+    Method(
+        "occlusion",
+        version=1,
+        label="Occlusion",
+        explain="lrp_core.methods.occlusion:explain_many",
+        family="perturbation",
+        options=(
+            Option(
+                "how",
+                ZERO,
+                "the token's embedding is zeroed, or the token masked or deleted",
+                choices=(ZERO, MASK, DELETE),
+                needs={MASK: MASKING, DELETE: DELETION},
+            ),
+        ),
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=lambda _, tokens: tokens + 1,
+        instead="how 'zero'",
+        order=68,
+        source="Zeiler & Fergus 2014",
+    ),
+    Method(
+        "kernel_shap",
+        version=1,
+        label="Kernel SHAP",
+        explain="lrp_core.methods.kernel_shap:explain_many",
+        family="perturbation",
+        options=(Option("samples", 200, "sets of tokens that are run", low=2),),
+        seeded=True,
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        forwards=lambda values, _: values["samples"] + 2.0,
+        order=70,
+        source="Lundberg & Lee 2017",
+    ),
+    Method(
+        "random",
+        version=1,
+        label="Random",
+        explain="lrp_core.methods.random_baseline:explain_many",
+        family="baseline",
+        seeded=True,
+        explanations=NO_CHOICE,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        order=100,
+    ),
 )
 
 

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
-from lrp_core.capabilities import ATTENTION
 from lrp_core.explained import LOG_PROB, TARGET, relevance_of
-from lrp_core.method import Method, Option
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, rows_of
@@ -168,23 +166,3 @@ def _parts(view: ModelView, batch: Batch, token_budget: int) -> Iterator[tuple[T
         size = max(1, token_budget // (length - start))
         yield samples[done : done + size], keys[done : done + size], start
         done += size
-
-
-METHOD = Method(
-    "atman",
-    version=1,
-    label="AtMan",
-    explain=explain_many,
-    family="perturbation",
-    options=(
-        Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
-        Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
-        Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
-    ),
-    needs=(ATTENTION,),
-    embeddings=("none",),
-    forwards=lambda _, tokens: 1.2 * (tokens + 1),
-    conserves=False,
-    source="Deb et al. 2023; AttnLRP A.1.5",
-    order=66,
-)

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
-from lrp_core.capabilities import ATTENTION, GRADIENTS
-from lrp_core.explained import EXPLAINED, relevance_of
-from lrp_core.method import Method
-from lrp_core.methods.rollout import DISCARD_THRESHOLD, LOWEST, discard, visible
+from lrp_core.explained import relevance_of
+from lrp_core.methods.rollout import discard, visible
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
@@ -114,36 +112,3 @@ def _attend(
     weights.register_hook(lambda gradient: read(weights.detach(), gradient, shown))
     maps.append(weights)
     return context, weights
-
-
-METHODS = (
-    Method(
-        "grad_attention_rollout",
-        version=1,
-        label="G×AttnRollout",
-        explain=grad_attention_rollout,
-        family="attention",
-        options=(DISCARD_THRESHOLD, LOWEST),
-        needs=(ATTENTION, GRADIENTS),
-        explanations=tuple(EXPLAINED),
-        embeddings=("none",),
-        conserves=False,
-        forwards=1.5,
-        source="Chefer et al. 2021; AttnLRP A.1.4",
-        order=62,
-    ),
-    Method(
-        "gradcam",
-        version=1,
-        label="Grad-CAM",
-        explain=gradcam,
-        family="attention",
-        needs=(ATTENTION, GRADIENTS),
-        explanations=tuple(EXPLAINED),
-        embeddings=("none",),
-        conserves=False,
-        forwards=1.2,
-        source="Chefer et al. 2021",
-        order=64,
-    ),
-)

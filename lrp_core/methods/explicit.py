@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lrp_core.attention import Kernel, around_attention
-from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.explained import explained_by
-from lrp_core.method import Method, Option
+from lrp_core.methods import EPSILON
 from lrp_core.parts import NormView
 from lrp_core.propagation import (
     add_rule,
@@ -38,8 +37,6 @@ from lrp_core.propagation import (
 from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
-
-EPSILON = 1e-9
 
 
 def explain_many(
@@ -76,21 +73,6 @@ def explain_many(
                         heads=None if collected is None else collected.of("relevance"),
                     )
     return {request: results[request] for request in requests}
-
-
-METHOD = Method(
-    "attnlrp_explicit",
-    version=1,
-    label="AttnLRP explicit",
-    explain=explain_many,
-    options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
-    needs=(GRADIENTS, RULES),
-    gives=("tokens", "heads"),
-    passes="explicit",
-    forwards=6.0,
-    order=90,
-    source="AttnLRP section 3",
-)
 
 
 @contextmanager

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.clock import StageClock
 from lrp_core.explained import EXPLAINED
-from lrp_core.method import Method, Option
+from lrp_core.methods import METHODS
 from lrp_core.readout import explained_numbers
-from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, HeadRelevance
+from lrp_core.rules import COMPOSITES, Composite, HeadRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
@@ -40,6 +38,14 @@ class Reading:
     composite: Composite
     measure: Measure
     conserves: bool
+
+
+_NORMS: dict[str, Measure] = {"gradient_l1": _absolute, "gradient_l2": _square}
+READINGS = {
+    method.name: Reading(COMPOSITES[method.rules], _NORMS.get(method.name, _product), method.conserves)
+    for method in METHODS.values()
+    if method.rules is not None
+}
 
 
 def explain_many(
@@ -89,96 +95,17 @@ def explain_many(
     return {request: results[request] for request in requests}
 
 
-#: How a token's relevances [..., D] become one number [...].
+#: How a token's relevances [..., D] become one number [...], by the values of the option `reduce`.
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda relevance: relevance.sum(-1),
     "l1": lambda relevance: relevance.abs().sum(-1),
     "l2": lambda relevance: torch.linalg.vector_norm(relevance, dim=-1),
 }
-REDUCE = Option(
-    "reduce",
-    "sum",
-    "over the embedding dimension; norms lose the sign and the promise of a sum",
-    choices=tuple(REDUCTIONS),
-    per_request=True,
-)
 
 
 def reduced(relevance: Tensor, how: str) -> Tensor:
     """Relevance of tokens [...] from that of their dimensions [..., D], by one of REDUCTIONS."""
     return REDUCTIONS[how](relevance)
-
-
-READINGS: dict[str, Reading] = {}  # by the name of the method
-
-
-def _method(name: str, label: str, composite: Composite, measure: Measure, **record: Any) -> Method:
-    """The record of a gradient method, which is also entered into READINGS."""
-    method = Method(
-        name,
-        version=1,
-        label=label,
-        explain=explain_many,
-        needs=(GRADIENTS,) if composite is PLAIN else (GRADIENTS, RULES),
-        gives=("tokens", "heads"),
-        explanations=tuple(EXPLAINED),
-        passes="gradients",
-        rules=composite.name,
-        **record,
-    )
-    READINGS[name] = Reading(composite, measure, method.conserves)
-    return method
-
-
-#: Norms of the gradient, gradient x input, and gradient x input under modified gradients. On BERT plain gradient x full
-#: embedding is zero up to the norm's epsilon: the embedding norm undoes any scaling of its input.
-METHODS = (
-    _method(
-        "gradient_l1",
-        "Gradient l1",
-        PLAIN,
-        _absolute,
-        embeddings=("none",),
-        conserves=False,
-        order=70,
-        colour="#e69f00",
-        source="Close Look 3.3",
-    ),
-    _method(
-        "gradient_l2",
-        "Gradient l2",
-        PLAIN,
-        _square,
-        embeddings=("none",),
-        conserves=False,
-        order=50,
-        colour="#56b4e9",
-        source="Close Look 3.3",
-    ),
-    _method(
-        "gradient_x_input",
-        "Gradient×Input",
-        PLAIN,
-        _product,
-        options=(REDUCE,),
-        order=80,
-        colour="#009e73",
-        source="Close Look 3.3",
-    ),
-    _method(
-        "lrp", "LRP", LRP, _product, options=(REDUCE,), order=40, colour="#d55e00", source="Close Look 3.3 and C.4"
-    ),
-    _method(
-        "attnlrp",
-        "AttnLRP",
-        ATTNLRP,
-        _product,
-        options=(REDUCE,),
-        order=30,
-        colour="#0072b2",
-        source="Close Look 3.3 and C.1; AttnLRP 3.3",
-    ),
-)
 
 
 def attribution(

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
-from lrp_core.explained import EXPLAINED, relevance_of
+from lrp_core.explained import relevance_of
 from lrp_core.guard import check_logits
-from lrp_core.method import Method, Option
 from lrp_core.methods.random_baseline import seed_of
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
@@ -145,19 +144,3 @@ def _captum() -> Shapley:
             return method.attribute(ends[:1], n_samples=sets, perturbations_per_eval=at_once)[0]
 
     return shapley
-
-
-METHOD = Method(
-    "kernel_shap",
-    version=1,
-    label="Kernel SHAP",
-    explain=explain_many,
-    family="perturbation",
-    options=(Option("samples", 200, "sets of tokens that are run", low=2),),
-    seeded=True,
-    explanations=tuple(EXPLAINED),
-    embeddings=("none",),
-    forwards=lambda values, _: values["samples"] + 2.0,
-    source="Lundberg & Lee 2017",
-    order=70,
-)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
-from lrp_core.capabilities import DELETION, MASKING
-from lrp_core.explained import EXPLAINED, relevance_of
-from lrp_core.interventions.tokens import DELETE, MASK, ZERO, tokens_removed
-from lrp_core.method import Method, Option
+from lrp_core.explained import relevance_of
+from lrp_core.interventions.tokens import tokens_removed
+from lrp_core.kinds import DELETE, MASK
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
@@ -78,28 +77,3 @@ def _mask_id(view: ModelView, batch: Batch) -> int | None:
             "occlusion: the samples hold different tokens where the model predicts: put its mask token there"
         )
     return int(there[0])
-
-
-METHOD = Method(
-    "occlusion",
-    version=1,
-    label="Occlusion",
-    explain=explain_many,
-    family="perturbation",
-    options=(
-        Option(
-            "how",
-            ZERO,
-            "the token's embedding is zeroed, or the token masked or deleted",
-            choices=(ZERO, MASK, DELETE),
-            needs={MASK: MASKING, DELETE: DELETION},
-        ),
-    ),
-    instead="how 'zero'",
-    explanations=tuple(EXPLAINED),
-    embeddings=("none",),
-    forwards=lambda _, tokens: tokens + 1,
-    conserves=False,
-    source="Zeiler & Fergus 2014",
-    order=68,
-)

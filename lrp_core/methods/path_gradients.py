@@ -6,7 +6,6 @@ Points are rows of forwards whose size a token budget bounds. The gradient is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
-from lrp_core.capabilities import GRADIENTS, UNCENTRED
-from lrp_core.explained import EXPLAINED, relevance_of
-from lrp_core.method import Method, Option
-from lrp_core.methods.gradients import REDUCE, reduced
+from lrp_core.capabilities import UNCENTRED
+from lrp_core.explained import relevance_of
+from lrp_core.methods.gradients import reduced
 from lrp_core.methods.random_baseline import seed_of
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
@@ -171,57 +169,3 @@ def _spread(token: Tensor, batch: Batch) -> Tensor:
     most = token.masked_fill(padding, -torch.inf).amax((1, 2), keepdim=True)
     least = token.masked_fill(padding, torch.inf).amin((1, 2), keepdim=True)
     return (most - least).clamp_min(0)  # a row of padding has none
-
-
-METHODS = (
-    Method(
-        "integrated_gradients",
-        version=1,
-        label="IG",
-        explain=integrated_gradients,
-        options=(
-            Option("steps", 50, "gradients along the path", low=1),
-            Option("rule", "right", "where they are taken", choices=("right", "gauss_legendre")),
-            Option("baseline", "zero", "the embedding where the path starts", choices=("zero", "pad")),
-            REDUCE,
-        ),
-        needs=(GRADIENTS,),
-        explanations=tuple(EXPLAINED),
-        embeddings=("partial",),
-        forwards=lambda values, _: 2.0 * values["steps"] + 2,
-        source="Sundararajan et al. 2017; AttnLRP equation 21",
-        order=82,
-    ),
-    Method(
-        "smoothgrad",
-        version=1,
-        label="SmoothGrad",
-        explain=smoothgrad,
-        options=(
-            Option("samples", 20, "points drawn around the input", low=1),
-            Option("sigma", 0.1, "standard deviation of the noise", low=0),
-            Option(
-                "scale",
-                "relative",
-                "sigma times the range of the embeddings, or as it is",
-                choices=("relative", "absolute"),
-            ),
-            replace(
-                REDUCE,
-                default="auto",
-                choices=("auto", *REDUCE.choices),
-                help="over the embedding dimension; auto: sum, or l2 where norms that subtract the mean make the sum 0",
-                needs={"sum": UNCENTRED},
-            ),
-        ),
-        seeded=True,
-        needs=(GRADIENTS,),
-        instead="reduce 'l1' or 'l2'",
-        forwards=lambda values, _: 2.0 * values["samples"] + 1,
-        explanations=tuple(EXPLAINED),
-        embeddings=("none",),
-        conserves=False,
-        source="Smilkov et al. 2017; AttnLRP equation 22",
-        order=84,
-    ),
-)

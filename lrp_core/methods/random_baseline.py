@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.explained import without_sum
-from lrp_core.method import Method
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -31,20 +30,6 @@ def explain_many(
     for i, mask in enumerate(batch.attention_mask.bool().cpu()):
         tokens[i, mask] = _draw(batch.input_ids[i].cpu()[mask], seed).to(tokens)
     return {request: without_sum(tokens.to(batch.input_ids.device), logits) for request in requests}
-
-
-METHOD = Method(
-    "random",
-    version=1,
-    label="Random",
-    explain=explain_many,
-    family="baseline",
-    seeded=True,
-    explanations=("none",),
-    embeddings=("none",),
-    conserves=False,
-    order=100,
-)
 
 
 def seed_of(ids: Tensor, seed: int) -> int:

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
-from lrp_core.capabilities import ATTENTION
 from lrp_core.explained import without_sum
-from lrp_core.method import Method, Option
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -88,28 +86,3 @@ def _quantile(ordered: Tensor, share: float) -> Tensor:
     place = share * (len(ordered) - 1)
     below, above = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
     return below + (above - below) * (place - int(place))
-
-
-DISCARD_THRESHOLD = Option(
-    "discard_threshold", 1.0, "entries of a layer's map above this quantile are set to 0; 1 keeps all", low=0, high=1
-)
-LOWEST = Option(
-    "lowest", 0.0, "share of a layer's entries, the lowest ones, that are set to 0; 0 keeps all", low=0, high=1
-)
-
-METHOD = Method(
-    "attention_rollout",
-    version=1,
-    label="AttnRollout",
-    explain=explain_many,
-    family="attention",
-    options=(DISCARD_THRESHOLD, LOWEST),
-    needs=(ATTENTION,),
-    explanations=("none",),
-    embeddings=("none",),
-    conserves=False,
-    passes="rollout",
-    forwards=1.2,
-    order=60,
-    source="Abnar & Zuidema 2020; AttnLRP A.1.4",
-)

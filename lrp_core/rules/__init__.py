@@ -2,7 +2,7 @@
 
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation
 from lrp_core.rules.bilinear import attend_with, share
-from lrp_core.rules.composite import ATTNLRP, LRP, PLAIN, Composite
+from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
 from lrp_core.rules.linear import LinearRule, LinearRules, ValuesOnly, project
 from lrp_core.rules.normalization import inverse_rms, normalise
@@ -12,6 +12,7 @@ from lrp_core.rules.switch import Switch
 __all__ = [
     "ACTIVATIONS",
     "ATTNLRP",
+    "COMPOSITES",
     "LRP",
     "PLAIN",
     "Activation",

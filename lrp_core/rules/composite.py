@@ -44,3 +44,4 @@ PLAIN = Composite("plain")
 LRP = Composite("lrp", bilinear=SIGNAL_TAKES_ALL, normalization=CONSTANT_DEVIATION, activation=IDENTITY)
 #: AttnLRP 3.3; Close Look C.1, C.3, C.5, C.6
 ATTNLRP = Composite("attnlrp", bilinear=UNIFORM, normalization=CONSTANT_DEVIATION, activation=IDENTITY)
+COMPOSITES = {composite.name: composite for composite in (PLAIN, LRP, ATTNLRP)}

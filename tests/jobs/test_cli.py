@@ -240,9 +240,7 @@ def test_a_folder_without_a_tokenizer_is_one_line_that_says_so(closelook, tmp_pa
         assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--config", "dmo"], ["--set", "tokn_budget=3"], ["--set", "tasks.foo.source=demo"]]
-)
+@pytest.mark.parametrize("arguments", [["--config", "dmo"], ["--set", "tokn_budget=3"]])
 def test_a_mistake_in_a_config_is_told_before_anything_heavy_is_imported(arguments):
     run = "import sys; from jobs.__main__ import main\ntry: main()\nfinally: print(*sys.modules)"
     command = [sys.executable, "-c", run, "run", "--config", "smoke", *arguments]

@@ -7,6 +7,7 @@ import pytest
 from evaluation.schema import GENERIC, SCORES
 from jobs.store import Store
 from tests.jobs.small import REPOSITORY, closelook, ended
+from tests.packages import install
 
 CODE = """
 import json
@@ -48,15 +49,6 @@ def chosen(block):
 ROWS = [["keys", "to", "the", "cabinet", "are", "is"], ["bridge", "near", "the", "houses", "is", "are"]]
 
 
-def install(folder, **groups):
-    (folder / "their_pairs.py").write_text(CODE)
-    info = folder / "their_pairs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-pairs\nVersion: 1.0\n")
-    sections = [f"[closelook.{group}]\nit = their_pairs:{name}\n" for group, name in groups.items()]
-    (info / "entry_points.txt").write_text("\n".join(sections))
-
-
 def run(tmp_path, *arguments, settings="tasks={pairs: {source: pairs, path: pairs.txt}}"):
     command = closelook(
         *arguments,
@@ -75,7 +67,7 @@ def run(tmp_path, *arguments, settings="tasks={pairs: {source: pairs, path: pair
 
 @pytest.mark.ray
 def test_the_task_the_source_and_the_metric_of_a_package_are_in_the_tables(tmp_path):
-    install(tmp_path, tasks="TASK", metrics="chosen")
+    install(tmp_path, "their_pairs", CODE, tasks="their_pairs:TASK", metrics="their_pairs:chosen")
     (tmp_path / "pairs.txt").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     code, out, err = run(tmp_path, "run")
     assert code == 0, out + err
@@ -93,7 +85,7 @@ def test_the_task_the_source_and_the_metric_of_a_package_are_in_the_tables(tmp_p
 
 
 def test_a_task_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path):
-    install(tmp_path, tasks="TAKEN")
+    install(tmp_path, "their_pairs", CODE, tasks="their_pairs:TAKEN")
     code, out, err = run(tmp_path, "prepare", settings="seed=0")
     assert (code, out) == (2, "")
     assert "their-pairs and closelook both bring a task named 'sva'" in err

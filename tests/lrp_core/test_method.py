@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from inspect import signature
 
 import pytest
 import torch
 
+from jobs.methods import METHODS
 from lrp_core import Batch, Method, Option, Relevance, Request, UnsupportedMethod, UserError
 from lrp_core.capabilities import POST_NORM
 from tests.tiny import ragged_rows, tiny_model
@@ -127,5 +129,21 @@ def test_heads_of_a_method_without_any_are_refused(gpt2, samples):
 
 def test_records_need_no_torch():
     code = "import sys; from lrp_core import Method, Option, Capability; import lrp_core.kinds, lrp_core.families; "
-    code += "raise SystemExit('torch' in sys.modules)"
+    code += "from jobs.methods import METHODS; len(METHODS); raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_function_may_be_named_and_is_imported_when_it_is_called(gpt2, samples):
+    named = Method("named", 1, "Named", "tests.lrp_core.test_method:scaled", options=OPTIONS)
+    assert named(gpt2, samples).tokens.unique().tolist() == [1.0]
+    lost = Method("lost", 1, "Lost", "tests.nowhere:scaled")
+    with pytest.raises(UserError, match=r"^method lost: there is no function 'tests.nowhere:scaled' \(No module named"):
+        lost(gpt2, samples)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_the_function_that_a_record_names_takes_its_options(method):
+    taken = signature(method.function).parameters
+    assert {option.name for option in method.options if not option.per_request} <= set(taken)
+    assert ("heads" in taken) >= ("heads" in method.gives)
+    assert ("seed" in taken) == method.seeded

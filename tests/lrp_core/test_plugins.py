@@ -8,6 +8,7 @@ from transformers import GPT2Config
 from lrp_core import families, plugins
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedModel, UserError
+from tests import packages
 
 CODE = """
 from dataclasses import dataclass
@@ -24,12 +25,7 @@ OTHER = "no thing"
 
 def install(folder, package, **entries):
     """A package with a module of that name and the entry points `entries` of the group `closelook.things`."""
-    (folder / f"{package}.py").write_text(CODE)
-    info = folder / f"{package}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    lines = [f"{name} = {value}" for name, value in entries.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[closelook.things]", *lines, ""]))
+    packages.install(folder, package, CODE, things=entries)
 
 
 @pytest.fixture
@@ -53,20 +49,20 @@ def test_an_entry_point_names_a_record_or_several(site):
 
     table = loaded(plug_a.Thing)
     assert set(table) == {"one", "two", "three"}
-    assert table.owner("two") == "plug_a"
+    assert table.owner("two") == "plug-a"
 
 
 def test_two_packages_with_one_name_are_an_error_that_names_both(site):
     install(site, "plug_a", one="plug_a:ONE")
     install(site, "plug_b", one="plug_b:ONE")
-    with pytest.raises(UserError, match="plug_b and plug_a both bring a thing named 'one'"):
+    with pytest.raises(UserError, match="plug-b and plug-a both bring a thing named 'one'"):
         loaded()
 
 
 @pytest.mark.parametrize("value", ["plug_a:NOTHING", "plug_no_such:ONE"])
 def test_what_cannot_be_imported_is_one_line_with_the_package(site, value):
     install(site, "plug_a", one=value)
-    with pytest.raises(UserError, match=r"plug_a brings .* cannot be imported .*: mend or uninstall it") as error:
+    with pytest.raises(UserError, match=r"plug-a brings .* cannot be imported .*: mend or uninstall it") as error:
         loaded()
     assert "\n" not in str(error.value)
 
@@ -75,7 +71,7 @@ def test_what_is_no_record_is_refused_by_name(site):
     install(site, "plug_a", one="plug_a:OTHER")
     import plug_a
 
-    with pytest.raises(UserError, match=r"plug_a brings 'plug_a:OTHER' .* and no Thing"):
+    with pytest.raises(UserError, match=r"plug-a brings 'plug_a:OTHER' .* and no Thing"):
         loaded(plug_a.Thing)
 
 
@@ -86,7 +82,7 @@ def test_a_table_has_what_packages_bring_from_the_first_look_on(site):
     own = plug_a.Thing("own")
     table = plugins.Extended(Registry("thing", own), "closelook.things", plug_a.Thing)
     assert list(table) == ["own", "one"]
-    assert (table.owner("own"), table.owner("one")) == ("closelook", "plug_a")
+    assert (table.owner("own"), table.owner("one")) == ("closelook", "plug-a")
     install(site, "plug_b", more="plug_b:BOTH")
     assert list(table) == ["own", "one"], "packages are asked once a process"
 
