@@ -46,6 +46,7 @@ alti = Method(
     instead="alti_logit",
     order=20,
     column="alti_logit",
+    about="L1 contributions of tokens to tokens, multiplied over layers",
     source="Ferrando et al. 2022",
 )
 alti_logit = Method(
@@ -65,6 +66,7 @@ alti_logit = Method(
     instead="alti",
     order=10,
     colour="#cc79a7",
+    about="logit updates of every attention block, moved to the inputs through ALTI maps",
     source="Ferrando et al. 2023; Close Look B.1",
 )
 METHODS: Registry[Method] = Registry("method", alti, alti_logit)

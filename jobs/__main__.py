@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,8 +154,6 @@ def bench(
 
     Without NAME it is a stage of the run: table 8 of the config's own models, kept in its root.
     """
-    from importlib import import_module
-
     from jobs.config.file import nearest
 
     if name == "--help":
@@ -205,11 +204,28 @@ def export(
 
 
 @app.command()
-def tasks() -> None:
-    """The tasks there are: what is predicted, from which sources, and what counts as evidence."""
-    from jobs.commands.tasks import show
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)] = None,
+) -> None:
+    """The methods there are: what they need and give, what they cost, their options."""
+    from jobs.commands.methods import show
 
-    show(console)
+    show(console, name)
+
+
+def _listing(name: str, doc: str) -> Callable[..., None]:
+    def command() -> None:
+        import_module(f"jobs.commands.{name}").show(console)
+
+    command.__doc__ = doc
+    return command
+
+
+for _name, _doc in {
+    "tasks": "The tasks there are: what is predicted, from which sources, and what counts as evidence.",
+    "models": "The kinds and families of models there are, and which methods apply to them.",
+}.items():
+    app.command(_name)(_listing(_name, _doc))
 
 
 @app.command()

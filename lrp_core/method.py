@@ -100,6 +100,7 @@ class Method:
     order: int = LAST  # place in tables
     column: str = ""  # methods of one column stand in for each other; default: a column of its own
     colour: str | None = None  # in figures; None takes one that is left
+    about: str = ""  # what it is, in half a sentence
     source: str = ""  # paper and equation
     base: str = ""  # the record that this one was configured from; default: itself
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every option
@@ -169,7 +170,7 @@ class Method:
         values = {**self.values, **self._checked(values)}
         if name is None or name == self.name:
             return replace(self, values=values)
-        changed = [f"{o.name}={_plain(values[o.name])}" for o in self.options if values[o.name] != o.default]
+        changed = [f"{o.name}={plain(values[o.name])}" for o in self.options if values[o.name] != o.default]
         label = f"{self.label} ({', '.join(changed)})" if changed else name
         return replace(self, name=name, label=label, values=values, column=name, colour=None)
 
@@ -186,7 +187,7 @@ class Method:
     def pass_name(self) -> str:
         """Of the call of `explain` in measurements; other values of options are another pass."""
         own = [option for option in self.options if not option.per_request]
-        changed = [f"{o.name}={_plain(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
+        changed = [f"{o.name}={plain(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
         return f"{self.passes}({','.join(changed)})" if changed else self.passes
 
     def cost(self, tokens: float) -> float:
@@ -246,6 +247,6 @@ class Method:
         return {name: options[name].check(value, self.name) for name, value in values.items()}
 
 
-def _plain(value: Any) -> str:
-    """As YAML writes it."""
+def plain(value: Any) -> str:
+    """The value of an option as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -74,6 +74,7 @@ METHODS: Registry[Method] = Registry(
         conserves=False,
         order=70,
         colour="#e69f00",
+        about="the l1 norm of the gradient",
         source="Close Look 3.3",
     ),
     _of_gradients(
@@ -84,6 +85,7 @@ METHODS: Registry[Method] = Registry(
         conserves=False,
         order=50,
         colour="#56b4e9",
+        about="the squared l2 norm of the gradient",
         source="Close Look 3.3",
     ),
     _of_gradients(
@@ -93,9 +95,19 @@ METHODS: Registry[Method] = Registry(
         options=(REDUCE,),
         order=80,
         colour="#009e73",
+        about="the gradient times the embedding",
         source="Close Look 3.3",
     ),
-    _of_gradients("lrp", "LRP", "lrp", options=(REDUCE,), order=40, colour="#d55e00", source="Close Look 3.3 and C.4"),
+    _of_gradients(
+        "lrp",
+        "LRP",
+        "lrp",
+        options=(REDUCE,),
+        order=40,
+        colour="#d55e00",
+        about="norms and attention weights constant, activations by the identity rule, gates constant",
+        source="Close Look 3.3 and C.4",
+    ),
     _of_gradients(
         "attnlrp",
         "AttnLRP",
@@ -103,6 +115,7 @@ METHODS: Registry[Method] = Registry(
         options=(REDUCE,),
         order=30,
         colour="#0072b2",
+        about="as lrp, but products share relevance equally and the softmax is gradient x input",
         source="Close Look 3.3 and C.1; AttnLRP 3.3",
     ),
     Method(
@@ -116,6 +129,7 @@ METHODS: Registry[Method] = Registry(
         passes="explicit",
         forwards=6.0,
         order=90,
+        about="AttnLRP propagated layer by layer: the slow original, kept as a baseline and an oracle",
         source="AttnLRP section 3",
     ),
     Method(
@@ -134,6 +148,7 @@ METHODS: Registry[Method] = Registry(
         embeddings=("partial",),
         forwards=lambda values, _: 2.0 * values["steps"] + 2,
         order=82,
+        about="the mean gradient on the way from a baseline to the input, times that way",
         source="Sundararajan et al. 2017; AttnLRP equation 21",
     ),
     Method(
@@ -160,6 +175,7 @@ METHODS: Registry[Method] = Registry(
         forwards=lambda values, _: 2.0 * values["samples"] + 1,
         instead="reduce 'l1' or 'l2'",
         order=84,
+        about="the mean gradient at points drawn around the input",
         source="Smilkov et al. 2017; AttnLRP equation 22",
     ),
     Method(
@@ -176,6 +192,7 @@ METHODS: Registry[Method] = Registry(
         passes="rollout",
         forwards=1.2,
         order=60,
+        about="the product of averaged attention maps",
         source="Abnar & Zuidema 2020; AttnLRP A.1.4",
     ),
     Method(
@@ -191,6 +208,7 @@ METHODS: Registry[Method] = Registry(
         conserves=False,
         forwards=1.5,
         order=62,
+        about="the product over layers of attention maps times their gradients, where positive",
         source="Chefer et al. 2021; AttnLRP A.1.4",
     ),
     Method(
@@ -205,6 +223,7 @@ METHODS: Registry[Method] = Registry(
         conserves=False,
         forwards=1.2,
         order=64,
+        about="the last layer's attention maps weighted by the mean of their gradients",
         source="Chefer et al. 2021",
     ),
     Method(
@@ -223,6 +242,7 @@ METHODS: Registry[Method] = Registry(
         conserves=False,
         forwards=lambda _, tokens: 1.2 * (tokens + 1),
         order=66,
+        about="the drop when attention to a token is suppressed in all layers",
         source="Deb et al. 2023; AttnLRP A.1.5",
     ),
     Method(
@@ -246,6 +266,7 @@ METHODS: Registry[Method] = Registry(
         forwards=lambda _, tokens: tokens + 1,
         instead="how 'zero'",
         order=68,
+        about="the drop when a token is taken away",
         source="Zeiler & Fergus 2014",
     ),
     Method(
@@ -260,6 +281,7 @@ METHODS: Registry[Method] = Registry(
         embeddings=NO_CHOICE,
         forwards=lambda values, _: values["samples"] + 2.0,
         order=70,
+        about="Shapley values of the presence of each token, fitted to drawn sets of tokens",
         source="Lundberg & Lee 2017",
     ),
     Method(
@@ -273,6 +295,7 @@ METHODS: Registry[Method] = Registry(
         embeddings=NO_CHOICE,
         conserves=False,
         order=100,
+        about="seeded noise: the floor of every metric",
     ),
 )
 

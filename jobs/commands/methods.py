@@ -1,0 +1,70 @@
+"""The methods there are, from their records."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from jobs.methods import METHODS, method
+from lrp_core.method import Method, plain
+
+TOKENS = 30  # of the sample whose cost is shown
+
+
+def show(console: Console, name: str | None = None) -> None:
+    """Print a table of every method, or all that the record `name` says.
+
+    Raises UnsupportedMethod for a name that there is not.
+    """
+    if name is not None:
+        _show_one(console, method(name))
+        return
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
+    for heading in ("method", "family", "gives", "needs", "conserves", "cost"):
+        table.add_column(heading, justify="right" if heading == "cost" else "left")
+    for record in METHODS.values():
+        table.add_row(
+            record.name,
+            record.family,
+            ", ".join(record.gives),
+            ", ".join(need.name for need in record.needs),
+            "yes" if record.conserves else "no",
+            f"{record.cost(TOKENS):g}{' + b' if record.rules else ''}",
+        )
+    console.print(table)
+    console.print(f"cost: in forwards, of a sample of {TOKENS} tokens; b: a backward for each explanation")
+    console.print("`closelook methods NAME` shows one with its options")
+
+
+def _show_one(console: Console, record: Method) -> None:
+    title = f"{record.name}: {record.label}, version {record.version}, brought by {METHODS.owner(record.name)}"
+    console.print(title, style="bold", markup=False)
+    backwards = " and a backward for each explanation" if record.rules else ""
+    facts = {
+        "about": record.about,
+        "family": record.family,
+        "needs": " and ".join(need.says for need in record.needs) or "nothing of a model",
+        "instead": record.instead and f"{record.instead}, where a model lacks that",
+        "gives": ", ".join(record.gives),
+        "explanations": ", ".join(record.explanations),
+        "embeddings": ", ".join(record.embeddings),
+        "conserves": "yes, relevance sums to the explained number" if record.conserves else "no",
+        "seeded": "yes, the run's seed changes its numbers" if record.seeded else "",
+        "cost": f"{record.cost(TOKENS):g} forwards of a sample of {TOKENS} tokens{backwards}",
+        "source": record.source,
+    }
+    for fact, text in facts.items():
+        if text:
+            console.print(f"  {fact}: {text}", markup=False)
+    for option in record.options:
+        console.print(f"  option {option.name}: {option.range}, by default {plain(option.default)}", markup=False)
+        console.print(f"    {option.help}", markup=False)
+        for value, need in option.needs.items():
+            console.print(f"    {plain(value)} needs {need.says}", markup=False)
+    console.print(f"  in a config: methods: [{_written(record)}]", markup=False)
+
+
+def _written(record: Method) -> str:
+    options = ", ".join(f"{option.name}: {plain(option.default)}" for option in record.options)
+    return f"{record.name}: {{{options}}}" if options else record.name

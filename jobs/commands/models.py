@@ -1,0 +1,38 @@
+"""The kinds and families of models there are, from their records, and which methods apply to them."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from jobs.methods import METHODS
+from lrp_core.families import FAMILIES, Family
+from lrp_core.kinds import KINDS, Kind
+
+
+def show(console: Console) -> None:
+    """Print what each kind has in common, then every family: its kind, its norms, the methods that do not apply."""
+    for kind in KINDS.values():
+        console.print(f"{kind.name}: {kind.title}", style="bold", markup=False)
+        console.print(f"  loaded by: {kind.auto}", markup=False)
+        console.print(f"  the prediction is read {_read_at(kind)}", markup=False)
+        console.print(f"  perturbations: {', '.join(kind.perturbations)}", markup=False)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
+    for heading in ("family", "kind", "norms", "brought by", "methods"):
+        table.add_column(heading)
+    for family in FAMILIES.values():
+        norms = f"{family.norm}, {family.norm_order}"
+        table.add_row(family.name, family.kind.name, norms, FAMILIES.owner(family.name), _methods(family))
+    console.print(table)
+    console.print("family: `model_type` in the config.json of a checkpoint")
+
+
+def _read_at(kind: Kind) -> str:
+    return "at the mask token inside the text" if kind.slot else "after the text"
+
+
+def _methods(family: Family) -> str:
+    """The methods that apply to a family: all, or all but those for which it lacks something."""
+    lacking = [method.name for method in METHODS.values() if method.missing(family.capabilities)]
+    return f"all but {', '.join(lacking)}" if lacking else "all"
