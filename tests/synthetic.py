@@ -10,7 +10,8 @@ from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel
-from jobs.store import Cell, Store
+from jobs.store import Artifact, Store
+from jobs.store.artifacts import samples_of, views_of
 from lrp_core.types import Request
 
 TOKENIZER = "words-0000"
@@ -51,8 +52,8 @@ def write_benchmark(store, task="sva", samples=20, seed=0, text=None):
              "target_id": 1, "foil_id": 2, "evidence_mask": mask, "special_mask": [k == 0 for k in range(length)],
              "scope_mask": [k in (at, at - 1) for k in range(length)] if task == "qa" else None, "length": length}
         )  # fmt: skip
-    store.write_shard(f"{store.generic(task)}/0.parquet", pa.Table.from_pylist(generic, GENERIC), GENERIC)
-    store.write_shard(f"{store.views(TOKENIZER, task)}/0.parquet", pa.Table.from_pylist(views, VIEW), VIEW)
+    store.write_shard(f"{samples_of(task).folder}/0.parquet", pa.Table.from_pylist(generic, GENERIC), GENERIC)
+    store.write_shard(f"{views_of(TOKENIZER, task).folder}/0.parquet", pa.Table.from_pylist(views, VIEW), VIEW)
     store.write_manifest(f"views.{TOKENIZER}.{task}", {"state": "complete"})
     return views
 
@@ -76,13 +77,13 @@ def write_cell(store, cell, rows, shard_rows=16, state="complete"):
     for start in range(0, len(rows), shard_rows):
         shards.append(f"{cell.key[:12]}-{start:05d}.parquet")
         table = pa.Table.from_pylist(rows[start : start + shard_rows], RELEVANCE)
-        store.write_shard(f"{store.cell(cell)}/{shards[-1]}", table, RELEVANCE)
+        store.write_shard(f"{cell.folder}/{shards[-1]}", table, RELEVANCE)
     record = {"cell": vars(cell), "state": state, "shards": shards, "rows": len({row["sample_id"] for row in rows})}
     store.write_manifest(cell.name, record)
 
 
 def a_cell(task="sva", method="attnlrp", model="gpt2", dtype="float32", key="0123456789abcdef"):
-    return Cell("relevance", model, task, dtype, method, f"{key}{method}")
+    return Artifact("relevance", model, task, dtype, method, f"{key}{method}")
 
 
 def a_plan(store, cells) -> Plan:

@@ -6,14 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow.compute as pc
-
 from jobs.bench.harness import Bench
 from jobs.bench.samples import alone
 from jobs.bench.table_8 import table_8
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.inputs import INPUT_COLUMNS, Inputs
 from jobs.plan.models import ModelUnavailable, open_view
 from jobs.store import Store
 from lrp_core import ModelView
@@ -43,7 +40,7 @@ def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
     if not models:
         raise UserError(f"no model of config {config.name!r} has the task {settings.task!r}")
     for model in models:
-        rows = first_rows(model.inputs[settings.task], samples)
+        rows = model.inputs[settings.task].with_foil(samples)
         if not rows:
             raise UserError(
                 f"{model.name} has no sample of {settings.task} with a foil to measure: leave the model out"
@@ -60,9 +57,3 @@ def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
 def measure_rows(bench: Bench, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
     """Table 8 of one model on rows of a tokenised view."""
     table_8(bench, {"model": name}, view, [alone(row).to(view.device) for row in rows], task=task)
-
-
-def first_rows(inputs: Inputs, count: int) -> list[dict[str, Any]]:
-    """The first `count` samples that have a foil, in the order of the store."""
-    table = inputs.table.select(INPUT_COLUMNS).filter(pc.is_valid(inputs.table["foil_id"]))
-    return table.slice(0, count).to_pylist()

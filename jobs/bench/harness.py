@@ -16,15 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
+from jobs.versions import versions
+
 #: Options that name a place on the machine: where results go does not matter, what is measured by its kind.
 _PLACES = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
-_PACKAGES = ("torch", "transformers", "accelerate", "numpy", "ray")
 
 
 @dataclass
@@ -147,16 +147,6 @@ def device_name(device: str) -> str:
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
     return f"{_processor()}, {threads} thread{'s' * (threads > 1)}"
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 class Options(argparse.ArgumentParser):

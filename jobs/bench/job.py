@@ -32,7 +32,8 @@ from jobs.plan.inputs import read_unit
 from jobs.plan.models import load_tokenizer, tokenizer_key
 from jobs.stages.attribute import ModelWork, attribute, missing_work
 from jobs.stages.attribute.worker import Worker, WorkerOptions
-from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.artifacts import views_of
 
 OVERHEAD_TARGET = 1.10
 OVERHEAD_METHODS = ["attnlrp", "gradient_x_input"]
@@ -99,8 +100,8 @@ class Runs:
             fewest, most = LENGTHS[task]
             lengths = (min(fewest, 30), min(most, 40)) if self.quick else (fewest, most)  # demo models are short
             rows = _random_rows(task, settings.limit or 1, lengths)
-            store.write_shard(f"{store.views(key, task)}/0.parquet", pa.Table.from_pylist(rows, schema=VIEW), VIEW)
-            store.write_manifest(f"views.{key}.{task}", {"rows": len(rows)})
+            store.write_shard(f"{views_of(key, task).folder}/0.parquet", pa.Table.from_pylist(rows, schema=VIEW), VIEW)
+            store.write_manifest(views_of(key, task).name, {"rows": len(rows)})
         return store
 
 
@@ -151,7 +152,7 @@ def by_ray(config: RunConfig, store: Store) -> float:
 
 def in_own_process(config: RunConfig, store: Store) -> float:
     """Wall seconds of the bare loop in a fresh process, its imports and the model's loading included, as with Ray."""
-    (work,) = missing_work(config, store, make_plan(config, store))
+    (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=bare_loop, args=(config, store, work))
     start = time.perf_counter()

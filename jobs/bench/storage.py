@@ -37,7 +37,7 @@ def write(result: Mapping[str, Any], store: Store) -> str:
     """Add a file, in one step; returns its path in the store."""
     known = {"written": result["written"], "command": result["command"], "versions": json.dumps(result["versions"])}
     metadata = {f"closelook.{name}": value for name, value in known.items()} | (BENCH.metadata or {})
-    path = f"{store.bench(result['bench'])}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
+    path = f"bench/{result['bench']}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
     store.write_shard(path, pa.Table.from_pylist(numbers(result), schema=BENCH), BENCH.with_metadata(metadata))
     return path
 

@@ -19,7 +19,8 @@ from evaluation.benchmark.samples import Row
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.config.file import nearest
-from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.artifacts import samples_of, views_of
 from lrp_core.types import UserError
 
 
@@ -56,12 +57,12 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
     for task in tasks:
         record, known = _record(store, task), config.task(task)
         shares = known.share if known.is_published(record["origin"]["source"]) else {}
-        samples = figures.of_samples(_shards(store, store.generic(task), GENERIC, figures.GENERIC_COLUMNS))
+        samples = figures.of_samples(_shards(store, samples_of(task).folder, GENERIC, figures.GENERIC_COLUMNS))
         found[task] = {}
-        for _, view in store.manifests("views."):
+        for _, view in Ledger(store).records("views"):
             if view["task"] != task or view["benchmark"] != record["key"]:
                 continue
-            shards = _shards(store, store.views(view["tokenizer"], task), VIEW, figures.VIEW_COLUMNS)
+            shards = _shards(store, views_of(view["tokenizer"], task).folder, VIEW, figures.VIEW_COLUMNS)
             found[task][view["tokenizer"]] = {
                 "rows_in": record["read"] - record["beyond_limit"],
                 "beyond_limit": record["beyond_limit"],
@@ -79,13 +80,13 @@ def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
     Raises UserError for an unprepared task, and when the folder cannot be written.
     """
     records = {task: _record(store, task) for task in config.tasks}
-    shards = {task: _shards(store, store.generic(task), GENERIC, None) for task in config.tasks}
+    shards = {task: _shards(store, samples_of(task).folder, GENERIC, None) for task in config.tasks}
     tasks = {task: config.task(task) for task in config.tasks}
     return card.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
 
 
 def _record(store: Store, task: str) -> dict[str, Any]:
-    record = store.manifest(f"benchmark.{task}")
+    record = Ledger(store).latest(samples_of(task))
     if record is None:
         raise UserError(f"task {task} is not prepared in {store.root}; run `closelook prepare`")
     return record
@@ -102,6 +103,6 @@ def _print_samples(store: Store, task: str, n: int, seed: int, console: Console)
     def draw(row: Row) -> bytes:
         return hashlib.sha256(f"{seed}:{row['sample_id']}".encode()).digest()
 
-    rows = (row for shard in _shards(store, store.generic(task), GENERIC, None) for row in shard.to_pylist())
+    rows = (row for shard in _shards(store, samples_of(task).folder, GENERIC, None) for row in shard.to_pylist())
     for row in heapq.nsmallest(n, rows, key=draw):
         console.print(figures.coloured(row), soft_wrap=True)

@@ -15,7 +15,7 @@ from evaluation.report.page import Provenance, explain_page
 from jobs.config import ModelConfig
 from jobs.methods import method
 from jobs.plan.models import load_tokenizer, open_view, resolve
-from jobs.stages.attribute.manifests import versions
+from jobs.versions import versions
 from lrp_core.types import Batch, UnusableRows, UserError
 
 PLACE = "___"

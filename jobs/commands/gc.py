@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.config import PruneConfig, RunConfig
+from jobs.config import RunConfig
 from jobs.methods import configured
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, stale, state
-from jobs.stages.evaluate import is_scored, scores_keys, scores_name
-from jobs.stages.prune import CurveSet, is_drawn, wanted_curves
-from jobs.store import Cell, Store
+from jobs.plan.cells import ModelPlan, Plan, make_plan
+from jobs.plan.products import stale, wanted
+from jobs.plan.products.relevance import HEADS, RELEVANCE
+from jobs.store import Artifact, Ledger, Store
+from jobs.store.artifacts import short
+from jobs.store.ledger import key_in, manifest
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a writer that is alive
 MOST_DIFFERENCES = 4  # that a reason lists
@@ -35,27 +37,17 @@ class Garbage:
 
 
 def garbage(config: RunConfig, store: Store) -> list[Garbage]:
-    """What no cell of the plan needs, by reason; leftovers first."""
-    plan = make_plan(config, store)
+    """What no artifact of the plan needs, by reason; leftovers first."""
+    plan, ledger = make_plan(config, store), Ledger(store)
     groups = [Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True)]
-    if all(state(store, planned.cell) == "done" for planned in plan.cells()):
+    if all(ledger.is_done(planned.cell) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
-    reasons: dict[str, list[str]] = {}
-    for why, path in [*_cells(config, store, plan), *_results(config, store, plan)]:
-        files = reasons.setdefault(why, [])
-        if path not in files:
-            files.append(path)
+    reasons: dict[str, dict[str, None]] = {}
+    for why, path in _outdated(config, ledger, plan):
+        reasons.setdefault(why, {})[path] = None
     groups += [Garbage(why, tuple(sorted(files, key=_is_manifest))) for why, files in reasons.items()]
     return [group for group in groups if group.files]
-
-
-def stale_results(config: RunConfig, plan: Plan, store: Store) -> list[str]:
-    """Manifests of scores and curves of wanted places under another key than the wanted one."""
-    wanted = {f"scores.{scores_name(planned.cell)}": key for _, planned, key in scores_keys(config, plan, store)}
-    wanted |= {curves.name: curves.key for curves in _curves(config, plan)}
-    records = ((name, store.manifest(name)) for name in wanted)
-    return [name for name, record in records if record is not None and record["key"] != wanted[name]]
 
 
 def _temporaries(store: Store) -> Iterator[str]:
@@ -65,39 +57,43 @@ def _temporaries(store: Store) -> Iterator[str]:
             yield path
 
 
-def _cells(config: RunConfig, store: Store, plan: Plan) -> Iterator[tuple[str, str]]:
-    """(why, path) of shards, rejects and manifests in the places of planned cells that are of no use to those."""
-    places = {_place(planned.cell): (model, planned) for model in plan.models for planned in model.cells}
-    reasons: dict[tuple[str, str], str] = {}  # by place and the beginning of the key
-    manifests: list[tuple[str, str]] = []
-    for name in stale(store, plan):
-        record = store.manifest(name) or {}
-        cell = Cell(**record["cell"])
-        replaced = places.get(_place(cell))
-        why = _difference(config, record, *replaced) if replaced else f"{cell.product} that is not wanted here"
-        reasons[_place(cell), cell.key[:12]] = why
-        manifests.append((why, f"manifest/{name}.json"))
-    for place, (_, planned) in places.items():
-        cell, rejects = planned.cell, store.cell_rejects(planned.cell)
-        record = store.manifest(cell.name) or {}
-        used = record["shards"] if record.get("state") == "complete" else None
-        for path in [*store.files(store.cell(cell)), *store.files(rejects.rpartition("/")[0])]:
-            shard = path.rpartition("/")[2]
-            key = shard.removesuffix(".parquet").split("-")[0]
-            if key != cell.key[:12]:
-                yield reasons.get((place, key), "parts of cells of other settings or code, never completed"), path
-            elif path != rejects and used is not None and shard not in used:
-                yield "parts of complete cells that were cut into other batches", path
-    yield from manifests
+def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:
+    """(why, path) of what lies in the places of wanted artifacts and is of no use to them."""
+    every = {one.artifact: (product, one) for product, one in wanted(config, plan, ledger)}
+    models = {model.name: model for model in plan.models}
+    reasons: dict[tuple[Artifact, str], str] = {}  # by wanted artifact and the beginning of the other key
+    for artifact, name in stale(ledger, every):
+        record, product = ledger.named(name) or {}, every[artifact][0]
+        why = _difference(config, record, models[artifact.model], artifact) or product.outdated
+        reasons[artifact, short(key_in(record))] = why
+        yield from ((why, path) for path in ledger.belongings(artifact, record))
+        yield why, manifest(name)
+    for artifact, (product, one) in every.items():
+        for path, key in ledger.others(artifact):
+            yield (
+                reasons.get((artifact, key), f"parts of {product.plural} of other settings or code, never completed"),
+                path,
+            )
+        entered = ledger.record(artifact)
+        if entered is None or not ledger.is_done(artifact):
+            continue
+        if not all(map(ledger.is_done, one.of)):
+            yield from ((product.outdated, path) for path in ledger.belongings(artifact, entered))
+            yield product.outdated, manifest(artifact.name)
+            continue
+        for shard in ledger.shards(artifact):
+            if shard not in entered["shards"]:
+                yield (
+                    f"parts of complete {product.plural} that were cut into other batches",
+                    f"{artifact.folder}/{shard}",
+                )
 
 
-def _place(cell: Cell) -> str:
-    return f"{cell.product}/{cell.partition}"
-
-
-def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, planned: PlannedCell) -> str:
-    """What distinguishes a cell's manifest from what is wanted in its place."""
-    inputs, method = model.inputs[planned.cell.task], configured(config)[planned.cell.method]
+def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
+    """What distinguishes a cell's manifest from what is wanted in its place; empty for products that are no cells."""
+    if artifact.product not in (RELEVANCE.name, HEADS.name):
+        return ""
+    inputs, method = model.inputs[artifact.task], configured(config)[artifact.method]
     changed = {
         "other samples": (record.get("inputs", {}).get("sha256"), inputs.digest),
         "other weights": (record.get("model", {}).get("identity"), model.resolved.identity),
@@ -105,7 +101,7 @@ def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, pla
     }
     parts = [name for name, (then, now) in changed.items() if then is not None and then != now]
     then, now = _flat(record.get("config", {})), _flat(config.model_dump(mode="json"))
-    settings = [key for key in {**then, **now} if then and then.get(key) != now.get(key) and _tells(key, planned.cell)]
+    settings = [key for key in {**then, **now} if then and then.get(key) != now.get(key) and _tells(key, artifact)]
     for key in settings[:MOST_DIFFERENCES]:
         parts.append(f"{key} was {json.dumps(then.get(key))}, is {json.dumps(now.get(key))} here")
     if len(settings) > MOST_DIFFERENCES:
@@ -125,35 +121,12 @@ def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _tells(key: str, cell: Cell) -> bool:
+def _tells(key: str, cell: Artifact) -> bool:
     """Whether the setting may be why this cell's numbers differ."""
     first, *rest = key.split(".")
     if first == "models":
         return rest[0] == cell.model and rest[-1] in _OF_A_MODEL
     return first in _NUMBERS and (not rest or rest[0] == cell.task)
-
-
-def _results(config: RunConfig, store: Store, plan: Plan) -> Iterator[tuple[str, str]]:
-    """(why, path) of scores and curves that nothing vouches for, or that another key made."""
-    scores, curves = "scores of relevance or evidence that is no longer there", "curves of other heads or settings"
-    for _, planned, key in scores_keys(config, plan, store):
-        if key is None or not is_scored(store, planned.cell, key):
-            paths = (f"{folder}/{scores_name(planned.cell)}.parquet" for folder in (store.scores, store.scores_samples))
-            yield from ((scores, path) for path in paths if store.exists(path))
-    for wanted in _curves(config, plan):
-        begun = [f"{wanted.method}-{wanted.key[:12]}-"]
-        keep = tuple((store.manifest(wanted.name) or {})["shards"] if is_drawn(store, wanted) else begun)
-        for path in store.files(wanted.folder(store)):
-            name = path.rpartition("/")[2]
-            if name.startswith(f"{wanted.method}-") and not name.startswith(keep):
-                yield curves, path
-    for name in stale_results(config, plan, store):
-        yield scores if name.startswith("scores.") else curves, f"manifest/{name}.json"
-
-
-def _curves(config: RunConfig, plan: Plan) -> Iterator[CurveSet]:
-    settings = config.prune or PruneConfig()
-    return (curves for model in plan.models for curves in wanted_curves(config, settings, model))
 
 
 def _is_manifest(path: str) -> bool:

@@ -14,9 +14,10 @@ from rich.table import Table
 from evaluation.schema import RUNTIME
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of, state
+from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
 from jobs.plan.geometries import Geometry, geometry_of
-from jobs.store import Store
+from jobs.plan.products.relevance import heads_of
+from jobs.store import Ledger, Store
 
 #: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
@@ -119,13 +120,6 @@ def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> li
     return [name for name in names if not methods[name].missing(capabilities)]
 
 
-def count_heads(config: RunConfig, model: ModelConfig, task: str, dtype: str, names: list[str]) -> int:
-    """Cells of head relevance, which only the first precision of a task has."""
-    wanted = task in (config.heads or {}) and dtype == model.dtypes_for(task)[0]
-    methods = configured(config)
-    return sum("heads" in methods[name].gives for name in names) if wanted else 0
-
-
 def _of_model(
     config: RunConfig,
     store: Store,
@@ -133,7 +127,7 @@ def _of_model(
     plan: ModelPlan | None,
     measured: dict[tuple[str, str, str], float],
 ) -> Iterator[Cost]:
-    geometry = geometry_of(model.id)
+    geometry, ledger = geometry_of(model.id), Ledger(store)
     for task in config.tasks:
         if model.tasks is not None and task not in model.tasks:
             continue
@@ -141,11 +135,11 @@ def _of_model(
         for dtype in model.dtypes_for(task):
             names = defined(config, model, plan)
             missing = list(names)
-            cells = len(names) + count_heads(config, model, task, dtype, names)
+            cells = len(names) + heads_of(config, model, task, names).get(dtype, 0)
             unfinished = cells
             if plan is not None and task in plan.inputs:
                 planned = [p.cell for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)]
-                todo = [cell for cell in planned if state(store, cell) != "done"]
+                todo = [cell for cell in planned if not ledger.is_done(cell)]
                 cells, unfinished = len(planned), len(todo)
                 missing = [cell.method for cell in todo if cell.product == "relevance"]
             seconds, is_measured = _seconds(config, model, geometry, dtype, missing, samples, tokens, measured)

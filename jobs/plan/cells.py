@@ -1,36 +1,32 @@
-"""What a run is made of: the cells it wants, keyed by all that decides their numbers, and which of them are done.
+"""What a run is made of: the cells it wants, keyed by all that decides their numbers.
 
-A cell (product, model, task, dtype, method) is the unit of bookkeeping. Its key is the sha256 of the model's weights,
-the tokenised inputs, the method with its version, the precision and the options that change numbers. Equal keys mean
-equal numbers, so a run computes exactly the wanted cells whose key has no complete manifest.
+A cell, the relevance of one method (or that of its heads) for a model, task and precision, is the unit of bookkeeping.
+Its key covers the model's weights, the tokenised inputs, the method with its version, the precision and the options
+that change numbers. Equal keys mean equal numbers, so a run computes exactly the wanted cells that are not done.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product as combinations
-from typing import Literal
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
 from jobs.methods import configured
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
-from jobs.store import Cell, Store
+from jobs.store import Artifact, Ledger, Store, key_of
+from jobs.store.artifacts import views_of
 from lrp_core.method import Method
 from lrp_core.types import Request
-
-State = Literal["done", "partial", "missing"]
 
 
 @dataclass(frozen=True)
 class PlannedCell:
     """A cell and what to compute for it."""
 
-    cell: Cell
+    cell: Artifact
     requests: tuple[Request, ...]
     rows: int
 
@@ -104,36 +100,10 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 
-def state(store: Store, cell: Cell) -> State:
-    """By the manifest; a cell without one is partial as soon as it has a shard."""
-    record = store.manifest(cell.name)
-    if record is not None and record["state"] == "complete":
-        return "done"
-    return "partial" if record is not None or shards_of(store, cell) else "missing"
-
-
-def shards_of(store: Store, cell: Cell) -> list[str]:
-    """Names of the committed shards of this very key."""
-    folder = store.cell(cell)
-    names = [path.removeprefix(f"{folder}/") for path in store.files(folder)]
-    return [name for name in names if name.startswith(f"{cell.key[:12]}-")]
-
-
-def stale(store: Store, plan: Plan) -> list[str]:
-    """Manifests of cells that this plan does not want, of models and tasks it knows: another key has replaced them."""
-    wanted = {planned.cell.name for planned in plan.cells()}
-    places = {planned.cell.partition for planned in plan.cells()}
-    return [
-        name
-        for name, record in store.manifests()
-        if "cell" in record and name not in wanted and Cell(**record["cell"]).partition in places
-    ]
-
-
-def without_samples(plan: Plan, store: Store) -> dict[tuple[str, str], dict[str, int]]:
+def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[str, int]]:
     """(model, task) where no sample fits the tokenizer, with what its view rejected, by reason."""
     return {
-        (model.name, task): (store.manifest(f"views.{views.tokenizer}.{task}") or {}).get("rejects", {})
+        (model.name, task): (ledger.latest(views_of(views.tokenizer, task)) or {}).get("rejects", {})
         for model in plan.models
         for task, views in model.inputs.items()
         if not views.table.num_rows
@@ -175,19 +145,18 @@ def _planned(
     requests: tuple[Request, ...],
     rows: int,
 ) -> PlannedCell:
-    numbers = {
-        "product": product,
-        "model": resolved.identity,
-        "tokenizer": views.tokenizer,
-        "inputs": views.digest,
-        "task": views.task,
-        "dtype": dtype,
-        "method": info.key(),
-        "variants": [[request.explanation, request.embedding] for request in requests],
-        "attention": resolved.config.attn,
-        "seed": config.seed if product == "heads" or info.seeded else None,
-        "rows": rows,
-    }
-    key = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
-    cell = Cell(product, resolved.config.name, views.task, dtype, info.name, key)
+    key = key_of(
+        product=product,
+        model=resolved.identity,
+        tokenizer=views.tokenizer,
+        inputs=views.digest,
+        task=views.task,
+        dtype=dtype,
+        method=info.key(),
+        variants=[[request.explanation, request.embedding] for request in requests],
+        attention=resolved.config.attn,
+        seed=config.seed if product == "heads" or info.seeded else None,
+        rows=rows,
+    )
+    cell = Artifact(product, resolved.config.name, views.task, dtype, info.name, key)
     return PlannedCell(cell, requests, rows)

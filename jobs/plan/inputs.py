@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import VIEW, SchemaMismatch
-from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.artifacts import views_of
 
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
 
@@ -37,6 +39,16 @@ class Inputs:
         """Tokens of every sample [N]."""
         return self.table["length"].to_numpy()
 
+    @property
+    def folder(self) -> str:
+        """Of the views in the store."""
+        return views_of(self.tokenizer, self.task).folder
+
+    def with_foil(self, count: int) -> list[dict[str, Any]]:
+        """The first `count` samples that have a foil, in the order of the store."""
+        table = self.table.select(INPUT_COLUMNS).filter(self.table["foil_id"].is_valid())
+        return table.slice(0, count).to_pylist()
+
     def subset(self, size: int | None, seed: int) -> np.ndarray:
         """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
         ids = self.table["sample_id"].to_pylist()
@@ -48,10 +60,11 @@ class Inputs:
 
 def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
     """None when the task is not, or not wholly, prepared for this tokenizer, or was by another version of closelook."""
-    if store.manifest(f"views.{tokenizer}.{task}") is None:
+    views = views_of(tokenizer, task)
+    if Ledger(store).latest(views) is None:
         return None
     try:
-        table = store.read(store.views(tokenizer, task), VIEW, [*INPUT_COLUMNS, "length"])
+        table = store.read(views.folder, VIEW, [*INPUT_COLUMNS, "length"])
     except SchemaMismatch:
         return None  # prepare makes them again
     return Inputs(tokenizer, task, table)

@@ -30,10 +30,6 @@ class Unit:
     cuts: tuple[int, ...]
     tokens: int  # without padding
 
-    def shard(self, key: str) -> str:
-        """The file name of this unit's shard in the cell with this key."""
-        return f"{key[:12]}-{self.name}.parquet"
-
 
 def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
     """Longest samples first, whole batches, about `shard_rows` samples a unit."""

@@ -6,16 +6,15 @@ Scores are keyed by their relevance cell, the evidence they were held against an
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import RELEVANCE, SCORES, VIEW, SchemaMismatch, scores_samples_schema
+from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
+from evaluation.schema import SCORES as MEANS
 from evaluation.scoring.metrics import METRICS, scored_by
 from evaluation.scoring.samples import (
     RELEVANCE_COLUMNS,
@@ -31,21 +30,22 @@ from evaluation.scoring.samples import (
 )
 from jobs.cluster.pools import connect
 from jobs.config import RunConfig
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, state
+from jobs.plan.cells import Plan, make_plan
+from jobs.plan.products.scores import SCORES
 from jobs.stages.summary import StageSummary
-from jobs.store import Cell, Store, StoreError
+from jobs.store import Artifact, Ledger, Store, StoreError
 
 TASK_VALUES = 2_000_000  # relevance values that are worth a Ray task of their own
 
 
 @dataclass(frozen=True)
 class Job:
-    """One cell to score: its shards, the views it is held against, and the key under which its scores are kept."""
+    """One cell to score: its shards, the views it is held against, and the scores that it will have."""
 
-    cell: Cell
+    cell: Artifact
     shards: tuple[str, ...]
     views: str
-    key: str
+    scores: Artifact
     scored_by: list[list[str | int]]  # see metrics.scored_by
     values: int  # relevance values, roughly
 
@@ -58,7 +58,7 @@ class Job:
 class Outcome:
     """What became of a job: how often each defect was met, or why it failed."""
 
-    cell: Cell
+    cell: Artifact
     defects: tuple[tuple[str, int], ...] = ()
     failure: str | None = None
 
@@ -73,93 +73,55 @@ def evaluate(config: RunConfig, store: Store) -> StageSummary:
 
 
 def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
-    jobs, skipped, unfinished = pending(config, plan, store)
+    ledger = Ledger(store)
+    jobs, skipped, unfinished = pending(config, plan, ledger)
+    for scores in unfinished:
+        ledger.forget(scores)
     outcomes = _run(config, store, jobs) if jobs else []
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if outcome.failure is None:
+            record = {"relevance": job.cell.name, "metrics": job.scored_by, "defects": dict(outcome.defects)}
+            ledger.commit(job.scores, record, config=config.model_dump(mode="json"))
     failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
     lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
     lines += [f"{o.cell}: {count} times {name}, counted as wrong" for o in outcomes for name, count in o.defects]
     lines += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     if unfinished:
-        lines.append(f"{unfinished} cells are not complete and have no scores: run `closelook attribute`")
+        lines.append(f"{len(unfinished)} cells are not complete and have no scores: run `closelook attribute`")
     return StageSummary("evaluate", len(jobs) - len(failures), skipped, tuple(failures), tuple(lines))
 
 
-def pending(config: RunConfig, plan: Plan, store: Store) -> tuple[list[Job], int, int]:
-    """(cells to score, cells whose scores are up to date, cells that are not complete); scores of the latter go."""
+def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[Job], int, list[Artifact]]:
+    """(cells to score, how many are scored already, the scores that cells which are not complete must not have)."""
+    inputs = {(model.name, task): found for model in plan.models for task, found in model.inputs.items()}
+    requests = {planned.cell: len(planned.requests) for planned in plan.cells()}
     jobs: list[Job] = []
-    skipped = unfinished = 0
-    for model, planned, key in scores_keys(config, plan, store):
-        cell, inputs = planned.cell, model.inputs[planned.cell.task]
-        if key is None:
-            forget(store, cell)
-            unfinished += 1
-        elif is_scored(store, cell, key):
+    skipped, unfinished = 0, []
+    for one in SCORES.wanted(config, plan, ledger):
+        (cell,) = one.of
+        if not ledger.is_done(cell):
+            unfinished.append(one.artifact)
+        elif ledger.is_done(one.artifact):
             skipped += 1
         else:
-            record = store.manifest(cell.name) or {}
-            shards = tuple(f"{store.cell(cell)}/{shard}" for shard in record["shards"])
-            values = int(inputs.lengths.sum()) * len(planned.requests)
-            views = store.views(inputs.tokenizer, cell.task)
-            jobs.append(Job(cell, shards, views, key, scored_by(config.task(cell.task)), values))
+            views = inputs[cell.model, cell.task]
+            values = int(views.lengths.sum()) * requests[cell]
+            metrics = scored_by(config.task(cell.task))
+            jobs.append(Job(cell, tuple(ledger.files(cell)), views.folder, one.artifact, metrics, values))
     return jobs, skipped, unfinished
 
 
-def scores_keys(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[ModelPlan, PlannedCell, str | None]]:
-    """Every planned relevance cell with the key of its scores; None for a cell that is not complete."""
-    evidence: dict[str, str] = {}
-    for model in plan.models:
-        for planned in model.cells:
-            cell = planned.cell
-            if cell.product != "relevance":
-                continue
-            if state(store, cell) != "done":
-                yield model, planned, None
-                continue
-            views = store.views(model.inputs[cell.task].tokenizer, cell.task)
-            if views not in evidence:
-                evidence[views] = _digest(store, views)
-            numbers = json.dumps([cell.key, evidence[views], scored_by(config.task(cell.task))])
-            yield model, planned, hashlib.sha256(numbers.encode()).hexdigest()
-
-
-def scores_name(cell: Cell) -> str:
-    """Scores of a cell replace those of its predecessors, so the key is not part of their name."""
-    return f"{cell.model}.{cell.task}.{cell.dtype}.{cell.method}"
-
-
-def is_scored(store: Store, cell: Cell, key: str) -> bool:
-    record = store.manifest(f"scores.{scores_name(cell)}")
-    return record is not None and record["key"] == key
-
-
-def forget(store: Store, cell: Cell) -> None:
-    """Remove the scores of a cell, the manifest first."""
-    name = scores_name(cell)
-    store.delete(f"manifest/scores.{name}.json")
-    store.delete(f"{store.scores}/{name}.parquet")
-    store.delete(f"{store.scores_samples}/{name}.parquet")
-
-
-def _digest(store: Store, views: str) -> str:
-    """Of everything in the views that scores depend on."""
-    table = store.read(views, VIEW, VIEW_COLUMNS).replace_schema_metadata(None).combine_chunks()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return hashlib.sha256(sink.getvalue()).hexdigest()
-
-
 def _run(config: RunConfig, store: Store, jobs: list[Job]) -> list[Outcome]:
-    """All jobs in few Ray tasks, each large enough to be worth starting; what one task would hold needs no Ray."""
+    """What became of each job, in few Ray tasks that are worth starting; what one task would hold needs no Ray."""
     parts = _parts(jobs)
     if len(parts) == 1:
-        return score_cells(store, parts[0])
+        return score_cells(store, jobs)
     connect(config)
     import ray
 
     task = ray.remote(num_cpus=1)(score_cells)
-    outcomes = ray.get([task.remote(store, part) for part in parts])
-    return [outcome for part in outcomes for outcome in part]
+    outcomes = {o.cell: o for part in ray.get([task.remote(store, part) for part in parts]) for o in part}
+    return [outcomes[job.cell] for job in jobs]
 
 
 def _parts(jobs: list[Job]) -> list[list[Job]]:
@@ -204,18 +166,16 @@ def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
     samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
     told = pa.concat_tables(logits)
     means = pa.concat_tables([summarise(samples, own), accuracy(told), noise(told)])
-    name = scores_name(job.cell)
     for other in METRICS.keys() - own.keys():
         samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
     schema = scores_samples_schema(METRICS)
-    store.write_shard(f"{store.scores_samples}/{name}.parquet", _with_cell(samples, job.cell), schema)
-    store.write_shard(f"{store.scores}/{name}.parquet", _with_cell(means, job.cell), SCORES)
-    record = {"key": job.key, "relevance": job.cell.name, "metrics": job.scored_by, "defects": dict(defects)}
-    store.write_manifest(f"scores.{name}", record)
+    of_means, of_samples = (f"{folder}/{job.scores.shard()}" for folder in job.scores.folders)
+    store.write_shard(of_samples, _with_cell(samples, job.cell), schema)
+    store.write_shard(of_means, _with_cell(means, job.cell), MEANS)
     return Outcome(job.cell, tuple(defects.items()))
 
 
-def _with_cell(table: pa.Table, cell: Cell) -> pa.Table:
+def _with_cell(table: pa.Table, cell: Artifact) -> pa.Table:
     for name in ("model", "task", "dtype", "method"):
         column = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int8), pa.array([getattr(cell, name)]))
         table = table.append_column(name, column)

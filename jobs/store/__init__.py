@@ -1,5 +1,7 @@
-"""The store: paths, atomic files, checked reads and the root's lock."""
+"""The store: artifacts and their keys, the ledger of what is done, atomic files, checked reads, the root's lock."""
 
-from jobs.store.files import TEMPORARY, Cell, Store, StoreError, StoreFull
+from jobs.store.artifacts import Artifact, key_of
+from jobs.store.files import TEMPORARY, Store, StoreError, StoreFull
+from jobs.store.ledger import Ledger, State
 
-__all__ = ["TEMPORARY", "Cell", "Store", "StoreError", "StoreFull"]
+__all__ = ["TEMPORARY", "Artifact", "Ledger", "State", "Store", "StoreError", "StoreFull", "key_of"]

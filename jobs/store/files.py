@@ -14,7 +14,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -44,30 +43,6 @@ class StoreFull(OSError):
 
     def __str__(self) -> str:
         return self.strerror or "no space left"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One unit of bookkeeping. `key` is the hash of all that decides its numbers (see jobs/plan/cells.py)."""
-
-    product: str  # relevance | heads
-    model: str
-    task: str
-    dtype: str
-    method: str
-    key: str
-
-    @property
-    def partition(self) -> str:
-        return f"model={self.model}/task={self.task}/dtype={self.dtype}/method={self.method}"
-
-    @property
-    def name(self) -> str:
-        """The name of its manifest."""
-        return f"{self.product}.{self.model}.{self.task}.{self.dtype}.{self.method}.{self.key[:12]}"
-
-    def __str__(self) -> str:
-        return f"{self.product} {self.model}/{self.task}/{self.dtype}/{self.method}"
 
 
 class Store:
@@ -102,50 +77,10 @@ class Store:
         """Raises, if the store is guarded and may be written no more, why."""
         self._check()
 
-    # Where things are.
-
-    @staticmethod
-    def generic(task: str) -> str:
-        return f"benchmark/generic/task={task}"
-
-    @staticmethod
-    def generic_rejects(task: str) -> str:
-        return f"benchmark/generic/rejects/task={task}"
-
-    @staticmethod
-    def views(tokenizer: str, task: str) -> str:
-        return f"benchmark/views/tokenizer={tokenizer}/task={task}"
-
-    @staticmethod
-    def view_rejects(tokenizer: str, task: str) -> str:
-        return f"benchmark/views/tokenizer={tokenizer}/rejects/task={task}"
-
-    @staticmethod
-    def cell(cell: Cell) -> str:
-        """The folder of its shards; the names of those that count are in its manifest."""
-        return f"{cell.product}/{cell.partition}"
-
-    @staticmethod
-    def cell_rejects(cell: Cell) -> str:
-        """The file of all rejects of the cell, as its shards hold them; there is none where nothing was rejected."""
-        return f"{cell.product}/rejects/{cell.partition}/{cell.key[:12]}.parquet"
-
     @staticmethod
     def runtime(model: str, task: str, dtype: str) -> str:
+        """The folder of what was timed while relevance was computed: measurements, which have no key."""
         return f"runtime/model={model}/task={task}/dtype={dtype}"
-
-    scores = "scores"
-    scores_samples = "scores_samples"
-    report = "report"
-
-    @staticmethod
-    def pruning(model: str, task: str, dtype: str) -> str:
-        return f"pruning/model={model}/task={task}/dtype={dtype}"
-
-    @staticmethod
-    def bench(name: str) -> str:
-        """Results of the benchmark, a file each."""
-        return f"bench/{name}"
 
     # Files.
 
@@ -273,28 +208,6 @@ class Store:
             return json.loads(self.read_bytes(f"manifest/{name}.json"))
         except FileNotFoundError:
             return None
-
-    def manifests(self, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-        """(name, record) of every manifest whose name starts with `prefix`."""
-        for path in self.files("manifest", ".json"):
-            name = path.removeprefix("manifest/").removesuffix(".json")
-            record = self.manifest(name) if name.startswith(prefix) else None
-            if record is not None:
-                yield name, record
-
-    def read_cell(self, cell: Cell, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-        """All rows of a complete cell, shards in order; none where no sample fits the tokenizer.
-
-        Raises StoreError when the cell is not complete.
-        """
-        record = self.manifest(cell.name)
-        if record is None or record["state"] != "complete":
-            raise StoreError(f"{cell} is not complete under {self.root}; run `closelook attribute`")
-        folder = self.cell(cell)
-        if not record["shards"]:
-            empty = schema.empty_table()
-            return empty if columns is None else empty.select(columns)
-        return self.read([f"{folder}/{shard}" for shard in record["shards"]], schema, columns)
 
     def _info(self, where: Any) -> Any:
         """Of a path, or of all that a selector selects."""

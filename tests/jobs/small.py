@@ -15,7 +15,8 @@ from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import load_tokenizer, tokenizer_key
 from jobs.stages.attribute.tables import schema_of
-from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.artifacts import views_of
 from lrp_core import random_model
 
 VOCABULARY = 60
@@ -87,7 +88,7 @@ def prepared(config: RunConfig, rows: list[dict]) -> Store:
         key = tokenizer_key(load_tokenizer(model))
         for task in config.tasks:
             table = pa.Table.from_pylist(rows, schema=VIEW)
-            store.write_shard(f"{store.views(key, task)}/part-0.parquet", table, VIEW)
+            store.write_shard(f"{views_of(key, task).folder}/part-0.parquet", table, VIEW)
             store.write_manifest(f"views.{key}.{task}", {"state": "complete"})
     return store
 
@@ -97,7 +98,7 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     found = {}
     for planned in make_plan(config, store).cells():
         cell = planned.cell
-        table = store.read_cell(cell, schema_of(cell.product, cell.dtype))
+        table = Ledger(store).read(cell, schema_of(cell.product, cell.dtype))
         order = [name for name in ("sample_id", "explanation", "embedding", "pooling") if name in table.column_names]
         found[str(cell)] = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
     return found

@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from jobs.plan.cells import make_plan, state
+from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.worker import Worker
+from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 ROWS = rows_of(8)
@@ -77,7 +78,7 @@ def test_a_model_whose_loading_kills_its_process_fails_after_three_deaths_and_al
     assert len(summary.failures) == 1
     assert summary.failures[0].startswith("model deadly: loading it ended 3 processes")
     assert starts.read_text() == "xxx"
-    states = {(planned.cell.model, state(store, planned.cell)) for planned in make_plan(config, store).cells()}
+    states = {(planned.cell.model, Ledger(store).state(planned.cell)) for planned in make_plan(config, store).cells()}
     assert states == {("deadly", "missing"), ("gpt2", "done")}
     assert store.files("attempts", ".json", recursive=True) == []
 

@@ -9,11 +9,11 @@ import pytest
 
 from evaluation.schema import REJECT, RUNTIME
 from jobs.config import MethodConfig
-from jobs.plan.cells import make_plan, state
+from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.worker import Worker
-from jobs.store import Store
+from jobs.store import Ledger, Store
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 
 pytestmark = pytest.mark.ray
@@ -105,7 +105,7 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
         assert table.to_pylist() == expected
     cell = next(make_plan(config, store).cells()).cell
     assert store.manifest(cell.name)["rejects"] == {"model_error": 1}
-    (reject,) = store.read(store.cell_rejects(cell), REJECT).to_pylist()
+    (reject,) = store.read(cell.rejects, REJECT).to_pylist()
     assert reject["sample_id"] == "s003"
     assert "index out of range" in reject["detail"]
 
@@ -220,7 +220,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(undistu
     assert "5 cells are not complete, among them" in out
     (failure,) = [line for line in err.splitlines() if "cannot be loaded" in line]
     assert failure.strip().startswith("model broken cannot be loaded: ")
-    states = {str(p.cell): state(store, p.cell) for p in make_plan(config, store).cells()}
+    states = {str(p.cell): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
     assert {name for name, found in states.items() if found == "done"} == set(undisturbed[2])
     healthy = config.model_copy(update={"models": config.models[1:]})
     assert relevance_of(healthy, store) == undisturbed[2]

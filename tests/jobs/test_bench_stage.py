@@ -1,5 +1,7 @@
 """The benchmark as a stage of a run: every model once, on the first prepared samples, kept as Parquet."""
 
+from dataclasses import replace
+
 import pytest
 
 from evaluation.schema import BENCH
@@ -7,10 +9,12 @@ from jobs.bench.table_8 import METHODS
 from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
+from jobs.plan.cells import Plan
 from jobs.plan.models import resolve
 from jobs.stages import bench as stage
 from jobs.stages.bench import bench
 from jobs.stages.run import run
+from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 ROWS = [{**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}, *rows_of(5)]
@@ -29,7 +33,7 @@ def run_of(root, *models, **changes):
 
 def medians(store):
     """Of backward passes: (model, method) to (milliseconds, samples)."""
-    rows = store.read(store.bench("lrp"), BENCH).to_pylist()
+    rows = store.read("bench/lrp", BENCH).to_pylist()
     return {(row["model"], row["method"]): (row["value"], row["n"]) for row in rows if row["measure"] == "backward_ms"}
 
 
@@ -38,7 +42,7 @@ def inline(monkeypatch):
     """The stage with its task in this process instead of Ray."""
 
     def measure(config, store, one):
-        return stage.measure(store, one.plan.resolved, one.rows, one.task, config.seed, "closelook bench")
+        return stage.measure(store, one.plan.resolved, one.rows, one.artifact.task, config.seed, "closelook bench")
 
     monkeypatch.setattr(stage, "connect", lambda config: None)
     monkeypatch.setattr(stage, "_measure_remotely", measure)
@@ -105,8 +109,9 @@ def test_other_weights_are_measured_again(tmp_path, models):
     (one,) = stage.wanted_measurements(config.bench, plan)
     other = save_model(tmp_path / "gpt2", seed=1)
     changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
-    moved = stage.Measurement(stage.ModelPlan(changed, one.plan.inputs, ()), one.task, one.samples)
-    assert moved.key != one.key
+    (moved,) = stage.wanted_measurements(config.bench, Plan((replace(one.plan, resolved=changed),)))
+    assert moved.artifact.place == one.artifact.place
+    assert moved.artifact.key != one.artifact.key
 
 
 def test_a_task_that_the_run_does_not_have_is_an_error():
@@ -118,7 +123,7 @@ def test_status_counts_benchmarks(tmp_path, models, inline):
     config, store = run_of(tmp_path, models[0])
 
     def state():
-        lines = collect(config, stage.make_plan(config, store), store)
+        lines = collect(config, stage.make_plan(config, store), Ledger(store))
         return lines["gpt2", "sva", "float32", "bench"].states
 
     assert state() == {"missing": 1}

@@ -119,7 +119,7 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     for planned in make_plan(config, store).cells():
         cell = planned.cell
         shard = f"{cell.key[:12]}-00000-aa.parquet"
-        store.write_bytes(f"{store.cell(cell)}/{shard}", b"")
+        store.write_bytes(f"{cell.folder}/{shard}", b"")
         store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": [shard]})
     files = set(store.files("", "", recursive=True))
     reseeded = ["--config", path, "--set", "seed=1"]
@@ -159,8 +159,8 @@ def test_gc_with_other_settings_than_the_runs_says_which_and_removes_nothing(clo
 def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
     path, config, store = config_file
     cell = next(make_plan(config, store).cells()).cell
-    store.write_bytes(f"{store.cell(cell)}/{cell.key[:12]}-00000-aa.parquet", b"")
-    store.write_bytes(f"{store.cell(cell)}/ffffffffffff-00000-aa.parquet", b"")
+    store.write_bytes(f"{cell.folder}/{cell.key[:12]}-00000-aa.parquet", b"")
+    store.write_bytes(f"{cell.folder}/ffffffffffff-00000-aa.parquet", b"")
     _, out, _ = closelook("gc", "--yes", "--config", path)
     assert "1 files removed" in out
     assert "ffffffffffff-00000-aa.parquet" in out

@@ -12,13 +12,14 @@ from evaluation.tasks import TASKS
 from jobs.config import RunConfig
 from jobs.stages import evaluate, report
 from jobs.stages.report.results import results_of
+from jobs.store.artifacts import views_of
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
 
 METRIC_OF = {"sva": ("pg", "rma"), "qa": ("mrr",)}
 
 
 def scores(store):
-    return store.read(store.scores, SCORES).to_pylist()
+    return store.read("scores", SCORES).to_pylist()
 
 
 def test_every_variant_of_every_cell_is_scored_once(tmp_path):
@@ -30,7 +31,7 @@ def test_every_variant_of_every_cell_is_scored_once(tmp_path):
     assert len(keys) == len(set(keys)) == (2 + 4) * (4 + 2 + 1 + 1) * len(METRICS) + 2 * 4
     assert {row["n"] for row in rows if row["metric"] != "accuracy"} == {9}
     assert {(row["value"], row["n"]) for row in rows if row["metric"] == "accuracy"} == {(75, 12)}
-    samples = store.read(store.scores_samples, SCORES_SAMPLES)
+    samples = store.read("scores_samples", SCORES_SAMPLES)
     assert len(samples) == 12 * (2 + 4) * (4 + 2 + 1 + 1)
     assert sum(samples["correct"].to_pylist()) == 9 * 48
 
@@ -97,7 +98,7 @@ def test_metrics_that_do_not_apply_to_a_task_are_null(tmp_path, another_metric, 
     assert {(row["task"], row["metric"]) for row in scores(store) if row["metric"] != "accuracy"} == {
         (task, name) for task, names in METRIC_OF.items() for name in names
     }
-    for path in store.files(store.scores_samples):
+    for path in store.files("scores_samples"):
         table = store.read(path, SCORES_SAMPLES)
         [task] = set(table["task"].to_pylist())
         assert {name for name in METRICS if table[name].null_count == 0} == set(METRIC_OF[task])
@@ -110,7 +111,7 @@ def test_metrics_that_do_not_apply_to_a_task_are_null(tmp_path, another_metric, 
 def test_new_evidence_makes_scores_stale(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
     evaluate.score_plan(CONFIG, plan, store)
-    path = store.files(store.views("words-0000", "sva"))[0]
+    path = store.files(views_of("words-0000", "sva").folder)[0]
     rows = store.read(path, VIEW).to_pylist()
     rows[0]["evidence_mask"] = [not marked for marked in rows[0]["evidence_mask"]]
     store.write_shard(path, pa.Table.from_pylist(rows, VIEW), VIEW)
@@ -157,7 +158,7 @@ def test_small_cells_share_a_task_and_large_ones_do_not():
 def test_a_store_of_another_schema_version_is_refused(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
     old = VIEW.with_metadata({b"closelook.schema": b"view", b"closelook.version": b"0"})
-    path = store.files(store.views("words-0000", "sva"))[0]
+    path = store.files(views_of("words-0000", "sva").folder)[0]
     table = store.read(path, VIEW)
     store.write_shard(path, table, old)
     with pytest.raises(SchemaMismatch, match=r"holds schema view v0, this version of closelook reads view v2"):

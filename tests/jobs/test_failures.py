@@ -7,13 +7,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from evaluation.schema import REJECT, RUNTIME, SCORES
-from jobs.plan.cells import make_plan, state
+from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.compute import Explainer
 from jobs.stages.attribute.worker import Worker
 from jobs.stages.evaluate import evaluate
 from jobs.stages.report import report
+from jobs.store import Ledger
 from lrp_core import random_model
 from lrp_core.memory import PeakBytes, _StorageMeter
 from lrp_core.method import Method
@@ -38,7 +39,7 @@ def run_of(root, model, rows=ROWS, **changes):
 
 
 def states(config, store):
-    return {planned.cell.method: state(store, planned.cell) for planned in make_plan(config, store).cells()}
+    return {planned.cell.method: Ledger(store).state(planned.cell) for planned in make_plan(config, store).cells()}
 
 
 def manifests(config, store):
@@ -104,7 +105,7 @@ def test_what_fails_in_one_method_or_row_leaves_the_other_cells_complete(
     assert found["attnlrp"]["rejects"] == found["gradient_x_input"]["rejects"] == {}
     evaluated = evaluate(config, store)
     assert (evaluated.computed, evaluated.failures) == (3, ()), "what is healthy has scores"
-    assert set(store.read(store.scores, SCORES)["method"].to_pylist()) == set(METHODS) - set(failed)
+    assert set(store.read("scores", SCORES)["method"].to_pylist()) == set(METHODS) - set(failed)
     well, fresh = run_of(tmp_path / "well", model, rows)
     assert attribute(well, fresh).complete
     whole = relevance_of(well, fresh)
@@ -148,7 +149,7 @@ def test_a_model_that_gives_nan_fails_its_own_cells_and_says_so(inline, tmp_path
         "every row of a unit failed: the model's logits are not finite in float32"
     )
     assert summary.computed == 2
-    found = {(p.cell.model, p.cell.method): state(store, p.cell) for p in make_plan(config, store).cells()}
+    found = {(p.cell.model, p.cell.method): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
     assert {place for place, now in found.items() if now == "done"} == {("gpt2", "attnlrp"), ("gpt2", "random")}
     assert evaluate(config, store).computed == 2
     assert report(config, store).complete
@@ -181,9 +182,9 @@ def test_a_cell_of_which_too_many_rows_failed_is_incomplete_and_tried_again(undi
     assert any("rejected 4 model_error, as s00" in line for line in summary.lines)
     assert states(config, store) == {"attnlrp": "partial", "random": "done"}
     cell = next(make_plan(config, store).cells()).cell
-    rejects = store.read(store.cell_rejects(cell), REJECT).to_pylist()
+    rejects = store.read(cell.rejects, REJECT).to_pylist()
     assert {reject["sample_id"] for reject in rejects} == {"s000", "s001", "s002", "s003"}
-    before = {path: store.modified_s(path) for path in store.files(store.cell(cell))}
+    before = {path: store.modified_s(path) for path in store.files(cell.folder)}
 
     unlucky()
     assert attribute(config, store).complete

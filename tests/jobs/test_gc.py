@@ -9,9 +9,9 @@ from jobs.commands import gc
 from jobs.commands.status import collect
 from jobs.config import PruneConfig
 from jobs.plan.cells import Plan, PlannedCell
+from jobs.plan.products.pruning import wanted_curves
 from jobs.stages import evaluate
-from jobs.stages.prune import wanted_curves
-from jobs.store import Cell
+from jobs.store import Artifact, Ledger
 from lrp_core.types import Request
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
@@ -22,7 +22,7 @@ PRUNING = CONFIG.model_copy(update={"prune": PruneConfig(random_runs=2)})
 def scored(tmp_path, monkeypatch):
     """A scored store whose plan also wants curves of AttnLRP; (store, plan)."""
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
-    heads = PlannedCell(Cell("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (attnlrp(),), 8)
+    heads = PlannedCell(Artifact("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (attnlrp(),), 8)
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
     evaluate.score_plan(PRUNING, plan, store)
     monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
@@ -35,10 +35,15 @@ def attnlrp():
 
 def draw(store, curves, key=None):
     """What a complete set of curves leaves in the store, under its own key or another."""
-    curves = replace(curves, key=key or curves.key)
-    store.write_bytes(f"{curves.folder(store)}/{curves.shard(0)}", b"")
-    store.write_manifest(curves.name, {"key": curves.key, "shards": [curves.shard(0)]})
-    return f"{curves.folder(store)}/{curves.shard(0)}"
+    curves = replace(curves.artifact, key=key or curves.artifact.key)
+    store.write_bytes(begun(curves), b"")
+    store.write_manifest(curves.name, {"key": curves.key, "shards": [curves.shard("000")]})
+    return begun(curves)
+
+
+def begun(curves):
+    """The first shard."""
+    return f"{curves.folder}/{curves.shard('000')}"
 
 
 def stale(store):
@@ -47,17 +52,17 @@ def stale(store):
 
 
 def states(plan, store, product):
-    return collect(PRUNING, plan, store)["gpt2", "sva", "float32", product].states
+    return collect(PRUNING, plan, Ledger(store))["gpt2", "sva", "float32", product].states
 
 
 def test_scores_and_curves_are_counted_by_state(scored):
     store, plan = scored
     assert states(plan, store, "scores") == Counter(done=4)
     ranked, drawn_at_random = wanted_curves(PRUNING, PRUNING.prune, plan.models[0])
-    assert states(plan, store, "curves") == Counter(missing=2)
+    assert states(plan, store, "pruning") == Counter(missing=2)
     draw(store, ranked)
-    store.write_bytes(f"{drawn_at_random.folder(store)}/{drawn_at_random.shard(0)}", b"")
-    assert states(plan, store, "curves") == Counter(done=1, partial=1)
+    store.write_bytes(begun(drawn_at_random.artifact), b"")
+    assert states(plan, store, "pruning") == Counter(done=1, partial=1)
 
 
 def test_scores_of_a_cell_that_changed_are_missing_and_removed(scored):
@@ -77,7 +82,7 @@ def test_curves_of_other_heads_are_removed_and_begun_ones_kept(scored):
     store, plan = scored
     ranked, drawn_at_random = wanted_curves(PRUNING, PRUNING.prune, plan.models[0])
     old = draw(store, ranked, key="f" * 64)
-    store.write_bytes(f"{ranked.folder(store)}/{ranked.shard(0)}", b"")
+    store.write_bytes(begun(ranked.artifact), b"")
     draw(store, drawn_at_random)
-    assert states(plan, store, "curves") == Counter(partial=1, done=1)
-    assert stale(store) == [old, f"manifest/{ranked.name}.json"]
+    assert states(plan, store, "pruning") == Counter(partial=1, done=1)
+    assert stale(store) == [old, f"manifest/{ranked.artifact.name}.json"]

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from jobs.store import Store, lock
+from jobs.store import Ledger, Store, lock
 from jobs.store.lock import Locked, run_lock
 
 
@@ -118,7 +118,7 @@ def test_an_owner_whose_claim_was_given_up_writes_nothing_more(store, monkeypatc
 
     with pytest.raises(Locked, match="another run took over"):
         own()
-    assert dict(store.manifests()) == {"before": {}}
+    assert dict(Ledger(store).records()) == {"before": {}}
     store.write_manifest("after", {})
 
 

@@ -5,11 +5,12 @@ import pytest
 from jobs import methods as table
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured
-from jobs.plan.cells import make_plan, state, validate
+from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import read_unit
 from jobs.stages.attribute import missing_work
 from jobs.stages.attribute.manifests import complete_cell
 from jobs.stages.attribute.worker import Worker, WorkerOptions
+from jobs.store import Ledger
 from lrp_core import Method
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
@@ -76,15 +77,16 @@ def test_options_enter_the_key_and_the_name_does_not(tmp_path, model):
 def test_one_method_under_two_options_runs_as_two_cells_of_one_unit(tmp_path, model):
     config = config_of(tmp_path, model, methods=["alti_logit", PUBLISHED, "lrp"], heads={"sva": 4})
     store = prepared(config, rows_of(6))
-    (work,) = missing_work(config, store, make_plan(config, store))
+    (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     for block in work.blocks():
         (report,) = worker(read_unit(block, store)).to_pylist()
         assert not report["error"]
+    ledger = Ledger(store)
     for planned, units in work.cells:
-        assert complete_cell(config, store, work.plan, planned, units, 0) is None
-        assert state(store, planned.cell) == "done"
-    assert all(state(store, planned.cell) == "done" for planned in make_plan(config, store).cells())
+        assert complete_cell(config, ledger, work.plan, planned, units, 0) is None
+        assert ledger.is_done(planned.cell)
+    assert all(Ledger(store).is_done(planned.cell) for planned in make_plan(config, store).cells())
     record = store.manifest(next(p.cell.name for p, _ in work.cells if p.cell.method == "alti_logit_published"))
     assert record["method"] == ["alti_logit", 1, [["initial", False]]]
     found = relevance_of(config, store)

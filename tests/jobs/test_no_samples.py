@@ -5,7 +5,7 @@ import json
 import pytest
 
 from evaluation.schema import SCORES
-from jobs.store import Store
+from jobs.store import Ledger, Store
 from tests.jobs.small import config_of
 
 
@@ -32,10 +32,10 @@ def test_cells_without_samples_are_complete_and_no_command_stumbles_over_them(em
     reject = "12 rejected (12 "
     assert f"gpt2/sva: no sample fits the tokenizer, so its cells are empty: {reject}" in out
     assert "gpt2 has no sample of sva with a foil to measure" in out
-    records = [record for name, record in store.manifests("relevance")]
+    records = [record for name, record in Ledger(store).records("relevance")]
     assert len(records) == 3
     assert all((record["state"], record["rows"], record["shards"]) == ("complete", 0, []) for record in records)
-    scores = store.read(store.scores, SCORES).to_pylist()
+    scores = store.read("scores", SCORES).to_pylist()
     assert {(row["metric"], row["value"], row["n"]) for row in scores} == {("accuracy", None, 0)}
     assert store.exists("report/index.html")
 

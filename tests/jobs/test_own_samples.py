@@ -11,7 +11,8 @@ from evaluation.schema import SCORES, VIEW
 from evaluation.tasks import TASKS
 from jobs.config import RunConfig
 from jobs.stages.prepare import prepare
-from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.artifacts import views_of
 
 KINDS = ("masked", "causal")
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -32,7 +33,7 @@ def test_the_readmes_own_samples_are_explained_and_scored(tmp_path, monkeypatch,
     code, out, err = closelook(*command, "--config", "smoke")
     assert code == 0, out + err
     store = Store(command[command.index("--root") + 1])
-    scores = store.read(store.scores, SCORES).to_pylist()
+    scores = store.read("scores", SCORES).to_pylist()
     assert {row["task"] for row in scores} == {"mine"}
     [accuracy] = {row["n"] for row in scores if row["metric"] == "accuracy"}
     assert accuracy == len(content.splitlines())
@@ -76,8 +77,8 @@ def test_words_of_several_tokens_are_an_option_of_every_task_for_causal_models(t
         )
         store = Store(config.root)
         assert prepare(config, store).complete
-        names = {record["masked"]: record["tokenizer"] for _, record in store.manifests("views.")}
-        return {kind: store.read(store.views(names[kind == "masked"], "mine"), VIEW).to_pylist() for kind in KINDS}
+        names = {record["masked"]: record["tokenizer"] for _, record in Ledger(store).records("views")}
+        return {kind: store.read(views_of(names[kind == "masked"], "mine").folder, VIEW).to_pylist() for kind in KINDS}
 
     assert rows() == {"masked": [], "causal": []}
     found = rows(words="first_difference")

@@ -8,8 +8,10 @@ import pytest
 from evaluation.schema import VIEW
 from jobs.methods import METHODS, configured
 from jobs.plan import cells as planning
-from jobs.plan.cells import make_plan, stale, state, validate
+from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import Inputs
+from jobs.plan.products import stale
+from jobs.store import Ledger
 from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model
@@ -129,22 +131,27 @@ def test_the_manifest_decides_what_is_done(base):
     config, store = base
     planned = next(make_plan(config, store).cells())
     cell = planned.cell
-    assert state(store, cell) == "missing"
-    store.write_bytes(f"{store.cell(cell)}/{cell.key[:12]}-00000-aa.parquet", b"")
-    assert state(store, cell) == "partial"
+    assert Ledger(store).state(cell) == "missing"
+    store.write_bytes(f"{cell.folder}/{cell.key[:12]}-00000-aa.parquet", b"")
+    assert Ledger(store).state(cell) == "partial"
     store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell)})
-    assert state(store, cell) == "done"
+    assert Ledger(store).state(cell) == "done"
+
+
+def replaced(store, plan):
+    """Names of manifests of other keys in the places of the plan's cells."""
+    return [name for _, name in stale(Ledger(store), [planned.cell for planned in plan.cells()])]
 
 
 def test_cells_that_another_key_has_replaced_are_stale(base, model, tmp_path):
     config, store = base
     for planned in make_plan(config, store).cells():
         store.write_manifest(planned.cell.name, {"state": "complete", "cell": vars(planned.cell)})
-    assert stale(store, make_plan(config, store)) == []
+    assert replaced(store, make_plan(config, store)) == []
     reseeded = make_plan(config_of(tmp_path, model, seed=1), store)
-    assert [name.split(".")[4] for name in stale(store, reseeded)] == ["random"]
+    assert [name.split(".")[4] for name in replaced(store, reseeded)] == ["random"]
     fewer = make_plan(config_of(tmp_path, model, methods=["random"]), store)
-    assert stale(store, fewer) == [], "cells of methods that this run does not ask for are not its business"
+    assert replaced(store, fewer) == [], "cells of methods that this run does not ask for are not its business"
 
 
 @pytest.mark.parametrize(

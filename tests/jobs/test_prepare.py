@@ -10,7 +10,8 @@ from jobs.commands.audit import audit, audit_table, export
 from jobs.config import RunConfig
 from jobs.stages import prepare as module
 from jobs.stages.prepare import prepare
-from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.artifacts import samples_of, views_of
 from lrp_core.types import UserError
 from tests.jobs.small import save_model
 
@@ -67,11 +68,11 @@ def squad(tmp_path, rows):
 def test_every_row_comes_out_or_is_rejected_for_every_tokenizer(tmp_path):
     summary, store = run(config_of(tmp_path))
     assert summary.complete
-    assert store.read(store.generic("sva"), GENERIC).num_rows == 30
-    views = [record for name, record in store.manifests("views.")]
+    assert store.read(samples_of("sva").folder, GENERIC).num_rows == 30
+    views = [record for name, record in Ledger(store).records("views")]
     assert len(views) == 2
     for view in views:
-        rows = store.read(store.views(view["tokenizer"], "sva"), VIEW).num_rows
+        rows = store.read(views_of(view["tokenizer"], "sva").folder, VIEW).num_rows
         assert rows == view["rows"] == 30 - sum(view["rejects"].values())
     assert summary.lines[0] == "sva: 30 rows = 30 samples + 0 rejected"
 
@@ -79,10 +80,10 @@ def test_every_row_comes_out_or_is_rejected_for_every_tokenizer(tmp_path):
 def test_a_second_run_does_nothing(tmp_path):
     config = config_of(tmp_path)
     _, store = run(config)
-    before = contents(store), dict(store.manifests())
+    before = contents(store), dict(Ledger(store).records())
     summary, _ = run(config)
     assert (summary.computed, summary.skipped) == (0, 3)
-    assert (contents(store), dict(store.manifests())) == before
+    assert (contents(store), dict(Ledger(store).records())) == before
 
 
 def test_another_root_gets_the_same_bytes(tmp_path):
@@ -109,7 +110,7 @@ def test_an_interrupted_run_continues_with_what_is_missing(tmp_path, monkeypatch
     store = Store(config.root)
     half = contents(store)
     assert 0 < len(half) < len(whole)
-    assert not list(store.manifests())
+    assert not list(Ledger(store).records())
     summary, _ = run(config)
     assert summary.complete
     assert contents(store) == whole
@@ -120,8 +121,8 @@ def test_views_of_an_older_version_are_not_used_and_made_again(tmp_path, closelo
     _, store = run(config)
     whole = contents(store)
     (tmp_path / "small.yaml").write_text(config.model_dump_json())
-    [(name, record)] = store.manifests("views.")
-    for path in store.files(store.views(record["tokenizer"], "sva")):
+    [(name, record)] = Ledger(store).records("views")
+    for path in store.files(views_of(record["tokenizer"], "sva").folder):
         table = store.read(path, VIEW)
         store.write_shard(path.replace(record["key"][:12], "0" * 12), table, OLD_VIEW)
         store.delete(path)
@@ -135,10 +136,10 @@ def test_views_of_an_older_version_are_not_used_and_made_again(tmp_path, closelo
 def test_another_limit_replaces_the_samples(tmp_path):
     run(config_of(tmp_path))
     _, store = run(config_of(tmp_path, task={"limit": 10}))
-    assert store.read(store.generic("sva"), GENERIC).num_rows == 10
+    assert store.read(samples_of("sva").folder, GENERIC).num_rows == 10
     assert all(
-        store.read(store.views(record["tokenizer"], "sva"), VIEW).num_rows == 10
-        for _, record in store.manifests("views.")
+        store.read(views_of(record["tokenizer"], "sva").folder, VIEW).num_rows == 10
+        for _, record in Ledger(store).records("views")
     )
 
 
@@ -207,7 +208,7 @@ def test_a_changed_file_is_noticed_on_the_next_run(tmp_path):
     squad(tmp_path, 20)
     summary, store = run(config)
     assert summary.computed == 3
-    assert store.read(store.generic("qa"), GENERIC).num_rows == 20
+    assert store.read(samples_of("qa").folder, GENERIC).num_rows == 20
 
 
 def test_evidence_that_moved_is_noticed_though_the_text_is_the_same(tmp_path):
@@ -220,7 +221,7 @@ def test_evidence_that_moved_is_noticed_though_the_text_is_the_same(tmp_path):
         paragraph = {"context": "Rollo met Rollo in Paris", "qas": questions}
         file.write_text(json.dumps({"data": [{"title": "A", "paragraphs": [paragraph]}]}))
         _, store = run(config)
-        samples.append(store.read(store.generic("qa"), GENERIC))
+        samples.append(store.read(samples_of("qa").folder, GENERIC))
     assert samples[0]["sample_id"] == samples[1]["sample_id"]
     assert [table["evidence"][0].as_py() for table in samples] == [[[9, 14]], [[19, 24]]]
 
@@ -231,7 +232,7 @@ def test_source_rejects_are_kept_with_their_place(tmp_path):
     broken["data"][0]["paragraphs"][0]["qas"][3]["answers"][0]["answer_start"] += 1
     file.write_text(json.dumps(broken))
     summary, store = run(config_of(tmp_path, tasks={"qa": {"source": "squad", "path": str(file)}}))
-    rejects = store.read(store.generic_rejects("qa"), REJECT).to_pylist()
+    rejects = store.read("benchmark/generic/rejects/task=qa", REJECT).to_pylist()
     assert [row["where"] for row in rejects] == ["squad.json:data[0].paragraphs[0].qas[3]"]
     assert summary.lines[0].startswith("qa: 10 rows = 9 samples + 1 rejected (1 answer_start")
 
@@ -246,7 +247,7 @@ def test_a_model_out_of_reach_costs_no_other_its_views(tmp_path):
     models = [{"name": "far", "id": "openai-community/gpt2"}, {"name": "bert", "id": "demo/bert"}]
     summary, store = run(config_of(tmp_path, models=models))
     assert summary.complete
-    assert len(list(store.manifests("views."))) == 1
+    assert len(list(Ledger(store).records("views"))) == 1
     assert any(line.startswith("no views for far") for line in summary.lines)
 
 
@@ -292,7 +293,7 @@ def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
     written = export(config, store, tmp_path / "out")
     assert written[-1].name == "README.md"
     loaded = datasets.load_dataset("parquet", data_files=str(tmp_path / "out" / "sva" / "*.parquet"), split="train")
-    assert loaded.to_list() == store.read(store.generic("sva"), GENERIC).to_pylist()
+    assert loaded.to_list() == store.read(samples_of("sva").folder, GENERIC).to_pylist()
     assert datasets.load_dataset(str(tmp_path / "out"), "sva", split="train").num_rows == 30
     with pytest.raises(UserError, match="not empty"):
         export(config, store, tmp_path / "out")

@@ -17,7 +17,7 @@ from jobs.plan.inputs import read_unit
 from jobs.plan.models import resolve
 from jobs.stages.prune import prune
 from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
-from jobs.store import Cell
+from jobs.store import Artifact
 from lrp_core import POOLINGS, load_model
 from tests.jobs.small import config_of, prepared, rows_of
 
@@ -38,7 +38,7 @@ def write_heads(config, store, seed=0):
             write_cell(store, planned.cell, seed)
 
 
-def write_cell(store, cell: Cell, seed=0):
+def write_cell(store, cell: Artifact, seed=0):
     draw = np.random.default_rng(seed)
     rows = [
         {
@@ -51,12 +51,12 @@ def write_cell(store, cell: Cell, seed=0):
         for explanation in ("contrastive", "target")
         for pooling in POOLINGS
     ]
-    store.write_shard(f"{store.cell(cell)}/part.parquet", pa.Table.from_pylist(rows, schema=HEADS), HEADS)
+    store.write_shard(f"{cell.folder}/part.parquet", pa.Table.from_pylist(rows, schema=HEADS), HEADS)
     store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": ["part.parquet"]})
 
 
 def points(store):
-    return store.read(store.pruning("gpt2", "sva", "float32"), PRUNING).to_pylist()
+    return store.read("pruning/model=gpt2/task=sva/dtype=float32", PRUNING).to_pylist()
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_an_interrupted_run_draws_only_what_is_missing(tmp_path, model, inline, 
     write_heads(config, store)
     monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # one curve a unit
     prune(config, store)
-    whole, folder = points(store), store.pruning("gpt2", "sva", "float32")
+    whole, folder = points(store), "pruning/model=gpt2/task=sva/dtype=float32"
     times = {path: store.modified_s(path) for path in store.files(folder)}
     assert len(times) == 2 * 6 + 2
     lost = next(path for path in times if "/attnlrp-" in path)

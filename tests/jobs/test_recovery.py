@@ -15,7 +15,7 @@ from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.worker import Worker
-from jobs.store import Store
+from jobs.store import Ledger, Store
 from jobs.store.lock import Locked, run_lock
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 
@@ -28,7 +28,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from jobs.stages import attribute as stage
-from jobs.store import Store
+from jobs.store import Ledger, Store
 from jobs.stages.attribute.worker import Worker
 from tests.jobs.small import config_of
 
@@ -93,7 +93,7 @@ def test_a_run_continues_after_its_driver_was_killed(expected, tmp_path, model):
         wait_for(lambda: len(shards(store)) >= 3)
         os.killpg(driver.pid, signal.SIGKILL)
     committed = {path: store.modified_s(path) for path in shards(store)}
-    assert not any(record["state"] == "complete" for _, record in store.manifests("relevance"))
+    assert not any(record["state"] == "complete" for _, record in Ledger(store).records("relevance"))
     assert attribute(config, store).complete
     assert relevance_of(config, store) == expected
     assert {path: store.modified_s(path) for path in committed} == committed, "nothing was computed again"

@@ -11,11 +11,11 @@ from jobs.bench.harness import Bench
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import Plan, PlannedCell
+from jobs.plan.products.pruning import wanted_curves
 from jobs.stages import evaluate, report
-from jobs.stages.prune import is_drawn, wanted_curves
 from jobs.stages.report import results
 from jobs.stages.report import samples as explorer
-from jobs.store import Cell, StoreError
+from jobs.store import Artifact, Ledger, StoreError
 from lrp_core.types import Request
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
@@ -85,8 +85,8 @@ def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
     write_cell(store, a_cell(method="random"), [], state="partial")
     evaluate.score_plan(QUICK, plan, store)
     store.delete(f"manifest/{a_cell(method='attnlrp').name}.json")
-    store.delete(f"{store.cell(a_cell(method='attnlrp'))}/{a_cell().key[:12]}-00000.parquet")
-    store.delete(f"{store.cell(a_cell(method='attnlrp'))}/{a_cell().key[:12]}-00016.parquet")
+    store.delete(f"{a_cell(method='attnlrp').folder}/{a_cell().key[:12]}-00000.parquet")
+    store.delete(f"{a_cell(method='attnlrp').folder}/{a_cell().key[:12]}-00016.parquet")
     report.write_report(QUICK, plan, store)
     page = text(store, "tables/table1_random.md")
     assert "| gpt2 | Random | partial |" in page
@@ -147,14 +147,16 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     point = {"method": "attnlrp", "pooling": "relu_token", "order": "least_first", "seed": None, "n": 8, "area": 0.8}
     points = [point | {"step": at, "pruned_heads": [0] * at, "accuracy": 1 - at / 4} for at in (0, 1)]
     for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):  # the second has no manifest
-        path = f"{store.pruning('gpt2', 'sva', 'float32')}/attnlrp-{key}-000.parquet"
+        path = f"pruning/model=gpt2/task=sva/dtype=float32/attnlrp-{key}-000.parquet"
         store.write_shard(path, pa.Table.from_pylist(points, PRUNING), PRUNING)
         points = [row | {"accuracy": 0.0} for row in points]
-    heads = PlannedCell(Cell("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (Request("attnlrp", *DEFAULT),), 8)
+    heads = PlannedCell(Artifact("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (Request("attnlrp", *DEFAULT),), 8)
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
     ranked, drawn_at_random = wanted_curves(QUICK, PruneConfig(), plan.models[0])
-    store.write_manifest(ranked.name, {"key": ranked.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]})
-    assert not is_drawn(store, drawn_at_random)
+    store.write_manifest(
+        ranked.artifact.name, {"key": ranked.artifact.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]}
+    )
+    assert not Ledger(store).is_done(drawn_at_random.artifact)
     timing = {"batch_id": "b", "method": "gradients", "stage": "method", "length": 9, "batch": 2, "wall_s": 0.1,
               "peak_bytes": None, "planned_bytes": None, "chunk": None, "device": "cpu"}  # fmt: skip
     path = f"{store.runtime('gpt2', 'sva', 'float32')}/0.parquet"
@@ -170,7 +172,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
 
 def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkeypatch):
     store, plan, _ = written(tmp_path, tasks=("sva",))
-    path = store.files(store.scores)[0]
+    path = store.files("scores")[0]
     old = SCORES.with_metadata({b"closelook.schema": b"scores", b"closelook.version": b"0"})
     store.write_shard(path, store.read(path, SCORES), old)
     store.delete("manifest/report.json")

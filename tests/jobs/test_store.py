@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import GENERIC, HEADS, SchemaMismatch
-from jobs.store import TEMPORARY, Cell, Store, StoreError, StoreFull
+from jobs.store import TEMPORARY, Artifact, Ledger, Store, StoreError, StoreFull
 
 TABLE = pa.Table.from_pylist(
     [{"sample_id": "a", "explanation": "target", "pooling": "none", "relevance": [1.0, 2.0]}], schema=HEADS
@@ -102,18 +102,18 @@ def test_manifests_are_replaced_as_a_whole(store):
     store.write_manifest("b", {"n": 1, "long": "x" * 100})
     store.write_manifest("b", {"n": 2})
     store.write_manifest("a", {"n": 3})
-    assert dict(store.manifests()) == {"a": {"n": 3}, "b": {"n": 2}}
-    assert dict(store.manifests("b")) == {"b": {"n": 2}}
+    assert dict(Ledger(store).records()) == {"a": {"n": 3}, "b": {"n": 2}}
+    assert dict(Ledger(store).records("b")) == {"b": {"n": 2}}
 
 
 def test_only_complete_cells_are_read(store):
-    cell = Cell("heads", "m", "sva", "float32", "lrp", "0" * 64)
-    store.write_shard(f"{store.cell(cell)}/{cell.key[:12]}-0.parquet", TABLE, HEADS)
+    cell = Artifact("heads", "m", "sva", "float32", "lrp", "0" * 64)
+    store.write_shard(f"{cell.folder}/{cell.key[:12]}-0.parquet", TABLE, HEADS)
     with pytest.raises(StoreError, match="not complete"):
-        store.read_cell(cell, HEADS)
+        Ledger(store).read(cell, HEADS)
     store.write_manifest(cell.name, {"state": "complete", "shards": [f"{cell.key[:12]}-0.parquet"]})
-    store.write_shard(f"{store.cell(cell)}/ffff-0.parquet", TABLE, HEADS)
-    assert store.read_cell(cell, HEADS) == TABLE, "shards of other keys do not count"
+    store.write_shard(f"{cell.folder}/ffff-0.parquet", TABLE, HEADS)
+    assert Ledger(store).read(cell, HEADS) == TABLE, "shards of other keys do not count"
 
 
 def test_a_store_travels_to_workers(store):

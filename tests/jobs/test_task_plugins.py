@@ -6,6 +6,7 @@ import pytest
 
 from evaluation.schema import GENERIC, SCORES
 from jobs.store import Store
+from jobs.store.artifacts import samples_of
 from tests.jobs.small import REPOSITORY, closelook, ended
 from tests.packages import install
 
@@ -72,8 +73,8 @@ def test_the_task_the_source_and_the_metric_of_a_package_are_in_the_tables(tmp_p
     code, out, err = run(tmp_path, "run")
     assert code == 0, out + err
     store = Store(str(tmp_path / "root"))
-    assert store.read(store.generic("pairs"), GENERIC)["source"].to_pylist() == ["pairs"] * 2
-    found = {row["value"] for row in store.read(store.scores, SCORES).to_pylist() if row["metric"] == "chosen"}
+    assert store.read(samples_of("pairs").folder, GENERIC)["source"].to_pylist() == ["pairs"] * 2
+    found = {row["value"] for row in store.read("scores", SCORES).to_pylist() if row["metric"] == "chosen"}
     assert min(found) >= 4
     table = store.read_bytes("report/tables/table1_random.csv").decode()
     assert "pairs,gpt2,AttnLRP,Chosen,tokens" in table

@@ -20,13 +20,13 @@ from jobs.cluster.attempts import forget_loading
 from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.cluster.progress import Progress
 from jobs.config import RunConfig
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, state, without_samples
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, without_samples
 from jobs.plan.inputs import read_unit
 from jobs.plan.units import Unit, cut_units
 from jobs.stages.attribute.manifests import complete_cell, completed_units, rejected
 from jobs.stages.attribute.worker import UnitTask, Worker, WorkerOptions
 from jobs.stages.summary import StageSummary
-from jobs.store import Cell, Store
+from jobs.store import Artifact, Ledger, Store
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class ModelWork:
 
 def attribute(config: RunConfig, store: Store) -> StageSummary:
     """Compute every planned cell that is not complete. Raises UserError for what no run could do."""
-    plan = make_plan(config, store)
-    work = missing_work(config, store, plan)
+    plan, ledger = make_plan(config, store), Ledger(store)
+    work = missing_work(config, ledger, plan)
     wanted = sum(1 for _ in plan.cells())
     todo = sum(len(model.cells) for model in work)
     failures = {name: [why] for name, why in plan.failures.items()}
     if work:
         connect(config)
-        failures |= _run_models(config, store, work)
+        failures |= _run_models(config, ledger, work)
     lines = [f"{todo} cells to compute, {wanted - todo} were complete"]
-    for (model, task), rejects in without_samples(plan, store).items():
+    for (model, task), rejects in without_samples(plan, ledger).items():
         lines.append(f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {in_words(rejects)}")
     computed = [planned.cell for model in work for planned, _ in model.cells]
-    lines += _rejected(store, computed)
-    incomplete = [str(cell) for cell in computed if state(store, cell) != "done"]
+    lines += _rejected(ledger, computed)
+    incomplete = [str(cell) for cell in computed if not ledger.is_done(cell)]
     if incomplete:
         lines.append(f"{len(incomplete)} cells are not complete, among them {incomplete[0]}")
     problems = [why for model in failures.values() for why in model]
@@ -73,45 +73,44 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     return StageSummary("attribute", todo - len(incomplete), wanted - todo, tuple(problems), tuple(lines))
 
 
-def _rejected(store: Store, cells: Iterable[Cell]) -> list[str]:
+def _rejected(ledger: Ledger, cells: Iterable[Artifact]) -> list[str]:
     """A line for the rejects that cells of one place have in common, with the methods that have them."""
     groups: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
-        record = store.manifest(cell.name)
+        record = ledger.record(cell)
         if record is not None and record["rejects"]:
             place = f"{cell.product} {cell.model}/{cell.task}/{cell.dtype}"
             groups.setdefault((place, rejected(record)), []).append(cell.method)
     return [f"{place}: rejected {rows} ({', '.join(methods)})" for (place, rows), methods in groups.items()]
 
 
-def missing_work(config: RunConfig, store: Store, plan: Plan) -> list[ModelWork]:
+def missing_work(config: RunConfig, ledger: Ledger, plan: Plan) -> list[ModelWork]:
     """The units that some incomplete cell lacks, by model, in the order of the configuration."""
     work = []
     for model in plan.models:
         budget = model.resolved.config.token_budget or config.token_budget
         units: list[tuple[Unit, UnitTask, str]] = []
         cells: list[tuple[PlannedCell, tuple[Unit, ...]]] = []
-        for group in _groups(store, model):
+        for group in _groups(ledger, model):
             inputs = model.inputs[group[0].cell.task]
             size = config.heads[inputs.task] if config.heads and group[0].cell.product == "heads" else None
             cut = cut_units(inputs, inputs.subset(size, config.seed), budget, config.shard_rows)
-            done = {planned.cell: completed_units(store, planned.cell, cut) for planned in group}
+            done = {planned.cell: completed_units(ledger, planned.cell, cut) for planned in group}
             for unit in cut:
                 lacking = [planned for planned in group if unit.name not in done[planned.cell]]
                 if lacking:
-                    views = store.views(inputs.tokenizer, inputs.task)
-                    units.append((unit, _task(unit, lacking), views))
+                    units.append((unit, _task(unit, lacking), inputs.folder))
             cells += [(planned, tuple(cut)) for planned in group]
         if cells:
             work.append(ModelWork(model, tuple(units), tuple(cells)))
     return work
 
 
-def _groups(store: Store, model: ModelPlan) -> Iterator[list[PlannedCell]]:
+def _groups(ledger: Ledger, model: ModelPlan) -> Iterator[list[PlannedCell]]:
     """Incomplete cells that share samples and precision: one pass computes them. One precision after another."""
     groups: dict[tuple[str, str, str], list[PlannedCell]] = {}
     for planned in model.cells:
-        if state(store, planned.cell) != "done":
+        if not ledger.is_done(planned.cell):
             groups.setdefault((planned.cell.dtype, planned.cell.task, planned.cell.product), []).append(planned)
     for key in sorted(groups, key=lambda key: key[0]):
         yield groups[key]
@@ -123,7 +122,7 @@ def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
     return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells)
 
 
-def _run_models(config: RunConfig, store: Store, work: list[ModelWork]) -> dict[str, list[str]]:
+def _run_models(config: RunConfig, ledger: Ledger, work: list[ModelWork]) -> dict[str, list[str]]:
     """Every model in a thread of its own as soon as its workers fit. Returns the failures by model."""
     on_gpu = uses_gpu(config)
     slots = cluster_slots(config, on_gpu)
@@ -140,7 +139,7 @@ def _run_models(config: RunConfig, store: Store, work: list[ModelWork]) -> dict[
         while waiting or any(thread.is_alive() for thread in running):
             running = [thread for thread in running if thread.is_alive()]
             if config.ray.max_models is None or len(running) < config.ray.max_models:
-                started = _start_next(config, store, slots, waiting, on_gpu, progress, failures)
+                started = _start_next(config, ledger, slots, waiting, on_gpu, progress, failures)
                 if started is not None:
                     running.append(started)
                     continue
@@ -150,7 +149,7 @@ def _run_models(config: RunConfig, store: Store, work: list[ModelWork]) -> dict[
 
 def _start_next(
     config: RunConfig,
-    store: Store,
+    ledger: Ledger,
     slots: Slots,
     waiting: list[ModelWork],
     on_gpu: bool,
@@ -168,7 +167,7 @@ def _start_next(
 
         def run(model: ModelWork = model, share: Share = share, taken: list[int] = taken) -> None:
             try:
-                failures[model.name] = run_model(config, store, model, share, len(taken), progress)
+                failures[model.name] = run_model(config, ledger, model, share, len(taken), progress)
             except OSError as error:  # of the store: it says what is wrong
                 failures[model.name] = [f"model {model.name}: {_first_line(error)}"]
             except Exception as error:  # whatever Ray raises ends this model, not the others
@@ -183,12 +182,12 @@ def _start_next(
 
 
 def run_model(
-    config: RunConfig, store: Store, work: ModelWork, share: Share, workers: int, progress: Progress
+    config: RunConfig, ledger: Ledger, work: ModelWork, share: Share, workers: int, progress: Progress
 ) -> list[str]:
     """Stream the model's units through its pool, then close the cells they complete. Returns the failures."""
     failures: list[str] = []
-    failed: dict[Cell, str] = {}  # the first error of each
-    splits = 0
+    failed: dict[Artifact, str] = {}  # the first error of each
+    splits, store = 0, ledger.store
     progress.begin(work.name)
     if work.units:
         reports = _pipeline(config, store, work, share, workers)
@@ -197,18 +196,18 @@ def run_model(
             progress.advance(work.name, report["rows"], report["tokens"])
             splits += report["splits"]
             for cell, why in json.loads(report["failed"] or "[]"):
-                failed.setdefault(Cell(**cell), why)
+                failed.setdefault(Artifact(**cell), why)
             if report["error"] and not failures:
                 failures.append(report["error"])
             if report["fatal"]:
                 break
         forget_loading(store, work.name)
     failures += _by_error(work.name, failed)
-    closed = (complete_cell(config, store, work.plan, planned, units, splits) for planned, units in work.cells)
+    closed = (complete_cell(config, ledger, work.plan, planned, units, splits) for planned, units in work.cells)
     return failures + [why for why in closed if why is not None]
 
 
-def _by_error(model: str, failed: dict[Cell, str]) -> Iterator[str]:
+def _by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
     """A line for each error, with the methods that met it and where."""
     for error in dict.fromkeys(failed.values()):
         cells = [cell for cell, why in failed.items() if why == error]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +12,9 @@ import pyarrow as pa
 from evaluation.schema import REJECT
 from jobs.config import RunConfig
 from jobs.methods import configured
-from jobs.plan.cells import ModelPlan, PlannedCell, shards_of
+from jobs.plan.cells import ModelPlan, PlannedCell
 from jobs.plan.units import FEW, NO_FOIL, Unit
-from jobs.store import Cell, Store
+from jobs.store import Artifact, Ledger, Store
 
 
 @dataclass(frozen=True)
@@ -34,31 +31,29 @@ class Rejects:
         return self.counts.total() - self.counts[NO_FOIL]
 
 
-def completed_units(store: Store, cell: Cell, units: Sequence[Unit]) -> set[str]:
+def completed_units(ledger: Ledger, cell: Artifact, units: Sequence[Unit]) -> set[str]:
     """Names of the units whose shard the cell has, but for those to be tried again since too much of it failed."""
-    shards = set(shards_of(store, cell)) - set((store.manifest(cell.name) or {}).get("again", ()))
-    return {unit.name for unit in units if unit.shard(cell.key) in shards}
+    shards = set(ledger.shards(cell)) - set((ledger.record(cell) or {}).get("again", ()))
+    return {unit.name for unit in units if cell.shard(unit.name) in shards}
 
 
 def complete_cell(
-    config: RunConfig, store: Store, model: ModelPlan, planned: PlannedCell, units: Sequence[Unit], splits: int
+    config: RunConfig, ledger: Ledger, model: ModelPlan, planned: PlannedCell, units: Sequence[Unit], splits: int
 ) -> str | None:
     """Write the cell's manifest, as complete if it has every shard and every row is accounted for, else as partial.
 
     Returns why a cell with every shard is partial all the same: too many of its rows failed.
     """
     cell = planned.cell
-    present = set(shards_of(store, cell))
-    shards = [shard for unit in units if (shard := unit.shard(cell.key)) in present]
+    present = set(ledger.shards(cell))
+    shards = [shard for unit in units if (shard := cell.shard(unit.name)) in present]
     if units and not shards:
         return None
-    explained, rejects = _accounts(store, cell, shards)
+    explained, rejects = _accounts(ledger.store, cell, shards)
     tolerated = max(FEW, config.max_failed_share * planned.rows) if explained else 0
     failing = rejects.failed > tolerated
     accounted = len(shards) == len(units) and explained + rejects.counts.total() == planned.rows
     record = {
-        "state": "complete" if accounted and not failing else "partial",
-        "cell": vars(cell),
         "rows": planned.rows,
         "explained": explained,
         "rejects": dict(rejects.counts),
@@ -70,11 +65,8 @@ def complete_cell(
         "inputs": {"tokenizer": model.inputs[cell.task].tokenizer, "sha256": model.inputs[cell.task].digest},
         "method": configured(config)[cell.method].key(),
         "variants": [[request.explanation, request.embedding] for request in planned.requests],
-        "config": config.model_dump(mode="json"),
-        "versions": versions(),
-        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    store.write_manifest(cell.name, record)
+    ledger.commit(cell, record, config=config.model_dump(mode="json"), complete=accounted and not failing)
     if not failing:
         return None
     return (
@@ -90,13 +82,7 @@ def rejected(record: dict[str, Any]) -> str:
     return "; ".join(f"{count} {reason}, as {examples[reason]}" for reason, count in counts)
 
 
-def versions() -> dict[str, str]:
-    """Of everything that computes."""
-    packages = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow", "numpy")
-    return {"python": platform.python_version(), **{package: version(package) for package in packages}}
-
-
-def _accounts(store: Store, cell: Cell, shards: Sequence[str]) -> tuple[int, Rejects]:
+def _accounts(store: Store, cell: Artifact, shards: Sequence[str]) -> tuple[int, Rejects]:
     """How many different samples the shards hold, and their rejects, which become the cell's file of them."""
     from jobs.stages.attribute.tables import schema_of
 
@@ -104,16 +90,17 @@ def _accounts(store: Store, cell: Cell, shards: Sequence[str]) -> tuple[int, Rej
     rejects: list[dict[str, Any]] = []
     failed: list[str] = []
     for shard in shards:
-        path, schema = f"{store.cell(cell)}/{shard}", schema_of(cell.product, cell.dtype)
+        path, schema = f"{cell.folder}/{shard}", schema_of(cell.product, cell.dtype)
         rows, rejected = store.read_shard(path, schema, ["sample_id"])
         samples.update(rows["sample_id"].to_pylist())
         rejects += rejected
         if any(reject["reason"] != NO_FOIL for reject in rejected):
             failed.append(shard)
+    assert cell.rejects is not None
     if rejects:
-        store.write_shard(store.cell_rejects(cell), pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
+        store.write_shard(cell.rejects, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
     else:
-        store.delete(store.cell_rejects(cell))
+        store.delete(cell.rejects)
     counts = Counter(reject["reason"] for reject in rejects)
     examples = {reject["reason"]: f"{reject['sample_id']}: {reject['detail']}" for reject in reversed(rejects)}
     return len(samples), Rejects(counts, examples, tuple(failed))

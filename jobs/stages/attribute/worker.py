@@ -22,7 +22,7 @@ from jobs.methods import configured
 from jobs.plan.inputs import INPUT_COLUMNS
 from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
 from jobs.plan.units import FEW, NO_FOIL
-from jobs.store import Cell, Store
+from jobs.store import Artifact, Store
 from jobs.store.retry import StillUnavailable, retried
 from lrp_core.method import Method
 from lrp_core.types import Request
@@ -42,7 +42,7 @@ class UnitTask:
     task: str
     dtype: str
     cuts: tuple[int, ...]
-    cells: tuple[tuple[Cell, tuple[Request, ...]], ...]
+    cells: tuple[tuple[Artifact, tuple[Request, ...]], ...]
 
     @property
     def title(self) -> str:
@@ -55,7 +55,7 @@ class UnitTask:
     @classmethod
     def from_json(cls, text: str) -> UnitTask:
         raw = json.loads(text)
-        cells = tuple((Cell(**cell), tuple(Request(**r) for r in requests)) for cell, requests in raw["cells"])
+        cells = tuple((Artifact(**cell), tuple(Request(**r) for r in requests)) for cell, requests in raw["cells"])
         return cls(**{**raw, "cuts": tuple(raw["cuts"]), "cells": cells})
 
 
@@ -103,7 +103,7 @@ class Worker:
         self._view: ModelView | None = None
         self._dtype = ""
         self._metered: dict[tuple[str, str, tuple[Request, ...]], set[int]] = defaultdict(set)
-        self._ended: dict[Cell, str] = {}  # cells whose method cannot work, and why: it is not tried again
+        self._ended: dict[Artifact, str] = {}  # cells whose method cannot work, and why: it is not tried again
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit. Errors are reported, never raised: an exception would end the whole data set."""
@@ -180,7 +180,7 @@ class Worker:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return open_view(self._model, dtype, device, self._options.seed)
 
-    def _commit(self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str) -> dict[Cell, str]:
+    def _commit(self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str) -> dict[Artifact, str]:
         """Write the runtime, then the shards, which vouch for it. Returns the cells that get none, and why."""
         self._commit_runtime(task, outcomes, device)
         failed = {}
@@ -192,7 +192,7 @@ class Worker:
         return failed
 
     def _commit_cell(
-        self, task: UnitTask, cell: Cell, requests: Sequence[Request], outcome: Outcome, rows: int
+        self, task: UnitTask, cell: Artifact, requests: Sequence[Request], outcome: Outcome, rows: int
     ) -> str | None:
         """Write the cell's shard, its rejects in it.
 
@@ -210,7 +210,7 @@ class Worker:
         failed = [reject for reject in rejects if reject.reason != NO_FOIL]
         if len(failed) == rows > FEW:
             return f"every row of a unit failed: {failed[0].detail}"
-        path = f"{self._store.cell(cell)}/{cell.key[:12]}-{task.name}.parquet"
+        path = f"{cell.folder}/{cell.shard(task.name)}"
         schema = tables.schema_of(task.product, task.dtype)
         self._store.write_shard(path, table, schema, tables.reject_table(rejects))
         return None

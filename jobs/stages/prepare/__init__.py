@@ -7,13 +7,11 @@ done when its rows add up: rows read = accepted + rejected + beyond the limit, a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
@@ -31,9 +29,11 @@ from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
-from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts, shard
+from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts
 from jobs.stages.summary import StageSummary
-from jobs.store import Store
+from jobs.store import Ledger, Store, key_of
+from jobs.store.artifacts import samples_of, views_of
+from jobs.versions import versions
 from lrp_core.types import UserError
 
 VERSION = 1  # raised when other samples or evidence come out: what older versions made is stale
@@ -59,18 +59,19 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     are all broken, for a missing annotator, and for a tokenizer that does not fit its model.
     """
     readers, lines = _readers(config)
-    plans = {task: _plan(config, store, task, readers) for task in config.tasks}
+    ledger = Ledger(store)
+    plans = {task: _plan(config, ledger, task, readers) for task in config.tasks}
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
     for plan in work.values():
-        _clear(store, plan)
+        _clear(ledger, plan)
     tallies = _run(config, store, work, readers) if work else {}
     failures: list[str] = []
     computed = 0
     for task, plan in work.items():
-        failures += _close(config, store, plan, tallies[task])
+        failures += _close(config, ledger, plan, tallies[task])
         computed += (not plan.has_generic) + len(plan.views)
     for task in config.tasks:
-        lines += _accounts(store, task, readers)
+        lines += _accounts(ledger, task, readers)
     if computed and not failures:
         lines += table(audit_table(config, store, list(config.tasks)))
     wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers.values())
@@ -100,23 +101,27 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
     return readers, lines
 
 
-def _plan(config: RunConfig, store: Store, task: str, readers: dict[str, Reader]) -> TaskWork:
+def _plan(config: RunConfig, ledger: Ledger, task: str, readers: dict[str, Reader]) -> TaskWork:
     """What the store lacks of a task; `views` are the missing ones."""
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
-    record = store.manifest(f"benchmark.{task}")
+    record = ledger.latest(samples_of(task))
     survey = _survey(_origin(config, task), record)
-    annotator = evidence and evidence.name
-    key = _key(VERSION, settings.source, survey.digest, survey.rejected, annotator, config.shard_rows)
-    views = []
+    key = key_of(
+        version=VERSION,
+        source=settings.source,
+        survey=[survey.digest, survey.rejected],
+        annotator=evidence and evidence.name,
+        part_rows=config.shard_rows,
+    )
+    samples, views = replace(samples_of(task), key=key), []
     for reader in readers.values():
         options = (reader.masked, reader.max_length, settings.truncate, known.answer, known.words)
-        view = ViewWork(reader.key, _key(VIEWS_VERSION, key, reader.key, options), *options)
-        made = store.manifest(f"views.{reader.key}.{task}")
-        if task in reader.tasks and (made is None or made["key"] != view.key):
+        key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=options)
+        view = ViewWork(replace(views_of(reader.key, task), key=key), *options)
+        if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
-    has_generic = record is not None and record["key"] == key
-    return TaskWork(task, survey, key, config.shard_rows, evidence, tuple(views), has_generic)
+    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples))
 
 
 def _origin(config: RunConfig, task: str) -> Origin:
@@ -158,26 +163,10 @@ def _evidence(config: RunConfig, task: str) -> Evidence | None:
     return Evidence(kind, parser, coref, annotate.identity(parser, coref))
 
 
-def _clear(store: Store, work: TaskWork) -> None:
-    """Remove what another source, annotator or tokenizer left, manifests first; shards of this very work stay."""
-    if not work.has_generic:
-        store.delete(f"manifest/benchmark.{work.task}.json")
-        _keep(store, [store.generic(work.task), store.generic_rejects(work.task)], work.key)
-    for view in work.views:
-        store.delete(f"manifest/views.{view.tokenizer}.{work.task}.json")
-        _keep(
-            store,
-            [store.views(view.tokenizer, work.task), store.view_rejects(view.tokenizer, work.task)],
-            view.key,
-        )
-
-
-def _keep(store: Store, folders: list[str], key: str) -> None:
-    prefix = shard(key, 0).split("-")[0]
-    for folder in folders:
-        for path in store.files(folder):
-            if not path.removeprefix(f"{folder}/").startswith(prefix):
-                store.delete(path)
+def _clear(ledger: Ledger, work: TaskWork) -> None:
+    """Remove what another source, annotator or tokenizer left; shards of this very work stay."""
+    for artifact in (*(() if work.has_generic else (work.artifact,)), *(view.artifact for view in work.views)):
+        ledger.forget(artifact)
 
 
 def _run(config: RunConfig, store: Store, work: dict[str, TaskWork], readers: dict[str, Reader]) -> dict[str, Tally]:
@@ -242,18 +231,17 @@ def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
         yield report
 
 
-def _close(config: RunConfig, store: Store, work: TaskWork, tally: Tally) -> list[str]:
+def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> list[str]:
     """Writes the manifests of a task whose rows add up. Returns what does not, one line each."""
     if tally.error:
         return [f"{work.task}: {tally.error}"]
     survey, accepted = work.survey, tally.rows["generic"]
     if tally.out("generic") != survey.drawn + survey.rejected:
         return [f"{work.task}: {survey.drawn + survey.rejected} rows in, {tally.out('generic')} out"]
-    facts = {"state": "complete", "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    settings = config.model_dump(mode="json")
     if not work.has_generic:
         record = {
             "task": work.task,
-            "key": work.key,
             "configured": asdict(_origin(config, work.task)),
             "origin": asdict(survey.origin),
             "survey": {name: value for name, value in asdict(survey).items() if name != "origin"},
@@ -262,35 +250,38 @@ def _close(config: RunConfig, store: Store, work: TaskWork, tally: Tally) -> lis
             "beyond_limit": survey.left,
             "rows": accepted,
             "rejects": tally.rejects["generic"],
-            "versions": {package: version(package) for package in ("closelook", "datasets", "spacy", "fastcoref")},
+            "versions": versions("datasets", "spacy", "fastcoref"),
         }
-        store.write_manifest(f"benchmark.{work.task}", facts | record)
+        ledger.commit(work.artifact, record, config=settings)
     problems = []
     for view in work.views:
         name = view.tokenizer
         if tally.out(name) != accepted:
             problems.append(f"{work.task} for {name}: {accepted} rows in, {tally.out(name)} out")
             continue
-        record = {"task": work.task, "benchmark": work.key, "rows": tally.rows[name], "rejects": tally.rejects[name]}
-        store.write_manifest(f"views.{name}.{work.task}", facts | asdict(view) | record)
+        record = {
+            "task": work.task,
+            "tokenizer": name,
+            "masked": view.masked,
+            "benchmark": work.artifact.key,
+            "rows": tally.rows[name],
+            "rejects": tally.rejects[name],
+        }
+        ledger.commit(view.artifact, record, config=settings)
     return problems
 
 
-def _accounts(store: Store, task: str, readers: dict[str, Reader]) -> list[str]:
+def _accounts(ledger: Ledger, task: str, readers: dict[str, Reader]) -> list[str]:
     """Rows in = rows out + rejects, a line for the samples and one for each tokenizer."""
-    record = store.manifest(f"benchmark.{task}")
+    record = ledger.latest(samples_of(task))
     if record is None:
         return []
     beyond = f" + {record['beyond_limit']} beyond the limit" if record["beyond_limit"] else ""
     lines = [f"{task}: {record['read']} rows = {record['rows']} samples + {rejected(record['rejects'])}{beyond}"]
     for key in readers:
-        view = store.manifest(f"views.{key}.{task}")
+        view = ledger.latest(views_of(key, task))
         if view is not None:
             lines.append(
                 f"{task}, {key}: {record['rows']} samples = {view['rows']} views + {rejected(view['rejects'])}"
             )
     return lines
-
-
-def _key(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -21,7 +21,7 @@ from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
 from jobs.plan.models import ModelUnavailable, load_tokenizer, tokenizer_key
-from jobs.store import Store
+from jobs.store import Artifact, Store
 from jobs.tasks import tasks
 
 if TYPE_CHECKING:
@@ -47,34 +47,37 @@ class Evidence:
 class ViewWork:
     """Views to make of a task: for which tokenizer, under which key."""
 
-    tokenizer: str  # the key of the tokenizer
-    key: str
+    artifact: Artifact
     masked: bool
     max_length: int
     truncate: bool
     answers: bool
     words: Words
 
+    @property
+    def tokenizer(self) -> str:
+        """The key of the tokenizer."""
+        return self.artifact.tokenizer
+
 
 @dataclass(frozen=True)
 class TaskWork:
     """What is missing of a task. `evidence` is None where the source brings it."""
 
-    task: str
     survey: sources.Survey
-    key: str
+    artifact: Artifact  # the generic samples
     part_rows: int
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
     has_generic: bool  # all generic shards are there: the source is not read again
 
     @property
+    def task(self) -> str:
+        return self.artifact.task
+
+    @property
     def parts(self) -> int:
         return -(-(self.survey.drawn + self.survey.rejected) // self.part_rows)
-
-
-def shard(key: str, part: int) -> str:
-    return f"{key[:12]}-{part:05d}.parquet"
 
 
 def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]:
@@ -89,6 +92,12 @@ def parts_of(work: TaskWork) -> Iterator[pa.Table]:
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
         yield pa.table({"task": [work.task], "part": [part], "rows": [json.dumps(batch)]}, schema=PART)
+
+
+def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
+    """Of a part's rows and of its rejects."""
+    rows, rejects = (f"{folder}/{artifact.shard(f'{part:05d}')}" for folder in artifact.folders)
+    return rows, rejects
 
 
 @dataclass
@@ -135,12 +144,11 @@ class PartWorker:
     def commit(self, part: dict[str, Any]) -> dict[str, Any]:
         """Writes what is missing of the part. Its report counts rows and rejects, of samples and for each tokenizer."""
         work, name = self._work[part["task"]], part["part"]
-        folder, refused = self._store.generic(work.task), self._store.generic_rejects(work.task)
-        path = f"{folder}/{shard(work.key, name)}"
+        path, refused = _paths(work.artifact, name)
         if not self._store.exists(path):
             rows, rejects = self._annotated(work, json.loads(part["rows"]))
-            self._write(path, rows, GENERIC, f"{refused}/{shard(work.key, name)}", rejects)
-        counts = {"generic": self._count(path, GENERIC, f"{refused}/{shard(work.key, name)}")}
+            self._write(path, rows, GENERIC, refused, rejects)
+        counts = {"generic": self._count(path, GENERIC, refused)}
         counts |= {view.tokenizer: self._commit_view(work, view, name, path) for view in work.views}
         return {"task": work.task, "counts": counts}
 
@@ -169,9 +177,7 @@ class PartWorker:
         return self._tokenizers[key]
 
     def _commit_view(self, work: TaskWork, view: ViewWork, part: int, generic: str) -> dict[str, Any]:
-        name = shard(view.key, part)
-        path = f"{self._store.views(view.tokenizer, work.task)}/{name}"
-        refused = f"{self._store.view_rejects(view.tokenizer, work.task)}/{name}"
+        path, refused = _paths(view.artifact, part)
         if not self._store.exists(path):
             rows = self._store.read(generic, GENERIC).to_pylist()
             views, rejects = tokenise(

@@ -7,10 +7,7 @@ they came from: a run draws what is missing, and curves of another key are remov
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
@@ -28,38 +25,16 @@ from jobs.cluster.attempts import forget_loading
 from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.cluster.progress import Progress
 from jobs.config import PruneConfig, RunConfig
-from jobs.plan.cells import ModelPlan, State, make_plan, state
+from jobs.plan.cells import make_plan
 from jobs.plan.inputs import read_unit
-from jobs.stages.attribute.manifests import versions
+from jobs.plan.products.pruning import CurveSet, subset, wanted_curves
 from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard
 from jobs.stages.summary import StageSummary
-from jobs.store import Cell, Store
+from jobs.store import Ledger, Store
 from lrp_core.explained import CONTRASTIVE
 
-VERSION = 1  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
 FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
-
-
-@dataclass(frozen=True)
-class CurveSet:
-    """All curves of one method on one task: what is keyed, completed and replaced together."""
-
-    model: ModelPlan
-    method: str
-    heads: Cell  # what the heads are ranked by; random orders take only their number from it
-    key: str
-
-    @property
-    def name(self) -> str:
-        """Of the manifest. Curves replace their predecessors, so the key is not part of it."""
-        return f"pruning.{self.heads.model}.{self.heads.task}.{self.heads.dtype}.{self.method}"
-
-    def shard(self, unit: int) -> str:
-        return f"{self.method}-{self.key[:12]}-{unit:03d}.parquet"
-
-    def folder(self, store: Store) -> str:
-        return store.pruning(self.heads.model, self.heads.task, self.heads.dtype)
 
 
 @dataclass(frozen=True)
@@ -77,70 +52,30 @@ class Work:
 def prune(config: RunConfig, store: Store) -> StageSummary:
     """Draw every configured curve whose heads cell is complete and that is not drawn yet."""
     settings = config.prune or PruneConfig()
-    plan = make_plan(config, store)
+    plan, ledger = make_plan(config, store), Ledger(store)
     wanted = [curves for model in plan.models for curves in wanted_curves(config, settings, model)]
-    todo = [curves for curves in wanted if not is_drawn(store, curves)]
+    todo = [curves for curves in wanted if not ledger.is_done(curves.artifact)]
     pools: dict[tuple[str, str], list[CurveSet]] = defaultdict(list)
     failures = list(plan.failures.values())
     for curves in todo:
-        if state(store, curves.heads) == "done":
+        if ledger.is_done(curves.heads):
             pools[curves.heads.model, curves.heads.dtype].append(curves)
         else:
             failures.append(f"{curves.heads} is not complete: run `closelook attribute`")
-    failures += _draw_all(config, settings, store, list(pools.values()))
-    drawn = sum(is_drawn(store, curves) for curves in todo)
+    failures += _draw_all(config, settings, ledger, list(pools.values()))
+    drawn = sum(ledger.is_done(curves.artifact) for curves in todo)
     lines = (f"{drawn} sets of curves drawn, {len(wanted) - len(todo)} were up to date",)
     return StageSummary("prune", drawn, len(wanted) - len(todo), tuple(dict.fromkeys(failures)), lines)
 
 
-def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> Iterator[CurveSet]:
-    """A set for every method with planned contrastive heads, and one of random orders beside them."""
-    places: dict[tuple[str, str], Cell] = {}
-    for planned in model.cells:
-        cell = planned.cell
-        contrastive = any(request.explanation == CONTRASTIVE.name for request in planned.requests)
-        if cell.product != "heads" or not contrastive or cell.task not in (settings.tasks or (cell.task,)):
-            continue
-        places.setdefault((cell.task, cell.dtype), cell)
-        if cell.method in (settings.methods or (cell.method,)):
-            yield CurveSet(model, cell.method, cell, _key(cell.key, settings.poolings, settings.orders, settings.step))
-    for (task, dtype), cell in places.items() if settings.random_runs else ():
-        drawn_on = [model.inputs[task].digest, subset(config, model, task).tolist()]
-        run_by = [model.resolved.identity, model.resolved.config.attn, dtype]
-        key = _key(*drawn_on, *run_by, config.seed, settings.random_runs, settings.step)
-        yield CurveSet(model, RANDOM, cell, key)
-
-
-def _key(*numbers: Any) -> str:
-    return hashlib.sha256(json.dumps([VERSION, *numbers]).encode()).hexdigest()
-
-
-def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
-    """The pruning subset, the same for every method: indices into the views of those of its samples with a foil."""
-    inputs = model.inputs[task]
-    rows = inputs.subset((config.heads or {}).get(task), config.seed)
-    return rows[inputs.table["foil_id"].is_valid().to_numpy()[rows]]
-
-
-def is_drawn(store: Store, curves: CurveSet) -> bool:
-    record = store.manifest(curves.name)
-    return record is not None and record["key"] == curves.key
-
-
-def state_of(store: Store, curves: CurveSet) -> State:
-    if is_drawn(store, curves):
-        return "done"
-    begun = f"{curves.folder(store)}/{curves.method}-{curves.key[:12]}-"
-    return "partial" if any(path.startswith(begun) for path in store.files(curves.folder(store))) else "missing"
-
-
-def _draw_all(config: RunConfig, settings: PruneConfig, store: Store, pools: list[list[CurveSet]]) -> list[str]:
+def _draw_all(config: RunConfig, settings: PruneConfig, ledger: Ledger, pools: list[list[CurveSet]]) -> list[str]:
     """Draw what is missing of every pool, models at once as far as their workers fit; returns the failures."""
-    shards = {curves.name: list(_shards(config, settings, store, curves)) for pool in pools for curves in pool}
+    store = ledger.store
+    shards = {curves.artifact: list(_shards(config, settings, ledger, curves)) for pool in pools for curves in pool}
     works = []
     for pool in pools:
-        lacking = [(c, shard) for c in pool for shard in shards[c.name] if not store.exists(shard.path)]
-        works.append(Work(pool[0], [_block(config, store, *unit) for unit in _units(config, settings, lacking)]))
+        lacking = [(c, shard) for c in pool for shard in shards[c.artifact] if not store.exists(shard.path)]
+        works.append(Work(pool[0], [_block(config, *unit) for unit in _units(config, settings, lacking)]))
     works = [work for work in works if work.blocks]
     failures: list[str] = []
     if works:
@@ -161,8 +96,8 @@ def _draw_all(config: RunConfig, settings: PruneConfig, store: Store, pools: lis
                 thread.join()
     for pool in pools:
         for curves in pool:
-            if all(store.exists(shard.path) for shard in shards[curves.name]):
-                _complete(config, store, curves, len(shards[curves.name]))
+            if all(store.exists(shard.path) for shard in shards[curves.artifact]):
+                _complete(config, ledger, curves, len(shards[curves.artifact]))
     return failures
 
 
@@ -192,18 +127,18 @@ def _draw(config: RunConfig, store: Store, work: Work, slots: Slots, on_gpu: boo
     return failures
 
 
-def _shards(config: RunConfig, settings: PruneConfig, store: Store, curves: CurveSet) -> Iterator[Shard]:
+def _shards(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: CurveSet) -> Iterator[Shard]:
     """The curves in runs of about UNIT_TOKENS tokens, at least one curve each; none without samples."""
     lengths = curves.model.inputs[curves.heads.task].lengths[subset(config, curves.model, curves.heads.task)]
     if not len(lengths):
         return
-    ranked = _ranked(config, settings, store, curves)
+    ranked = _ranked(config, settings, ledger, curves)
     points = -(-len(ranked[0].heads) // settings.step) + 1
     tokens = max(1, points * int(lengths.sum()))  # of one curve
     size = max(1, UNIT_TOKENS // tokens)
     for index, start in enumerate(range(0, len(ranked), size)):
         part = tuple(ranked[start : start + size])
-        yield Shard(f"{curves.folder(store)}/{curves.shard(index)}", part, len(part) * tokens)
+        yield Shard(f"{curves.artifact.folder}/{curves.artifact.shard(f'{index:03d}')}", part, len(part) * tokens)
 
 
 def _units(
@@ -225,8 +160,8 @@ def _units(
         yield first, PruningUnit(title, tuple(shard for _, shard in group), settings.step, budget)
 
 
-def _ranked(config: RunConfig, settings: PruneConfig, store: Store, curves: CurveSet) -> list[Curve]:
-    table = store.read_cell(curves.heads, HEADS)
+def _ranked(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: CurveSet) -> list[Curve]:
+    table = ledger.read(curves.heads, HEADS)
     if curves.method == RANDOM:
         return random_curves(len(table["relevance"][0]), settings.random_runs, config.seed)
     table = table.filter(pc.equal(table["explanation"], CONTRASTIVE.name))
@@ -237,12 +172,13 @@ def _ranked(config: RunConfig, settings: PruneConfig, store: Store, curves: Curv
     return ranked_curves(relevance, settings.orders)
 
 
-def _block(config: RunConfig, store: Store, curves: CurveSet, unit: PruningUnit) -> pa.Table:
+def _block(config: RunConfig, curves: CurveSet, unit: PruningUnit) -> pa.Table:
     """A row for `read_unit`."""
     inputs = curves.model.inputs[curves.heads.task]
     rows = subset(config, curves.model, inputs.task)
-    views = store.views(inputs.tokenizer, inputs.task)
-    return pa.table({"task": [unit.to_json()], "views": [views], "rows": pa.array([rows], pa.list_(pa.int32()))})
+    return pa.table(
+        {"task": [unit.to_json()], "views": [inputs.folder], "rows": pa.array([rows], pa.list_(pa.int32()))}
+    )
 
 
 def _reports(config: RunConfig, store: Store, work: Work, share: Share, workers: int) -> Iterator[dict[str, Any]]:
@@ -275,24 +211,13 @@ def _reports(config: RunConfig, store: Store, work: Work, share: Share, workers:
     yield from dataset.iter_rows()
 
 
-def _complete(config: RunConfig, store: Store, curves: CurveSet, units: int) -> None:
-    """Write the manifest, then remove shards of other keys."""
-    shards = [curves.shard(index) for index in range(units)]
+def _complete(config: RunConfig, ledger: Ledger, curves: CurveSet, units: int) -> None:
     inputs = curves.model.inputs[curves.heads.task]
     record = {
-        "state": "complete",
-        "key": curves.key,
-        "shards": shards,
+        "shards": [curves.artifact.shard(f"{index:03d}") for index in range(units)],
         "heads": None if curves.method == RANDOM else curves.heads.name,
         "samples": len(subset(config, curves.model, inputs.task)),
         "model": {"identity": curves.model.resolved.identity, "id": curves.model.resolved.config.id},
         "inputs": {"tokenizer": inputs.tokenizer, "sha256": inputs.digest},
-        "config": config.model_dump(mode="json"),
-        "versions": versions(),
-        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    store.write_manifest(curves.name, record)
-    for path in store.files(curves.folder(store)):
-        name = path.rsplit("/", 1)[-1]
-        if name.startswith(f"{curves.method}-") and name not in shards:
-            store.delete(path)
+    ledger.commit(curves.artifact, record, config=config.model_dump(mode="json"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +21,12 @@ from jobs.bench.storage import numbers
 from jobs.config import PruneConfig, RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
-from jobs.stages.attribute.manifests import versions
-from jobs.stages.prune import is_drawn, wanted_curves
+from jobs.plan.products.pruning import wanted_curves
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.stages.summary import StageSummary
-from jobs.store import Store, StoreError
+from jobs.store import Artifact, Ledger, Store, StoreError, key_of
+from jobs.versions import versions
 
 SHIPPED = Path(__file__).parents[2] / "bench" / "results"  # of machines that not everybody has
 VERSION = 2  # raise it when a report of the same store looks different
@@ -43,31 +42,32 @@ def report(config: RunConfig, store: Store) -> StageSummary:
 
 
 def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
-    where = f"open {store.url(store.report)}/index.html"
-    key = _key(config, store)
-    if (store.manifest("report") or {}).get("key") == key:
+    ledger = Ledger(store)
+    artifact = Artifact("report", key=_key(config, ledger))
+    where = f"open {store.url(artifact.folder)}/index.html"
+    if ledger.is_done(artifact):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(config, plan, store)
     site = Site(
-        provenance=provenance(config, plan, store),
+        provenance=provenance(config, plan, ledger),
         results=results,
         tables=all_tables(store, results),
-        parts=(pruning_part(config, plan, store, results), runtime_part(store, results)),
+        parts=(pruning_part(config, plan, ledger, results), runtime_part(store, results)),
         samples=explorer(config, plan, store, results),
         summary=_summary(plan, results),
-        notes=tuple(_notes(plan, store, results)),
+        notes=tuple(_notes(plan, ledger, results)),
     )
     for name, text in site.files(config.report.close_look).items():
-        store.write_bytes(f"{store.report}/{name}", text.encode())
-    store.write_manifest("report", {"key": key, "version": VERSION})
+        store.write_bytes(f"{artifact.folder}/{name}", text.encode())
+    ledger.commit(artifact, {"version": VERSION}, config=config.model_dump(mode="json"))
     return StageSummary("report", 1, 0, (), (where,))
 
 
-def provenance(config: RunConfig, plan: Plan, store: Store) -> Provenance:
+def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
     """The configuration, and what the manifests say was used: several versions of a package stand side by side."""
     used: dict[str, list[str]] = {name: [] for name in versions()}
     for planned in plan.cells():
-        for name, number in (store.manifest(planned.cell.name) or {}).get("versions", {}).items():
+        for name, number in (ledger.record(planned.cell) or {}).get("versions", {}).items():
             if number not in used.setdefault(name, []):
                 used[name].append(number)
     inputs = {(i.task, i.tokenizer): i.digest for model in plan.models for i in model.inputs.values()}
@@ -80,17 +80,16 @@ def provenance(config: RunConfig, plan: Plan, store: Store) -> Provenance:
     )
 
 
-def pruning_part(config: RunConfig, plan: Plan, store: Store, results: Results) -> Part:
+def pruning_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """The wanted curves that are drawn; sets that are not are counted and marked missing."""
     rows: list[dict[str, Any]] = []
     lacking: set[tuple[str, str, str]] = set()
     wanted = [c for model in plan.models for c in wanted_curves(config, config.prune or PruneConfig(), model)]
     for curves in wanted:
         place = {"model": curves.heads.model, "task": curves.heads.task}
-        if is_drawn(store, curves):
-            shards = (store.manifest(curves.name) or {})["shards"]
-            files = [f"{curves.folder(store)}/{shard}" for shard in shards]
-            rows += [row | place for row in store.read(files, PRUNING).to_pylist()] if files else []
+        if ledger.is_done(curves.artifact):
+            files = ledger.files(curves.artifact)
+            rows += [row | place for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
         else:
             lacking.add((place["task"], place["model"], curves.method))
     drawn = curves_of(rows)
@@ -114,7 +113,7 @@ def runtime_part(store: Store, results: Results) -> Part:
 
 def all_tables(store: Store, results: Results) -> list[Table]:
     """In the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
-    files = store.files(store.bench("lrp"))
+    files = store.files(Artifact("bench").folder)
     measured = store.read(files, BENCH).to_pylist() if files else []
     for path in sorted(SHIPPED.glob("lrp*.json")):
         measured += numbers(json.loads(path.read_text(encoding="utf-8")))
@@ -122,16 +121,19 @@ def all_tables(store: Store, results: Results) -> list[Table]:
     return [*tables, explicit_against_modified(measured, METHODS), last]
 
 
-def _key(config: RunConfig, store: Store) -> str:
+def _key(config: RunConfig, ledger: Ledger) -> str:
     """Of everything the report reads: it is written again when that changes."""
-    digest = hashlib.sha256(f"{VERSION} {versions()['closelook']} {config.model_dump_json()}".encode())
-    for name, record in store.manifests():
-        if name != "report":
-            digest.update(json.dumps([name, record], sort_keys=True).encode())
-    for folder in ("runtime", "pruning", "bench"):
-        for suffix in (".parquet", ".json"):
-            digest.update("\n".join(store.files(folder, suffix, recursive=True)).encode())
-    return digest.hexdigest()
+    files = [
+        ledger.store.files(folder, suffix, recursive=True)
+        for folder in ("runtime", "pruning", "bench")
+        for suffix in (".parquet", ".json")
+    ]
+    return key_of(
+        version=[VERSION, versions()["closelook"]],
+        config=config.model_dump(mode="json"),
+        manifests=[record for record in ledger.records() if record[0] != "report"],
+        files=files,
+    )
 
 
 def _summary(plan: Plan, results: Results) -> str:
@@ -150,7 +152,7 @@ def _summary(plan: Plan, results: Results) -> str:
     )
 
 
-def _notes(plan: Plan, store: Store, results: Results) -> Iterator[str]:
+def _notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
     lost = [state for state in results.states.values() if state != DONE]
     if lost:
         yield (
@@ -161,6 +163,6 @@ def _notes(plan: Plan, store: Store, results: Results) -> Iterator[str]:
     for model, task in plan.unprepared:
         yield f"{task} is not prepared for {model}: run `closelook prepare`."
     for place, state in results.states.items():
-        record = store.manifest("scores." + ".".join(place)) or {} if state == DONE else {}
+        record = ledger.latest(Artifact("scores", *place)) or {} if state == DONE else {}
         for name, times in record.get("defects", {}).items():
             yield f"{' · '.join(place)}: {times} times {name}, counted as wrong."

@@ -13,15 +13,16 @@ import pyarrow.compute as pc
 from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES
-from evaluation.scoring.metrics import applicable, scored_by
+from evaluation.scoring.metrics import applicable
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.cells import Plan, PlannedCell, state
+from jobs.plan.cells import Plan, PlannedCell
 from jobs.plan.models import architecture
-from jobs.stages.evaluate import scores_name
-from jobs.store import Cell, Store
+from jobs.plan.products.scores import SCORES as SCORED
+from jobs.plan.products.scores import scores_of
+from jobs.store import Artifact, Ledger, Store
 
 #: Where the models of Close Look are published, besides the hub's old names without an owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
@@ -32,15 +33,14 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
 
     Raises SchemaMismatch for scores of another schema version.
     """
-    cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    states = {place: state_of(config, store, cell) for place, cell in cells.items()}
+    states, cells = _states(config, plan, Ledger(store)), [planned.cell for planned in relevance_cells(plan)]
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
         methods=configured(config),
         dtypes=_dtypes(config),
         states=_unplanned(config, plan) | states,
-        scores={key: score for place in states if states[place] == DONE for key, score in _scores(store, cells[place])},
+        scores={key: score for cell in cells if states[place_of(cell)] == DONE for key, score in _scores(store, cell)},
         published=_published(config),
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
     )
@@ -56,24 +56,24 @@ def relevance_cells(plan: Plan) -> Iterator[PlannedCell]:
     return (planned for planned in plan.cells() if planned.cell.product == "relevance")
 
 
-def place_of(cell: Cell) -> Place:
+def place_of(cell: Artifact) -> Place:
     return Place(cell.model, cell.task, cell.dtype, cell.method)
 
 
-def state_of(config: RunConfig, store: Store, cell: Cell) -> str:
+def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[Place, str]:
     """Done only when complete and scored by today's metrics: what is complete but not evaluated is missing here."""
-    status = state(store, cell)
-    if status != "done":
-        return PARTIAL if status == "partial" else MISSING
-    record = store.manifest(f"scores.{scores_name(cell)}")
-    current = {"relevance": cell.name, "metrics": scored_by(config.task(cell.task))}
-    return DONE if record is not None and record | current == record else MISSING
+    names = {"done": DONE, "partial": PARTIAL, "missing": MISSING}
+    states = {place_of(planned.cell): names[ledger.state(planned.cell)] for planned in relevance_cells(plan)}
+    for one in SCORED.wanted(config, plan, ledger):
+        if one.state(ledger) != "done" and states[place_of(one.artifact)] == DONE:
+            states[place_of(one.artifact)] = MISSING
+    return states
 
 
 def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
     """sample_id, correct and every metric of the place's task, of its default variant, by sample_id."""
-    cell = Cell("relevance", *place, key="")
-    path = f"{store.scores_samples}/{scores_name(cell)}.parquet"
+    scores = Artifact("scores", *place)
+    path = f"{scores.folders[1]}/{scores.shard()}"
     table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *applicable(results.tasks[place.task])])
     wanted = [pc.equal(table[name], part) for name, part in zip(VARIANT, results.defaults[place], strict=True)]
     keep = wanted[0]
@@ -82,8 +82,9 @@ def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
     return table.filter(keep).drop_columns(VARIANT)
 
 
-def _scores(store: Store, cell: Cell) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
-    for row in store.read(f"{store.scores}/{scores_name(cell)}.parquet", SCORES).to_pylist():
+def _scores(store: Store, cell: Artifact) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
+    scores = scores_of(cell)
+    for row in store.read(f"{scores.folder}/{scores.shard()}", SCORES).to_pylist():
         variant = Variant(*(row[name] for name in VARIANT))
         yield (place_of(cell), variant, row["metric"]), Score(row["value"], row["n"])
 

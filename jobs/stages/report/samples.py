@@ -19,7 +19,8 @@ from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.models import ModelUnavailable, load_tokenizer
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
-from jobs.store import Cell, Store
+from jobs.store import Artifact, Ledger, Store
+from jobs.store.artifacts import samples_of
 from lrp_core.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
@@ -32,7 +33,7 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> l
     for task in results.tasks:
         shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
         chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples)
-        generic = _rows(store, store.generic(task), GENERIC, chosen) if chosen else {}
+        generic = _rows(store, samples_of(task).folder, GENERIC, chosen) if chosen else {}
         found: list[dict[str, Any]] = []
         for model in plan.models:
             own = {place.method: cells[place] for place in shown if place.model == model.name}
@@ -64,7 +65,7 @@ def _entries(
     store: Store,
     model: ModelPlan,
     task: str,
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, Artifact],
     chosen: list[str],
     generic: Rows,
     results: Results,
@@ -73,7 +74,7 @@ def _entries(
         tokenizer = load_tokenizer(model.resolved.config)
     except (UserError, ModelUnavailable):
         return []
-    views = _rows(store, store.views(model.inputs[task].tokenizer, task), VIEW, chosen)
+    views = _rows(store, model.inputs[task].folder, VIEW, chosen)
     methods = sorted(cells, key=partial(rank, results.methods))
     relevance = {method: _relevance(store, cells[method], chosen) for method in methods}
     entries = []
@@ -118,11 +119,11 @@ def _rows(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Ro
     return found
 
 
-def _relevance(store: Store, cell: Cell, chosen: list[str]) -> dict[str, list[dict[str, Any]]]:
+def _relevance(store: Store, cell: Artifact, chosen: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Rows with full embeddings (or without that choice) of the chosen samples; one shard at a time is in memory."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for shard in (store.manifest(cell.name) or {}).get("shards", ()):
-        table = store.read(f"{store.cell(cell)}/{shard}", RELEVANCE)
+    for shard in Ledger(store).files(cell):
+        table = store.read(shard, RELEVANCE)
         wanted = pc.and_(
             pc.is_in(table["sample_id"], pa.array(chosen)), pc.not_equal(table["embedding"], pa.scalar("partial"))
         )

@@ -1,0 +1,47 @@
+"""The products of a run, a module each. Whoever counts, plans or removes artifacts goes through the table.
+
+A new product is a module with its record, and a line here. Samples and their views are not among them: only `prepare`,
+which looks through the sources, can tell what they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from jobs.plan.products import measurements, pruning, relevance, scores
+from jobs.plan.products.record import Product, Wanted
+from jobs.store import Artifact, Ledger
+from jobs.store.ledger import artifact_in, key_in
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from jobs.plan.cells import Plan
+
+PRODUCTS: dict[str, Product] = {
+    product.name: product
+    for product in (relevance.RELEVANCE, relevance.HEADS, scores.SCORES, pruning.PRUNING, measurements.BENCH)
+}
+
+
+def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[tuple[Product, Wanted]]:
+    """Everything that the run wants, product by product."""
+    for product in PRODUCTS.values():
+        for one in product.wanted(config, plan, ledger):
+            yield product, one
+
+
+def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact, str]]:
+    """(wanted artifact, name of a manifest of another key in its place)."""
+    places = {artifact.place: artifact for artifact in artifacts}
+    found = []
+    for artifact in places.values():
+        record = ledger.latest(artifact) if artifact.replaces else None
+        if record is not None and key_in(record) != artifact.key:
+            found.append((artifact, artifact.name))
+    for name, record in ledger.records():
+        entered = artifact_in(record)
+        here = None if entered is None else places.get(entered.place)
+        if here is not None and not here.replaces and key_in(record) != here.key:
+            found.append((here, name))
+    return found

@@ -1,0 +1,106 @@
+"""Pruning curves, keyed by the head relevance that ranks the heads, or by the samples and the seed of random orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evaluation.scoring.curves import RANDOM
+from jobs.plan.cells import ModelPlan, Plan
+from jobs.plan.products.record import Product, Wanted
+from jobs.plan.products.relevance import heads_of
+from jobs.store import Artifact, Ledger, key_of
+from lrp_core.explained import CONTRASTIVE
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, PruneConfig, RunConfig
+
+VERSION = 1  # raised when curves change: stored ones of older versions are stale
+
+
+@dataclass(frozen=True)
+class CurveSet:
+    """All curves of one method on one task: what is keyed, completed and replaced together."""
+
+    model: ModelPlan
+    heads: Artifact  # what the heads are ranked by; random orders take only their number from it
+    artifact: Artifact
+
+    @property
+    def method(self) -> str:
+        return self.artifact.method
+
+
+def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> Iterator[CurveSet]:
+    """A set for every method with planned contrastive heads, and one of random orders beside them."""
+    places: dict[tuple[str, str], Artifact] = {}
+    for planned in model.cells:
+        cell = planned.cell
+        contrastive = any(request.explanation == CONTRASTIVE.name for request in planned.requests)
+        if cell.product != "heads" or not contrastive or cell.task not in (settings.tasks or (cell.task,)):
+            continue
+        places.setdefault((cell.task, cell.dtype), cell)
+        if cell.method in (settings.methods or (cell.method,)):
+            key = key_of(
+                version=VERSION,
+                heads=cell.key,
+                poolings=settings.poolings,
+                orders=settings.orders,
+                step=settings.step,
+            )
+            yield CurveSet(model, cell, _curves(cell, cell.method, key))
+    for (task, dtype), cell in places.items() if settings.random_runs else ():
+        key = key_of(
+            version=VERSION,
+            inputs=model.inputs[task].digest,
+            subset=subset(config, model, task).tolist(),
+            model=model.resolved.identity,
+            attention=model.resolved.config.attn,
+            dtype=dtype,
+            seed=config.seed,
+            runs=settings.random_runs,
+            step=settings.step,
+        )
+        yield CurveSet(model, cell, _curves(cell, RANDOM, key))
+
+
+def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
+    """The pruning subset, the same for every method: indices into the views of those of its samples with a foil."""
+    inputs = model.inputs[task]
+    rows = inputs.subset((config.heads or {}).get(task), config.seed)
+    return rows[inputs.table["foil_id"].is_valid().to_numpy()[rows]]
+
+
+def _curves(heads: Artifact, method: str, key: str) -> Artifact:
+    return Artifact("pruning", heads.model, heads.task, heads.dtype, method, key)
+
+
+def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
+    if config.prune is None:
+        return
+    for model in plan.models:
+        for curves in wanted_curves(config, config.prune, model):
+            yield Wanted(curves.artifact, len(subset(config, model, curves.heads.task)))
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """One of each cell of heads, and one of random orders."""
+    settings = config.prune
+    if settings is None or task not in (settings.tasks or (task,)):
+        return {}
+    counts = heads_of(config, model, task, methods).items()
+    return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}
+
+
+PRUNING = Product(
+    name="pruning",
+    heading="curves",
+    plural="sets of curves",
+    stage="prune",
+    wanted=_wanted,
+    expected=_expected,
+    outdated="curves of other heads or settings",
+)

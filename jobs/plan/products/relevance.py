@@ -1,0 +1,47 @@
+"""Relevance of tokens and of attention heads: the cells of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from jobs.methods import configured
+from jobs.plan.products.record import Product, Wanted, each_method
+from jobs.store import Ledger
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.plan.cells import Plan
+
+
+def heads_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """Cells of head relevance, which only the first precision of a task has."""
+    records, wanted = configured(config), task in (config.heads or {})
+    return {model.dtypes_for(task)[0]: sum("heads" in records[name].gives for name in methods)} if wanted else {}
+
+
+def _planned(product: str) -> Callable[[RunConfig, Plan, Ledger], Iterator[Wanted]]:
+    def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
+        return (Wanted(one.cell, one.rows) for one in plan.cells() if one.cell.product == product)
+
+    return wanted
+
+
+RELEVANCE = Product(
+    name="relevance",
+    heading="relevance",
+    plural="cells",
+    stage="attribute",
+    wanted=_planned("relevance"),
+    expected=each_method,
+    outdated="relevance that is not wanted here",
+)
+HEADS = Product(
+    name="heads",
+    heading="heads",
+    plural="cells",
+    stage="attribute",
+    wanted=_planned("heads"),
+    expected=heads_of,
+    outdated="heads that is not wanted here",
+)

@@ -1,0 +1,152 @@
+"""Artifacts: what a run makes, under which key, and where its files lie.
+
+An artifact is one product (relevance, scores, curves, ...) at one place (model, task, precision, method, ...). Its key
+is a hash of all that decides its numbers: equal keys mean equal numbers. No other module makes a key, cuts one short,
+or knows a path of a product.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+_DIGITS = 12  # of a key, in names of files and manifests
+_SHARD = "{key}-{unit}.parquet"
+
+
+def key_of(**numbers: Any) -> str:
+    """The sha256, in hex, of all that decides an artifact's numbers, as JSON whose order plays no part."""
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+
+
+def short(key: str | None) -> str:
+    """The beginning of a key, as names of files and manifests have it."""
+    return (key or "")[:_DIGITS]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a product's files lie, with a column of its place, or the key, in braces.
+
+    A name of a manifest without {key} holds one artifact a place: it replaces its predecessor. Artifacts of several
+    keys lie side by side otherwise, so that a run of other settings finds its own.
+    """
+
+    folders: tuple[str, ...] = ("{product}/model={model}/task={task}/dtype={dtype}/method={method}",)
+    shard: str | None = _SHARD  # None: files are named by what is in them, and the manifest lists them
+    manifest: str = "{product}.{model}.{task}.{dtype}.{method}.{key}"
+    rejects: str | None = "{product}/rejects/model={model}/task={task}/dtype={dtype}/method={method}/{key}.parquet"
+
+
+_VIEWS = "benchmark/views/tokenizer={tokenizer}"
+_DOTTED = "{model}.{task}.{dtype}.{method}"
+#: By product; one that is not here has the standard layout.
+LAYOUTS = {
+    "benchmark": Layout(
+        ("benchmark/generic/task={task}", "benchmark/generic/rejects/task={task}"), _SHARD, "benchmark.{task}", None
+    ),
+    "views": Layout(
+        (f"{_VIEWS}/task={{task}}", f"{_VIEWS}/rejects/task={{task}}"), _SHARD, "views.{tokenizer}.{task}", None
+    ),
+    "scores": Layout(("scores", "scores_samples"), f"{_DOTTED}.parquet", f"scores.{_DOTTED}", None),
+    "pruning": Layout(
+        ("pruning/model={model}/task={task}/dtype={dtype}",), f"{{method}}-{_SHARD}", f"pruning.{_DOTTED}", None
+    ),
+    "bench": Layout(("bench/lrp",), None, "bench.lrp.{model}", None),
+    "report": Layout(("report",), None, "report", None),
+}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One product at one place under one key. Columns that a product's place does not have are empty."""
+
+    product: str
+    model: str = ""
+    task: str = ""
+    dtype: str = ""
+    method: str = ""
+    key: str = ""
+    tokenizer: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        return LAYOUTS.get(self.product, Layout())
+
+    @property
+    def place(self) -> Artifact:
+        """The same under any key."""
+        return replace(self, key="")
+
+    @property
+    def name(self) -> str:
+        """Of its manifest."""
+        return self._filled(self.layout.manifest)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it takes the place of artifacts of other keys."""
+        return "{key}" not in self.layout.manifest
+
+    @property
+    def folder(self) -> str:
+        return self.folders[0]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folder of its shards, then those of what belongs to a shard and has its name."""
+        return tuple(map(self._filled, self.layout.folders))
+
+    @property
+    def rejects(self) -> str | None:
+        """The file of all its rejects, as its shards hold them; there is none where nothing was rejected."""
+        return self.layout.rejects and self._filled(self.layout.rejects)
+
+    def shard(self, unit: str = "") -> str:
+        """The file name of a unit's shard."""
+        if self.layout.shard is None:
+            raise ValueError(f"files of {self.product} are not named by units")
+        return self._filled(self.layout.shard, unit=unit)
+
+    def is_keyed(self) -> bool:
+        """Whether a shard's name tells its key."""
+        return "{key}" in (self.layout.shard or "")
+
+    def key_in(self, file: str) -> str | None:
+        """The beginning of the key in a file name of this place; None for files of other places, or without a key."""
+        found = _pattern(self.layout.shard or "", self.model, self.task, self.dtype, self.method).fullmatch(file)
+        return found["key"] if found is not None and self.is_keyed() else None
+
+    def owns(self, file: str) -> bool:
+        """Whether a file name is that of a shard under this very key."""
+        return self.key_in(file) == short(self.key)
+
+    def __str__(self) -> str:
+        columns = (self.model, self.tokenizer, self.task, self.dtype, self.method)
+        return f"{self.product} {'/'.join(filter(None, columns))}"
+
+    def _filled(self, template: str, **more: str) -> str:
+        return template.format(**{**asdict(self), "key": short(self.key)}, **more)
+
+
+@lru_cache(maxsize=4096)
+def _pattern(shard: str, *columns: str) -> re.Pattern[str]:
+    """Of file names that `shard` of a layout gives at a place of these columns, under any key."""
+    values = dict(zip(("model", "task", "dtype", "method"), map(re.escape, columns), strict=True))
+    literal = re.split(r"(\{\w+\})", shard)
+    known = values | {"key": rf"(?P<key>[^-]{{1,{_DIGITS}}})", "unit": ".*"}
+    return re.compile("".join(known[part[1:-1]] if part.startswith("{") else re.escape(part) for part in literal))
+
+
+def views_of(tokenizer: str, task: str) -> Artifact:
+    """The tokenised views of a task, whatever their key."""
+    return Artifact("views", task=task, tokenizer=tokenizer)
+
+
+def samples_of(task: str) -> Artifact:
+    """The generic samples of a task, whatever their key."""
+    return Artifact("benchmark", task=task)
