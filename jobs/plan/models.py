@@ -274,9 +274,16 @@ def _hash_directory(directory: Path) -> str:
     """Of the weights and the config; other files of the directory change no number."""
     digest = hashlib.sha256()
     for path in sorted([directory / "config.json", *directory.glob("*.safetensors")]):
-        with path.open("rb") as stream:
-            digest.update(f"{path.name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
+        known = path.stat()
+        digest.update(f"{path.name}:{_hash_file(path.resolve(), known.st_size, known.st_mtime_ns)};".encode())
     return digest.hexdigest()
+
+
+@cache
+def _hash_file(path: Path, size: int, modified_ns: int) -> str:
+    """Read once by a process, and again when its size or time of change is another: every stage asks for weights."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _one_line(error: Any) -> str:

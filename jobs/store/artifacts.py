@@ -118,7 +118,8 @@ class Artifact:
 
     def key_in(self, file: str) -> str | None:
         """The beginning of the key in a file name of this place; None for files of other places, or without a key."""
-        found = _pattern(self.layout.shard or "", self.model, self.task, self.dtype, self.method).fullmatch(file)
+        columns = (self.model, self.task, self.dtype, self.method)
+        found = _pattern(self.layout.shard or "", short(self.key), *columns).fullmatch(file)
         return found["key"] if found is not None and self.is_keyed() else None
 
     def owns(self, file: str) -> bool:
@@ -134,11 +135,11 @@ class Artifact:
 
 
 @lru_cache(maxsize=4096)
-def _pattern(shard: str, *columns: str) -> re.Pattern[str]:
-    """Of file names that `shard` of a layout gives at a place of these columns, under any key."""
+def _pattern(shard: str, own: str, *columns: str) -> re.Pattern[str]:
+    """Of file names that `shard` of a layout gives at a place of these columns, under its `own` key or any other."""
     values = dict(zip(("model", "task", "dtype", "method"), map(re.escape, columns), strict=True))
     literal = re.split(r"(\{\w+\})", shard)
-    known = values | {"key": rf"(?P<key>[^-]{{1,{_DIGITS}}})", "unit": ".*"}
+    known = values | {"key": rf"(?P<key>{re.escape(own)}|[0-9a-f]{{{_DIGITS}}})", "unit": ".*"}
     return re.compile("".join(known[part[1:-1]] if part.startswith("{") else re.escape(part) for part in literal))
 
 

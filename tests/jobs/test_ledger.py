@@ -1,0 +1,136 @@
+"""The ledger tells what is done by the manifests, whoever wrote them, and no question changes the store."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from evaluation.schema import SCORES
+from jobs.commands import gc
+from jobs.plan.products import PRODUCTS, wanted
+from jobs.stages import evaluate
+from jobs.store import Artifact, Ledger, Store, key_of
+from jobs.store.artifacts import LAYOUTS
+from tests.synthetic import CONFIG, write_store
+
+RELEVANCE = Artifact("relevance", "gpt2", "sva", "float32", "lrp", "a" * 64)
+CURVES = Artifact("pruning", "gpt2", "sva", "float32", "lrp", "a" * 64)
+SCORED = Artifact("scores", "gpt2", "sva", "float32", "lrp", "a" * 64)
+SETTINGS = {"name": "test"}
+
+
+def put(store, artifact, *units):
+    """Shards as workers leave them."""
+    for unit in units:
+        for folder in artifact.folders:
+            store.write_bytes(f"{folder}/{artifact.shard(unit)}", b"")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "root"))
+
+
+def everything(store):
+    return {path: store.read_bytes(path) for path in store.files("", "", recursive=True)}
+
+
+@pytest.mark.parametrize("artifact", [RELEVANCE, CURVES, SCORED], ids=lambda artifact: artifact.product)
+def test_an_artifact_is_done_when_it_is_entered_under_its_own_key(store, artifact):
+    assert Ledger(store).state(artifact) == "missing"
+    put(store, artifact, "0")
+    assert Ledger(store).state(artifact) == ("partial" if artifact.is_keyed() else "missing")
+    ledger = Ledger(store)
+    ledger.commit(artifact, {"shards": [artifact.shard("0")]}, config=SETTINGS)
+    for who in (ledger, Ledger(store)):
+        assert who.state(artifact) == "done"
+        assert who.state(replace(artifact, key="b" * 64)) == "missing"
+        assert who.files(artifact) == [f"{artifact.folder}/{artifact.shard('0')}"]
+    record = store.manifest(artifact.name)
+    assert record["key"] == artifact.key
+    assert record["config"] == SETTINGS
+    assert {"state", "versions", "written"} <= record.keys()
+
+
+def test_relevance_of_other_keys_stays_and_curves_replace_theirs(store):
+    for artifact in (RELEVANCE, CURVES):
+        other = replace(artifact, key="b" * 64)
+        for one in (other, artifact):
+            put(store, one, "0", "1")
+            Ledger(store).commit(one, {"shards": [one.shard("0"), one.shard("1")]}, config=SETTINGS)
+        assert len(store.files(artifact.folder)) == (2 if artifact.replaces else 4)
+        assert Ledger(store).is_done(artifact)
+        assert Ledger(store).is_done(other) is not artifact.replaces
+
+
+def test_a_method_whose_name_begins_like_another_keeps_its_curves(store):
+    longer = replace(CURVES, method="lrp-0")
+    for artifact in (longer, CURVES):
+        put(store, artifact, "0")
+        Ledger(store).commit(artifact, {"shards": [artifact.shard("0")]}, config=SETTINGS)
+    moved = replace(CURVES, key="b" * 64)
+    put(store, moved, "0")
+    Ledger(store).commit(moved, {"shards": [moved.shard("0")]}, config=SETTINGS)
+    assert store.files(CURVES.folder) == sorted(f"{CURVES.folder}/{one.shard('0')}" for one in (moved, longer))
+
+
+def test_what_is_forgotten_is_gone_but_for_shards_of_its_own_key(store):
+    put(store, CURVES, "0")
+    put(store, replace(CURVES, key="b" * 64), "0")
+    put(store, SCORED)
+    ledger = Ledger(store)
+    for artifact in (CURVES, SCORED):
+        ledger.commit(artifact, {}, config=SETTINGS, complete=artifact is SCORED)
+        ledger.forget(artifact)
+        assert ledger.record(artifact) is None
+    assert store.files("", "", recursive=True) == [f"{CURVES.folder}/{CURVES.shard('0')}"]
+
+
+def test_no_question_changes_the_store(tmp_path, monkeypatch):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
+    evaluate.score_plan(CONFIG, plan, store)
+    cell = plan.models[0].cells[0].cell
+    store.delete(f"manifest/{cell.name}.json")  # its scores are there, and count no more
+    monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
+    before = everything(store)
+    states = [
+        one.state(Ledger(store)) for product, one in wanted(CONFIG, plan, Ledger(store)) if product.name == "scores"
+    ]
+    assert sorted(states) == ["done", "done", "done", "missing"]
+    gone = [path for group in gc.garbage(CONFIG, store) for path in group.files]
+    assert f"scores/gpt2.sva.float32.{cell.method}.parquet" in gone
+    jobs, skipped, unfinished = evaluate.pending(CONFIG, plan, Ledger(store))
+    assert (jobs, skipped, [scores.method for scores in unfinished]) == ([], 3, [cell.method])
+    assert everything(store) == before
+
+
+def test_manifests_of_older_versions_are_read_and_what_they_lack_counts_as_stale(store):
+    """Cells carried their key inside `cell`; scores named no place, state or shards."""
+    old = {name: getattr(RELEVANCE, name) for name in ("product", "model", "task", "dtype", "method", "key")}
+    put(store, RELEVANCE, "0")
+    store.write_manifest(RELEVANCE.name, {"state": "complete", "cell": old, "shards": [RELEVANCE.shard("0")]})
+    empty = SCORES.empty_table()
+    store.write_shard(f"scores/{SCORED.shard()}", pa.table(empty), SCORES)
+    store.write_manifest(SCORED.name, {"key": "of another definition", "relevance": RELEVANCE.name})
+    ledger = Ledger(store)
+    assert ledger.is_done(RELEVANCE)
+    assert ledger.state(SCORED) == "missing"
+    ledger.commit(SCORED, {}, config=SETTINGS)
+    assert ledger.is_done(SCORED)
+    assert store.exists(f"scores/{SCORED.shard()}")
+
+
+def test_keys_do_not_depend_on_the_order_of_what_enters_them():
+    assert key_of(a=1, b=[2]) == key_of(b=[2], a=1) != key_of(a=1, b=[3])
+
+
+def test_a_product_without_a_layout_of_its_own_has_the_standard_one():
+    new = Artifact("new", "gpt2", "sva", "float32", "lrp", "0123456789abcdef")
+    assert "new" not in LAYOUTS
+    assert new.folder == "new/model=gpt2/task=sva/dtype=float32/method=lrp"
+    assert new.shard("7") == "0123456789ab-7.parquet"
+    assert new.name == "new.gpt2.sva.float32.lrp.0123456789ab"
+
+
+def test_products_stand_in_the_table_under_their_own_names():
+    assert all(product.name == name for name, product in PRODUCTS.items())
