@@ -1,5 +1,8 @@
 """Configured models: pinned to their weights, opened as configured, out of reach without harm."""
 
+import hashlib
+from pathlib import Path
+
 import pytest
 
 from jobs.config import ModelConfig, RunConfig
@@ -42,6 +45,23 @@ def test_an_identity_is_that_of_the_weights_wherever_they_lie(tmp_path):
     other = save_model(tmp_path / "c", seed=1)
     identities = [resolve(ModelConfig(name="m", id=str(path))).identity for path in (here, there, other)]
     assert identities[0] == identities[1] != identities[2]
+
+
+def test_weights_are_read_once_until_they_change(tmp_path, monkeypatch):
+    model = ModelConfig(name="m", id=str(save_model(tmp_path / "a")))
+    reads, digest = [], hashlib.file_digest
+
+    def counted(stream, algorithm):
+        reads.append(Path(stream.name).name)
+        return digest(stream, algorithm)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    assert resolve(model).identity == resolve(model).identity
+    assert sorted(reads) == ["config.json", "model.safetensors"]
+    before = resolve(model).identity
+    save_model(tmp_path / "a", seed=1)
+    assert resolve(model).identity != before
+    assert "model.safetensors" in reads[2:]
 
 
 def test_tokenizers_that_split_alike_have_one_key(tmp_path):
