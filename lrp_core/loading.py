@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PretrainedConfig
 
-from lrp_core.families import family_of
+from lrp_core.families import describing, family_of, introduce
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
@@ -46,7 +46,7 @@ def load_model(
     if offload_dir is not None:
         placement["offload_folder"] = str(offload_dir)
     try:
-        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+        config = read_config(name, revision)
         with _without_report():
             model, report = _auto(config).from_pretrained(
                 name,
@@ -65,6 +65,19 @@ def load_model(
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
     _check_weights(name, type(model).__name__, config, report)
     return ModelView.of(model)
+
+
+def read_config(name: str, revision: str | None = None, local_files_only: bool = False) -> PretrainedConfig:
+    """The config of a hub id or a local directory.
+
+    Raises UnsupportedModel for one that no family describes, and what transformers raises for one that it cannot read.
+    """
+    introduce()
+    place = {"revision": revision, "local_files_only": local_files_only}
+    described, _ = PretrainedConfig.get_config_dict(name, **place)
+    if "model_type" in described:
+        describing(described["model_type"])
+    return AutoConfig.from_pretrained(name, trust_remote_code=False, **place)
 
 
 def random_model(

@@ -20,7 +20,7 @@ from urllib.request import getproxies
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES, geometry_of
 from jobs.store.retry import StillUnavailable, causes, hub_patience_s, is_passing, retried
-from lrp_core.families import FAMILIES, Family, family_of
+from lrp_core.families import FAMILIES, Family, family_of, introduce
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
+    introduce()
     geometry = geometry_of(model.id)  # a bare vocabulary does not say which tokenizer it belongs to
     known = {} if geometry is None else {"config": geometry.config()}
     failures = []
@@ -208,7 +209,8 @@ def _reserved(prefix: str) -> list[str]:
 
 def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-    from transformers import AutoConfig
+
+    from lrp_core.loading import read_config
 
     location = _location(model)
     directory = Path(location)
@@ -219,8 +221,9 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         raise UserError(_no_directory(model, directory))
     offline = not directory.is_dir() and not hub_reachable()
     try:
-        read = partial(AutoConfig.from_pretrained, revision=model.revision, trust_remote_code=False)
-        return location, retried(lambda: read(location, local_files_only=offline), hub_patience_s)
+        return location, retried(lambda: read_config(location, model.revision, offline), hub_patience_s)
+    except UserError as error:
+        raise type(error)(f"model {model.name}: {error}") from None
     except (OSError, ValueError) as error:
         if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes(error)):
             raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None

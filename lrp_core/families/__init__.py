@@ -5,6 +5,7 @@ Installed packages add families through the entry points `closelook.families`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from lrp_core.families.base import Family
@@ -19,7 +20,7 @@ from lrp_core.families.qwen import QWEN2, QWEN3
 from lrp_core.families.roberta import ROBERTA
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
-from lrp_core.types import UnsupportedModel
+from lrp_core.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -48,6 +49,24 @@ def describing(model_type: str) -> Family:
     if model_type not in FAMILIES:
         raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}")
     return FAMILIES[model_type]
+
+
+def introduce() -> None:
+    """Has transformers know the classes of every family; called before it is asked for a model.
+
+    Raises UserError, naming the package, for classes that cannot be imported.
+    """
+    for family in FAMILIES.values():
+        if family.classes is None:
+            continue
+        try:
+            import_module(family.classes)
+        except Exception as error:  # whatever the package's own code raises
+            by, reason = FAMILIES.owner(family.name), " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"{by} brings the classes of {family.name} models in {family.classes}, which cannot be imported "
+                f"({reason}): mend or uninstall it"
+            ) from error
 
 
 def family_of(config: PretrainedConfig) -> Family:

@@ -110,6 +110,9 @@ class Family:
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     parallel_field: str | None = None  # field of the config: attention and MLP read the same residual stream
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
+    classes: str | None = (
+        None  # module that registers the models' classes with transformers, which knows most by itself
+    )
 
     @property
     def capabilities(self) -> frozenset[Capability]:

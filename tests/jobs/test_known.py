@@ -11,9 +11,13 @@ from tests.jobs.small import REPOSITORY, closelook, config_of, ended
 from tests.packages import install
 
 TAKEN = """
+from evaluation.scoring.metrics import Metric
+from evaluation.tasks import Task
 from lrp_core import Method
 
 LRP = Method("lrp", version=1, label="Another", explain="nowhere:nothing")
+SVA = Task(name="sva", title="another")
+PG = Metric("pg", "Another", len)
 """
 
 
@@ -42,22 +46,39 @@ def test_every_key_that_asks_for_what_does_not_exist_is_named(tmp_path, model):
 
 
 @pytest.mark.parametrize(
+    ("group", "value", "kind", "name"),
+    [("methods", "LRP", "method", "lrp"), ("tasks", "SVA", "task", "sva"), ("metrics", "PG", "metric", "pg")],
+)
+def test_a_record_that_takes_a_name_is_one_line_that_names_both_sides(tmp_path, group, value, kind, name):
+    install(tmp_path, "their_own", TAKEN, **{group: f"their_own:{value}"})
+    path = f"{tmp_path}:{REPOSITORY}"
+    code, out, err = ended(closelook("status", PYTHONPATH=path, PYTHONPROFILEIMPORTTIME="1"))
+    assert (code, out) == (2, "")
+    assert re.match(
+        rf"error: their-own and \S+ both bring a {kind} named '{name}': rename one of them or uninstall its package$",
+        told(err),
+    )
+
+
+@pytest.mark.parametrize(
     ("setting", "message"),
     [
         ("methods=[lpr]", "unknown method 'lpr' (did you mean 'lrp'?)"),
         ("methods=[{alti_logit: {initial: 3}}]", "option 'initial' is true or false, not 3"),
         ("tasks.sva.source=squat", "unknown source 'squat' (did you mean 'squad'?)"),
         ("tasks.foo.source=demo", "the source 'demo' feeds the tasks ra, sva, qa, not 'foo'"),
-        ("seed=0", "their-lrp and closelook both bring a method named 'lrp'"),
     ],
 )
-def test_what_does_not_exist_is_told_before_torch_is_imported(tmp_path, setting, message):
-    if setting == "seed=0":
-        install(tmp_path, "their_lrp", TAKEN, methods="their_lrp:LRP")
-    path = f"{tmp_path}:{REPOSITORY}"
-    code, _, err = ended(closelook("status", "--set", setting, PYTHONPATH=path, PYTHONPROFILEIMPORTTIME="1"))
-    imported = set(re.findall(r"\| +(\S+)$", err, re.MULTILINE))
-    assert code == 2
-    assert message in err.splitlines()[-1]
+def test_what_does_not_exist_is_one_line_before_torch_is_imported(setting, message):
+    code, out, err = ended(closelook("status", "--set", setting, PYTHONPROFILEIMPORTTIME="1"))
+    assert (code, out) == (2, "")
+    assert message in told(err)
+
+
+def told(err):
+    """The line of an error that is told before torch is imported, from what a process that says its imports writes."""
+    imported = set(re.findall(r"^import time: .*\| +(\S+)$", err, re.MULTILINE))
     assert "jobs.config.run" in imported
     assert not imported & {"torch", "transformers", "ray"}
+    (line,) = [line for line in err.splitlines() if not line.startswith("import time: ")]
+    return line

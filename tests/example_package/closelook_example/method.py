@@ -1,0 +1,27 @@
+"""A method with an option: how large a token's embedding is."""
+
+from lrp_core import Method, Option
+from lrp_core.explained import without_sum
+
+
+def explain(view, batch, requests, *, power):
+    """The norm of each token's embedding, raised to `power`, whatever is explained."""
+    batch = batch.to(view.device)
+    token, _ = view.embed(batch)  # [B, T, D]
+    logits = view.logits(view.hidden(batch), batch).detach()  # [B, 2], of target and foil
+    norms = (token.detach().norm(dim=-1) ** power).masked_fill(batch.attention_mask == 0, 0)  # [B, T]
+    return {request: without_sum(norms, logits) for request in requests}
+
+
+EMBEDDING_POWER = Method(
+    "embedding_power",
+    version=1,
+    label="Embedding norm",
+    explain=explain,
+    family="representation",
+    options=(Option("power", 1.0, "what the norm is raised to", low=0.5, high=4),),
+    explanations=("none",),
+    embeddings=("none",),
+    conserves=False,
+    about="the norm of a token's embedding",
+)

@@ -1,0 +1,102 @@
+"""The example package: installed, its method, metric, task and family are in the tables; without it, errors name it."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from evaluation.benchmark.demo import model_dir
+from evaluation.schema import GENERIC, SCORES
+from jobs.config import RunConfig
+from jobs.config.file import ConfigError
+from jobs.store import Store
+from jobs.store.artifacts import samples_of
+from tests.jobs.small import REPOSITORY, closelook, ended
+
+PACKAGE = REPOSITORY / "tests" / "example_package"
+PAIRS = "keys to the cabinet are is\nbridge near the houses is are\n"
+#: Which lines need the package, and what is said of them without it.
+NEEDED = {
+    "tasks.pairs.source": "unknown source 'pairs'",
+    "models.renamed.id": "no family describes 'gpt2-renamed' models",
+    "methods": "unknown method 'embedding_power'",
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A config that uses all that the package brings, on the embedded GPT-2 under its new name."""
+    folder = shutil.copytree(model_dir("gpt2"), tmp_path / "renamed")
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | {"model_type": "gpt2-renamed", "architectures": None}))
+    (tmp_path / "pairs.txt").write_text(PAIRS)
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"""
+        name: example
+        root: {tmp_path}/root
+        tasks: {{pairs: {{source: pairs, path: {tmp_path}/pairs.txt}}}}
+        models: [{{name: renamed, id: {folder}}}]
+        methods: [lrp, random, {{name: squared, method: embedding_power, power: 2}}]
+        report: {{samples: 1, resamples: 50}}
+        """
+    )
+    return str(path)
+
+
+def installed(folder):
+    """The package as pip installs it, in a folder of its own, without a network."""
+    source = shutil.copytree(PACKAGE, folder / "source")  # building leaves traces
+    offline = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", str(folder / "site"), str(source)]
+    subprocess.run(command, check=True)
+    return folder / "site"
+
+
+@pytest.mark.ray
+def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it_is_removed(tmp_path, config):
+    site = installed(tmp_path)
+
+    def run(*arguments):
+        return ended(closelook(*arguments, PYTHONPATH=f"{site}:{REPOSITORY}"))
+
+    code, out, err = run("run", "--config", config)
+    assert code == 0, out + err
+    store = Store(str(tmp_path / "root"))
+    assert store.read(samples_of("pairs").folder, GENERIC)["source"].to_pylist() == ["pairs"] * 2
+    found = {row["value"] for row in store.read("scores", SCORES).to_pylist() if row["metric"] == "chosen"}
+    assert min(found) >= 4
+    table = store.read_bytes("report/tables/table1_random.csv").decode()
+    assert re.search(r"^pairs,renamed,Embedding norm \(power=2\.0\),Chosen,tokens,", table, re.MULTILINE)
+    code, out, err = run("export", "--config", config, "--to", str(tmp_path / "out"))
+    assert code == 0, err
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Samples of words in pairs (pairs), each with" in card
+    assert "Pairs, <https://example.org>, CC0" in card
+    for listing, line in (("methods", "embedding_power"), ("tasks", "pairs"), ("models", "gpt2-renamed")):
+        assert re.search(rf"^ *{line}\b", run(listing)[1], re.MULTILINE)
+
+    shutil.rmtree(site)
+    code, out, err = run("status", "--config", config)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: config key 'tasks.pairs.source': ")
+
+
+def test_without_the_package_the_error_names_every_line_that_needs_it(config):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(config)
+    told = re.findall(r"config key '(\S+)': ([^;(]*[^;(\s])", str(caught.value))
+    assert dict(told) == NEEDED
+    assert len(told) == len(NEEDED)
+
+
+def test_classes_that_cannot_be_imported_are_one_line_with_the_package(tmp_path, config):
+    site = installed(tmp_path)
+    (site / "closelook_example" / "modeling.py").write_text("import nothing_of_the_kind\n")
+    code, _, err = ended(closelook("plan", "--config", config, PYTHONPATH=f"{site}:{REPOSITORY}"))
+    assert code == 2
+    assert "closelook-example brings the classes of gpt2-renamed models in closelook_example.modeling, which" in err
+    assert err.count("\n") == 1
