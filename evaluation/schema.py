@@ -26,16 +26,17 @@ def _schema(name: str, version: int, fields: list[tuple[str, pa.DataType, bool]]
 _STR, _INT, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
 _SPANS = pa.list_(pa.list_(pa.int32()))  # [[start, end), ...] in characters of `text`
 
-#: Model-independent samples. `slot` is the character offset in `text` where the target word goes; `meta` is JSON.
+#: Model-independent samples. `slot` is the character offset in `text` where the target word goes; a text that a model
+#: is to go on with has neither (version 2). `meta` is JSON.
 GENERIC = _schema(
     "generic",
-    1,
+    2,
     [
         ("sample_id", _STR, False),
         ("source", _STR, False),
         ("text", _STR, False),
-        ("slot", _INT, False),
-        ("target", _STR, False),
+        ("slot", _INT, True),
+        ("target", _STR, True),
         ("foil", _STR, True),
         ("evidence", _SPANS, False),
         ("scope", _SPANS, True),
@@ -59,16 +60,17 @@ REJECT = _schema(
 
 #: Samples as one tokenizer sees them. Lists have `length` entries; `position` is where the model predicts. A causal
 #: model's input ends with the tokens that target and foil begin with alike, such as a space of its own (version 2).
+#: `target_id` is null where the model's own prediction is explained, `evidence_mask` for tasks without evidence (3).
 VIEW = _schema(
     "view",
-    2,
+    3,
     [
         ("sample_id", _STR, False),
         ("input_ids", pa.list_(pa.int32()), False),
         ("position", _INT, False),
-        ("target_id", _INT, False),
+        ("target_id", _INT, True),
         ("foil_id", _INT, True),
-        ("evidence_mask", pa.list_(_BOOL), False),
+        ("evidence_mask", pa.list_(_BOOL), True),
         ("special_mask", pa.list_(_BOOL), False),
         ("scope_mask", pa.list_(_BOOL), True),
         ("length", _INT, False),

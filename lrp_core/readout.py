@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lrp_core.explained import explained_by
+from lrp_core.guard import undisturbed
 from lrp_core.parts import weights_of
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
@@ -27,6 +29,31 @@ def explained_numbers(
     logits = view.unembed(state, batch)
     total = None if all(one.linear for one in wanted) else over_vocabulary(view, state)[0].to(logits.device)
     return logits, {one.name: one.of(logits, total) for one in wanted}
+
+
+def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]], token_budget: int) -> list[Mapping[str, Any]]:
+    """View `rows`, those without a target with the token that the model itself predicts (its `target_id`).
+
+    Runs batches of `token_budget` tokens, padding included. Raises whatever the model raises.
+    """
+    completed = list(rows)
+    asked = [at for at, row in enumerate(rows) if row["target_id"] is None]
+    asked.sort(key=lambda at: -len(rows[at]["input_ids"]))
+    while asked:
+        size = max(1, token_budget // len(rows[asked[0]]["input_ids"]))
+        chosen, asked = asked[:size], asked[size:]
+        batch = Batch.collate([{**rows[at], "target_id": 0, "foil_id": None} for at in chosen], pad_id=0)
+        for at, token in zip(chosen, predicted(view, batch).tolist(), strict=True):
+            completed[at] = {**rows[at], "target_id": token}
+    return completed
+
+
+@torch.inference_mode()
+def predicted(view: ModelView, batch: Batch) -> Tensor:
+    """The token with the largest logit where the prediction is read, [B]. The targets of `batch` play no part."""
+    batch = batch.to(view.device)
+    with undisturbed(view):
+        return over_vocabulary(view, view.prediction(view.hidden(batch), batch))[1]
 
 
 def over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:

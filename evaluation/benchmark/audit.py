@@ -46,14 +46,17 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
     `evidence_share` is the mean share of evidence among the tokens that metrics look at by default (the scope where
     there is one, else those that are not special), `evidence_share_full` among all that are not special; in percent.
+    Both are null for a task without evidence.
     """
     lengths, chosen_shares, full_shares = [], [], []
     for table in tables:
         if not table.num_rows:
             continue
         lengths.append(table["length"].to_numpy())
-        evidence, special = _counts(table, "evidence_mask"), _counts(table, "special_mask")
-        ordinary = lengths[-1] - special
+        if table["evidence_mask"].null_count:
+            continue
+        ordinary = lengths[-1] - _counts(table, "special_mask")
+        evidence = _counts(table, "evidence_mask")
         scope = ordinary if table["scope_mask"].null_count else _counts(table, "scope_mask")
         chosen_shares.append(evidence / scope)
         full_shares.append(evidence / ordinary)
@@ -63,8 +66,8 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
         "length_min": int(found.min()) if len(found) else None,
         "length_mean": float(found.mean()) if len(found) else None,
         "length_max": int(found.max()) if len(found) else None,
-        "evidence_share": 100 * float(np.concatenate(chosen_shares).mean()) if len(found) else None,
-        "evidence_share_full": 100 * float(np.concatenate(full_shares).mean()) if len(found) else None,
+        "evidence_share": 100 * float(np.concatenate(chosen_shares).mean()) if chosen_shares else None,
+        "evidence_share_full": 100 * float(np.concatenate(full_shares).mean()) if full_shares else None,
     }
 
 
@@ -128,6 +131,8 @@ def _number(value: float | None) -> str:
 
 def coloured(row: Row) -> Text:
     """A generic sample as a person judges it: evidence on green, the target in its slot, the foil and notes behind."""
+    if row["slot"] is None:
+        return Text(row["text"])
     filled = Filled.of(row["text"], row["slot"], row["target"])
     text = Text(filled.text)
     for span in row["evidence"]:

@@ -6,11 +6,18 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Row = dict[str, Any]
 Span = tuple[int, int]  # [start, end) in characters
 Words = Literal["single", "first_difference"]  # target and foil are one token each, or the first that differs counts
+
+
+class Beginning(NamedTuple):
+    """What is asked of texts without a slot: their first `tokens` are read, and one more is explained."""
+
+    tokens: int
+    explains: Literal["prediction", "true"]  # the token that the model predicts there, or the one that follows
 
 
 class Malformed(ValueError):
@@ -24,8 +31,8 @@ class Malformed(ValueError):
 def sample(
     source: str,
     text: str,
-    slot: int,
-    target: str,
+    slot: int | None,
+    target: str | None,
     foil: str | None,
     *,
     evidence: Sequence[Span] = (),
@@ -34,18 +41,21 @@ def sample(
 ) -> Row:
     """A row of the generic schema, named by its content. `evidence` stays empty until an annotator has found it.
 
+    A text that a model is to go on with has no `slot`, no `target` and no `foil`.
+
     Raises Malformed for an empty text or target, a target that equals its foil, and offsets outside the text.
     """
     if not text.strip():
         raise Malformed("empty text")
-    if not target.strip() or (foil is not None and not foil.strip()):
-        raise Malformed("empty target or foil")
-    if foil is not None and target.split() == foil.split():
-        raise Malformed("target equals foil", target)
-    if not 0 <= slot <= len(text):
-        raise Malformed("slot outside the text", f"{slot} of {len(text)} characters")
-    for span in (*evidence, *(scope or ())):
-        _check(span, text, slot)
+    if slot is not None and target is not None:
+        if not target.strip() or (foil is not None and not foil.strip()):
+            raise Malformed("empty target or foil")
+        if foil is not None and target.split() == foil.split():
+            raise Malformed("target equals foil", target)
+        if not 0 <= slot <= len(text):
+            raise Malformed("slot outside the text", f"{slot} of {len(text)} characters")
+        for span in (*evidence, *(scope or ())):
+            _check(span, text, slot)
     content = json.dumps([text, slot, target, foil])
     return {
         "sample_id": hashlib.sha256(content.encode()).hexdigest()[:20],

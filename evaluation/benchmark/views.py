@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Filled, Malformed, Row, Span, Words, reject
+from evaluation.benchmark.samples import Beginning, Filled, Malformed, Row, Span, Words, reject
 from evaluation.benchmark.slots import Prediction, continuing, filling
 from lrp_core.types import UserError
 
@@ -30,12 +31,13 @@ def tokenise(
     truncate: bool = False,
     answers: bool = False,
     words: Words = "single",
+    beginning: Beginning | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """(view rows, reject rows) of generic rows: together as many as came in.
 
     Targets and foils, whole `answers` or words, become tokens as :mod:`slots` says. A text longer than `max_length`
-    tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Raises UserError for a tokenizer that
-    cannot do this.
+    tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Texts without a slot are read as
+    `beginning` says. Raises UserError for a tokenizer that cannot do this.
     """
     if not tokenizer.is_fast:
         raise UserError(
@@ -52,6 +54,10 @@ def tokenise(
     specials, readings = _special_tokens(tokenizer), []
     for row in rows:
         try:
+            if row["slot"] is None:
+                _refuse_special(row, specials)
+                views.append(begin(row, tokenizer, masked, max_length, beginning))
+                continue
             readings.append(_read(row, tokenizer.mask_token if masked else None, specials))
         except Malformed as error:
             refuse(row, error)
@@ -104,8 +110,7 @@ class _Manner:
 
 def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
     """`row` as a masked model with this mask token reads it, or a causal one (None). Raises Malformed."""
-    if any(specials.search(row[part] or "") for part in ("text", "target", "foil")):
-        raise Malformed("a special token of the tokenizer in the text")
+    _refuse_special(row, specials)
     evidence = tuple((start, end) for start, end in row["evidence"])
     scope = None if row["scope"] is None else tuple((start, end) for start, end in row["scope"])
     if mask is None:
@@ -176,6 +181,11 @@ def _cut(
             return shorter, found, prediction
         room -= excess
     raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {max_length}")
+
+
+def _refuse_special(row: Row, specials: re.Pattern[str]) -> None:
+    if any(specials.search(row[part] or "") for part in ("text", "target", "foil")):
+        raise Malformed("a special token of the tokenizer in the text")
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:

@@ -119,12 +119,12 @@ class Site:
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
-            "tasks": list(self.results.tasks),
+            "tasks": self.results.scored,
             "models": list(self.results.models),
             "methods": methods,
             "metrics": [metric.label for metric in METRICS.values()],
             "extra": [m.label for m in METRICS.values() if OVERVIEW not in m.shown],  # shown on demand
-            "panels": [_panel(self.results, long, task, methods) for task in self.results.tasks],
+            "panels": [_panel(self.results, long, task, methods) for task in self.results.scored],
         }
 
     def _lead(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evaluation.report.table import NOISE, UNDEFINED
+from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
 from lrp_core.method import LAST, Method
@@ -72,6 +73,11 @@ class Results:
 
     def state(self, place: Place) -> str:
         return self.states.get(place, UNDEFINED)
+
+    @property
+    def scored(self) -> list[str]:
+        """Tasks that some metric applies to: those with evidence, and where a metric needs none."""
+        return [name for name, task in self.tasks.items() if applicable(task)]
 
     @cached_property
     def _variants(self) -> set[tuple[Place, Variant]]:

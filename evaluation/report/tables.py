@@ -294,7 +294,7 @@ def _why_not(*cells: Cell) -> str:
 
 
 def _places(results: Results) -> Iterator[tuple[str, str]]:
-    return ((task, model) for task in results.tasks for model in results.models if (model, task) in results.dtypes)
+    return ((task, model) for task in results.scored for model in results.models if (model, task) in results.dtypes)
 
 
 def _column(group: str, metric: str, side: str = "") -> Column:

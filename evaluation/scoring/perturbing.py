@@ -67,6 +67,7 @@ class Curves:
     logit: np.ndarray  # [V, 2, S] of the target
     probability: np.ndarray  # [V, 2, S]
     correct: np.ndarray  # [V, 2, S] 1 or 0
+    target_id: int  # whose logit it is
 
     @property
     def areas(self) -> dict[str, np.ndarray]:
@@ -84,6 +85,6 @@ def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: 
     curves = []
     for sample, found in zip(samples, outputs, strict=True):
         at = found.at(sample.states.points[0])
-        values = (with_gaps(each, sample.finite) for each in (at.logit, at.probability, at.correct))
-        curves.append(Curves(sample.counts, *values))
+        logit, probability, correct = (with_gaps(v, sample.finite) for v in (at.logit, at.probability, at.correct))
+        curves.append(Curves(sample.counts, logit, probability, correct, sample.row["target_id"]))
     return curves, flipper

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.scoring.metrics import DEFECTS, METRICS, Metric, Scores, score
+from evaluation.scoring.metrics import DEFECTS, METRICS, NO_EVIDENCE, Metric, Scores, score
 
 VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length"]
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", "logit_target", "logit_foil"]
@@ -31,7 +31,7 @@ class Masks:
 
     sample_ids: pa.Array  # [N]
     offsets: np.ndarray  # [N + 1]
-    evidence: np.ndarray  # [S] bool
+    evidence: np.ndarray  # [S] bool, all False for a task without evidence
     special: np.ndarray  # [S] bool
     scope: np.ndarray | None  # [S] bool; None when no sample has a scope
 
@@ -45,11 +45,11 @@ class Masks:
                 f"{scopes.null_count} of {len(scopes)} views have no scope: a task has scopes for all or none"
             )
         lengths = views["length"].to_numpy()
-        evidence, special = (_flat_bool(views[name]) for name in ("evidence_mask", "special_mask"))
+        special, marked = _flat_bool(views["special_mask"]), views["evidence_mask"].null_count == 0
         return cls(
             pa.concat_arrays(views["sample_id"].chunks),
             np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-            evidence,
+            _flat_bool(views["evidence_mask"]) if marked else np.zeros_like(special),
             special,
             None if scopes.null_count else _flat_bool(scopes),
         )
@@ -68,33 +68,42 @@ def score_relevance(
     """(one row per sample and variant: VARIANT, sample_id, correct, metrics as they compute; samples per defect).
 
     `relevance` holds RELEVANCE_COLUMNS, any number of explanations and embeddings. A sample without a foil is not
-    counted as correct. Raises Mismatch for a sample without a view or with another number of tokens.
+    counted as correct; that a sample has no evidence is no defect where no metric needs any. Raises Mismatch for a
+    sample without a view or with another number of tokens.
     """
     relevance = relevance.combine_chunks()
     token, offsets = _tokens_of(relevance, masks)
     values = _flat(relevance["relevance"])
     correct = pc.fill_null(pc.greater(relevance["logit_target"], relevance["logit_foil"]), False)
-    tables, defects = [], dict.fromkeys(DEFECTS.values(), 0)
+    known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or _any_needs_evidence(metrics)}
+    tables, defects = [], dict.fromkeys(known.values(), 0)
     for tokens, scope, chosen in masks.choices():
         found = score(values, masks.evidence[token], chosen[token], offsets, metrics)
-        for code, name in DEFECTS.items():
+        for code, name in known.items():
             defects[name] += int((found.defect == code).sum())
         tables.append(_rows(relevance, correct, tokens, scope, found))
     return pa.concat_tables(tables), {name: count for name, count in defects.items() if count}
 
 
 def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.Table:
-    """VARIANT, metric, value (in its unit; null without correct samples), n: means of `samples` over correct rows."""
+    """VARIANT, metric, value (in its unit; null without correct samples), n: means of `samples` over correct rows.
+
+    Where no metric applies, as without evidence, every metric of the table is null over no sample.
+    """
     groups = samples.group_by(VARIANT, use_threads=False).aggregate([("correct", "sum")])
     right = samples.filter(samples["correct"])
     means = right.group_by(VARIANT, use_threads=False).aggregate([(name, "mean") for name in metrics])
     joined = groups.join(means, VARIANT, use_threads=False).sort_by([(name, "ascending") for name in VARIANT])
+    values = {name: pc.multiply(joined[f"{name}_mean"], declared.scale) for name, declared in metrics.items()}
+    if not metrics:
+        values = {name: pa.nulls(len(joined), pa.float64()) for name in METRICS}
+    counted = {name: joined["correct_sum"].cast(pa.int64()) for name in metrics}
     return pa.concat_tables(
         joined.select(VARIANT)
         .append_column("metric", pa.array([name] * len(joined), pa.string()))
-        .append_column("value", pc.multiply(joined[f"{name}_mean"], declared.scale))
-        .append_column("n", joined["correct_sum"].cast(pa.int64()))
-        for name, declared in metrics.items()
+        .append_column("value", value)
+        .append_column("n", counted.get(name, pa.array([0] * len(joined), pa.int64())))
+        for name, value in values.items()
     )
 
 
@@ -160,6 +169,10 @@ def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, found
     }
     columns |= {"sample_id": relevance["sample_id"], "correct": correct}
     return pa.table(columns | {name: pa.array(values) for name, values in found.values.items()})
+
+
+def _any_needs_evidence(metrics: Mapping[str, Metric]) -> bool:
+    return any(declared.needs_evidence for declared in metrics.values())
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> np.ndarray:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.tasks.next_word import NEXT_WORD
 from evaluation.tasks.qa import QA
 from evaluation.tasks.ra import RA
 from evaluation.tasks.record import Task
@@ -15,7 +16,7 @@ from lrp_core.types import UserError
 
 __all__ = ["TASKS", "Task", "fed_by", "register", "task_of"]
 
-TASKS: Registry[Task] = Registry("task", RA, SVA, QA)
+TASKS: Registry[Task] = Registry("task", RA, SVA, QA, NEXT_WORD)
 
 
 def register(task: Task, by: str = OURS) -> Task:

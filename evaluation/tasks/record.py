@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evaluation.benchmark.samples import Words
+from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources import AnySource
 
 EvidenceKind = Literal["source", "subject", "antecedent"]
@@ -23,6 +23,7 @@ class Task:
     predicts: str = "the target"  # "the verb form"
     answer: bool = False  # target and foil are whole answers: of several words, a masked model predicts the first
     words: Words = "single"  # or "first_difference": a causal model may be asked for words of several tokens
+    beginning: Beginning | None = None  # of tasks whose texts have no slot: how much of a text is read
     evidence: EvidenceKind | None = "source"  # what an annotator finds where the source brings none
     evidence_about: str = ""  # how it is found, for the dataset card
     scope: str | None = None  # what the scope is in words: the part of the text in which metrics look by default

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS, bound
 from jobs.tasks import sources
+from lrp_core.explained import needs_foil
 from lrp_core.families import FAMILIES, describing
 from lrp_core.types import UserError
 
@@ -41,6 +42,7 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """(config key, what raises UserError if there is nothing of the kind)."""
     for task in config.tasks:
         yield f"tasks.{task}.source", partial(_scored, config, task)
+        yield f"tasks.{task}", partial(_read, config, task)
     for model in config.models:
         yield f"models.{model.name}.id", partial(_described, model)
     for entry in config.methods:
@@ -55,6 +57,18 @@ def _scored(config: RunConfig, task: str) -> None:
     from evaluation.scoring.metrics import applicable
 
     applicable(config.task(task))
+
+
+def _read(config: RunConfig, task: str) -> None:
+    """Whether what is asked of the task's texts can be asked; a task that does not exist has had its turn."""
+    try:
+        record = config.task(task)
+    except UserError:
+        return
+    if record.beginning is None and (config.tasks[task].tokens or config.tasks[task].explains):
+        raise UserError("its texts have a slot: leave out `tokens` and `explains`")
+    if record.beginning is not None and all(map(needs_foil, config.explanations)):
+        raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
 
 
 def _described(model: ModelConfig) -> None:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -23,17 +22,17 @@ from pydantic import (
     model_validator,
 )
 
-from evaluation.benchmark.samples import Words
+from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
+from jobs.config.base import Embedding, Explanation, Frozen
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
-from lrp_core.explained import EXPLAINED, LINEAR
+from lrp_core.explained import LINEAR
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
-Embedding = Literal["full", "partial"]
 
 
 def _name(value: str) -> str:
@@ -57,23 +56,12 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _explanation(value: str) -> str:
-    if value not in EXPLAINED:
-        raise ValueError(f"no explanation {value!r}{nearest(value, EXPLAINED)}")
-    return value
-
-
-Explanation = Annotated[str, AfterValidator(_explanation)]
 Name = Annotated[str, AfterValidator(_name)]
 Device = Annotated[str, BeforeValidator(str)]  # a GPU by its number, or cpu
 Candidates = Annotated[tuple[str, ...], BeforeValidator(_listed)]  # tried in order, the first that loads is used
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TaskConfig(_Frozen):
+class TaskConfig(Frozen):
     """Where the samples of one task come from and how their evidence is found."""
 
     source: str  # of the tasks' records: published data, "demo", or "samples", a file of the user's own
@@ -86,10 +74,12 @@ class TaskConfig(_Frozen):
     spacy: Candidates = ()
     coref: str | None = None  # a fastcoref model
     truncate: bool = False
+    tokens: int | None = Field(default=None, ge=1)  # how much of a text is read that has no slot; null: the task's own
+    explains: Literal["prediction", "true"] | None = None  # there: the model's own next token, or the one that follows
     words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens
 
 
-class MethodConfig(_Frozen):
+class MethodConfig(Frozen):
     """A method of the run: a record under a name, options as further keys.
 
     In YAML `lrp`, `{integrated_gradients: {steps: 50}}`, or `{name: ig25, method: integrated_gradients, steps: 25}`.
@@ -132,7 +122,7 @@ class MethodConfig(_Frozen):
         return dict(self.model_extra or {})
 
 
-class ModelConfig(_Frozen):
+class ModelConfig(Frozen):
     """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
 
     name: Name
@@ -140,13 +130,13 @@ class ModelConfig(_Frozen):
     revision: str | None = None
     tokenizer: Candidates = ()  # empty: the model's own
     dtype: Dtype = "float32"
-    dtypes: dict[str, tuple[Dtype, ...]] = {}  # task -> precisions, in place of `dtype`
+    dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
     tasks: tuple[str, ...] | None = None
     methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
     attn: Literal["sdpa", "eager"] = "sdpa"
     gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
     workers: tuple[int, int] = (1, 1)  # fewest and most
-    labels: dict[str, str] = {}  # node labels the workers need
+    labels: dict[str, str] = Field(default_factory=dict)  # node labels the workers need
     max_memory: dict[Device, str] | None = None  # device -> limit ("12GiB"); what does not fit is offloaded
     offload: bool = False  # spill to a scratch folder of the node what the CPU limit does not hold
     checkpoint: bool = False  # recompute each block in the backward pass (always on when weights are offloaded)
@@ -166,7 +156,7 @@ class ModelConfig(_Frozen):
         return self.dtypes.get(task, (self.dtype,))
 
 
-class PruneConfig(_Frozen):
+class PruneConfig(Frozen):
     """Head pruning: which curves to draw, at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None
@@ -177,14 +167,14 @@ class PruneConfig(_Frozen):
     step: int = Field(default=1, ge=1)  # heads removed at a time
 
 
-class BenchConfig(_Frozen):
+class BenchConfig(Frozen):
     """Table 8 of the run's own models: the cost of one sample's backward pass (Close Look 5.4)."""
 
     task: Name  # where none is given: the first of the run
     samples: int = Field(default=1000, ge=1)  # the first of the task
 
 
-class ReportConfig(_Frozen):
+class ReportConfig(Frozen):
     """What the report shows beyond its tables."""
 
     samples: int = Field(default=12, ge=0)  # heatmaps per task
@@ -192,16 +182,16 @@ class ReportConfig(_Frozen):
     close_look: bool = False  # the paper's numbers in Markdown and LaTeX too; pages and CSV always have them
 
 
-class NodesConfig(_Frozen):
+class NodesConfig(Frozen):
     """`count` nodes of a kind that an autoscaling cluster can start."""
 
     count: int = Field(default=1, ge=1)
     gpus: float = Field(default=0, ge=0)
     cpus: float = Field(default=1, ge=0)
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
-class RayConfig(_Frozen):
+class RayConfig(Frozen):
     """How to use Ray; nothing here changes a number."""
 
     address: str | None = None  # null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process
@@ -210,7 +200,7 @@ class RayConfig(_Frozen):
     no_progress_timeout_s: int = Field(default=1800, ge=1)
 
 
-class RunConfig(_Frozen):
+class RunConfig(Frozen):
     """A whole run. Order matters in `models`: they start in this order."""
 
     name: Name
@@ -303,6 +293,9 @@ class RunConfig(_Frozen):
         """The record of one of the run's tasks, with its options."""
         settings = self.tasks[name]
         record = configured(name, settings.source)
+        if record.beginning is not None:
+            own = Beginning(settings.tokens or record.beginning.tokens, settings.explains or record.beginning.explains)
+            record = replace(record, beginning=own)
         return record if settings.words is None else replace(record, words=settings.words)
 
     def benchmark(self) -> BenchConfig:

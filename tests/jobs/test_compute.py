@@ -1,5 +1,7 @@
 """What happens to a batch when a row of it is bad or memory runs out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,8 +20,8 @@ def explainer() -> Explainer:
     return Explainer(random_model(tiny_config("gpt2", vocab_size=VOCABULARY), 0), REQUESTS)
 
 
-def tables_of(outcome: Outcome) -> dict:
-    table, rejects = cell_table("relevance", "float32", REQUESTS, outcome.explained)
+def tables_of(outcome: Outcome, requests=REQUESTS) -> dict:
+    table, rejects = cell_table("relevance", "float32", requests, outcome.explained)
     return {(row["sample_id"], row["embedding"]): row for row in table.to_pylist()}, rejects
 
 
@@ -127,3 +129,13 @@ def test_stages_of_a_pass_add_up_and_memory_is_measured_once_a_length(explainer)
     blocks = explainer.view.n_layers * first.relevance[REQUESTS[0]].tokens.numel() * explainer.view.d_model * 4
     assert peaks["gradients"] > blocks, "the graph keeps more than one state of each block"
     assert all(timing.peak_bytes is None for timing in second.timings)
+
+
+def test_rows_without_a_target_are_explained_for_the_models_own_prediction(explainer):
+    rows = [row | {"target_id": None, "foil_id": None} for row in rows_of(4)]
+    explainer = replace(explainer, requests=(Request("attnlrp", "target", "full"),))
+    tables, rejects = tables_of(run(explainer, rows), explainer.requests)
+    assert not rejects
+    for row in rows:
+        logits = explainer.view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
+        assert tables[row["sample_id"], "full"]["logit_target"] == pytest.approx(float(logits.max()), rel=1e-5)

@@ -1,6 +1,8 @@
 """The demo language: sentences and passages with their evidence, by construction.
 
-Three tasks, as generic samples. *sva*: the form of a verb that agrees with its subject across prepositional phrases
+Three tasks, as generic samples, and texts of all of them to go on with (next_word).
+
+*sva*: the form of a verb that agrees with its subject across prepositional phrases
 and relative clauses. *ra*: the reflexive that agrees with its antecedent. *qa*: a passage with one person, one place
 and one time, and a question for one of the three. Evidence is the head noun of the subject or antecedent, or the
 answer's span in the passage.
@@ -203,14 +205,25 @@ _TASKS = {"ra": _reflexive_sentence, "sva": _agreement_sentence, "qa": _question
 TASKS = tuple(_TASKS)
 
 
+NEXT_WORD = "next_word"
+
+
+def _continued(seed: int) -> Iterator[Row]:
+    """Texts of every task in turn that end with the word of their slot, so that it is the next word of the rest."""
+    for several in zip(*(draws(task, seed, "test") for task in TASKS), strict=False):
+        for draw in several:
+            yield sample("demo", draw.completed().text[: draw.completed().word[1]], None, None, None, meta=draw.meta)
+
+
 def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     """The first `n` evaluation samples under `seed`, as rows of the generic schema; no two are equal.
 
     Raises KeyError for an unknown task, UserError where the language has fewer than `n` samples.
     """
     left = n
-    for draw in islice(draws(task, seed, "test"), n):
+    rows = _continued(seed) if task == NEXT_WORD else (draw.row() for draw in draws(task, seed, "test"))
+    for row in islice(rows, n):
         left -= 1
-        yield draw.row()
+        yield row
     if left:
         raise UserError(f"the demo language has only {n - left} {task} samples, not {n}; ask for fewer")

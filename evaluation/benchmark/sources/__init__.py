@@ -22,13 +22,14 @@ from evaluation.benchmark.sources.generated import DEMO
 from evaluation.benchmark.sources.lgd import LGD
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.benchmark.sources.squad import SQUAD
+from evaluation.benchmark.sources.wikitext import WIKIPEDIA, WIKITEXT
 from lrp_core.registry import Registry
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:  # takes a second to import, and only the hub needs it
     import datasets
 
-SOURCES: Registry[AnySource] = Registry("source", BLIMP, LGD, SQUAD, DEMO, SAMPLES)
+SOURCES: Registry[AnySource] = Registry("source", BLIMP, LGD, SQUAD, WIKIPEDIA, WIKITEXT, DEMO, SAMPLES)
 GENERATED_ROWS = 1000  # where no limit is given
 
 

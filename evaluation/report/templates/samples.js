@@ -31,7 +31,7 @@
     button.type = "button";
     const tags = element("span", "tags");
     tags.append(element("span", "tag", entry.task), element("span", "tag", entry.model),
-      element("span", entry.correct ? "ok" : "bad", entry.correct ? "correct" : "wrong"), element("span", "muted", `disagree ${percent(entry.disagreement)}`));
+      ...(entry.correct == null ? [] : [element("span", entry.correct ? "ok" : "bad", entry.correct ? "correct" : "wrong")]), element("span", "muted", `disagree ${percent(entry.disagreement)}`));
     button.append(element("span", "snippet", entry.text), tags);
     button.addEventListener("click", () => show(entry));
     const made = element("li");

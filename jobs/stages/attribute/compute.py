@@ -21,6 +21,7 @@ from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
 from lrp_core.memory import is_device_lost, is_out_of_memory, peak_memory
 from lrp_core.method import Method
+from lrp_core.readout import with_predictions
 from lrp_core.types import UnusableRows, UserError
 
 #: What no row is to blame for: the method, the model or the configuration is wrong.
@@ -86,7 +87,11 @@ class Explainer:
     metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
 
     def batch(self, rows: Sequence[Row]) -> Explained:
-        """One batch through every pass. Raises whatever a model raises on bad input or too little memory."""
+        """One batch through every pass; rows without a target are explained for the model's own prediction.
+
+        Raises whatever a model raises on bad input or too little memory.
+        """
+        rows = with_predictions(self.view, rows, sum(len(row["input_ids"]) for row in rows))
         batch = Batch.collate(rows, pad_id=self.view.config.pad_token_id or 0)
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []

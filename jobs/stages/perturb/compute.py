@@ -23,6 +23,7 @@ from jobs.cluster.attempts import Attempts
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.stages.attribute.compute import PROGRAMMING_ERRORS, Reject, describe
 from lrp_core.memory import is_device_lost, is_out_of_memory
+from lrp_core.readout import with_predictions
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
@@ -79,7 +80,10 @@ def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of a unit's samples on one model; `said` has what each method says, by method and sample id."""
+    """The curves of a unit's samples on one model; `said` has what each method says, by method and sample id.
+
+    Rows without a target have the curves of the model's own prediction, as they were explained for.
+    """
 
     view: ModelView
     dtype: str
@@ -134,7 +138,8 @@ class Drawing:
         What is done about it is done by the caller, when nothing of a failed batch is alive any more.
         """
         try:
-            return [draw(self.view, [self._asked(row, w) for row in rows], w, self.token_budget) for w in self.ways]
+            told = with_predictions(self.view, rows, self.token_budget)
+            return [draw(self.view, [self._asked(row, w) for row in told], w, self.token_budget) for w in self.ways]
         except Exception as error:
             if is_device_lost(error) or isinstance(error, PROGRAMMING_ERRORS):
                 raise
@@ -173,7 +178,7 @@ class Drawing:
                     if one.method not in lost:
                         place = {
                             "sample_id": row["sample_id"],
-                            "target_id": row["target_id"],
+                            "target_id": own.target_id,
                             "perturbation": flips.way,
                         }
                         variant = {"explanation": one.explanation, "embedding": one.embedding}

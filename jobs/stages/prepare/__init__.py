@@ -36,7 +36,7 @@ from jobs.store.artifacts import samples_of, views_of
 from jobs.versions import versions
 from lrp_core.types import UserError
 
-VERSION = 1  # raised when other samples or evidence come out: what older versions made is stale
+VERSION = 2  # raised when other samples or evidence come out: what older versions made is stale
 DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
 READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
 
@@ -116,7 +116,7 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: dict[str, Reade
     )
     samples, views = replace(samples_of(task), key=key), []
     for reader in readers.values():
-        options = (reader.masked, reader.max_length, settings.truncate, known.answer, known.words)
+        options = (reader.masked, reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
         key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=options)
         view = ViewWork(replace(views_of(reader.key, task), key=key), *options)
         if task in reader.tasks and not ledger.is_done(view.artifact):

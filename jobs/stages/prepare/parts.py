@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from evaluation.benchmark import sources
-from evaluation.benchmark.samples import Row, Words, is_reject
+from evaluation.benchmark.samples import Beginning, Row, Words, is_reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
@@ -53,6 +53,7 @@ class ViewWork:
     truncate: bool
     answers: bool
     words: Words
+    beginning: Beginning | None
 
     @property
     def tokenizer(self) -> str:
@@ -188,6 +189,7 @@ class PartWorker:
                 truncate=view.truncate,
                 answers=view.answers,
                 words=view.words,
+                beginning=view.beginning,
             )
             self._write(path, views, VIEW, refused, rejects)
         return self._count(path, VIEW, refused)

@@ -91,16 +91,28 @@ def _entries(
                 view["evidence_mask"],
                 view["special_mask"],
                 view["scope_mask"],
-                **{key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")},
+                **_shown(sample, view, tokenizer),
                 task=task,
                 model=model.name,
                 position=view["position"],
-                correct=margin is not None and margin > 0,
+                correct=None if margin is None else margin > 0,
                 margin=margin,
                 attractors=json.loads(sample["meta"]).get("attractors"),
             )
         )
     return entries
+
+
+def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """The text with what goes in its slot; of a text without one, what was read, and what is known of what follows."""
+    known = {key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")}
+    if sample["slot"] is not None:
+        return known
+    read = tokenizer.decode(
+        [i for i, special in zip(view["input_ids"], view["special_mask"], strict=True) if not special]
+    )
+    next_token = "the model's own prediction" if view["target_id"] is None else tokenizer.decode([view["target_id"]])
+    return known | {"text": read, "slot": len(read), "target": next_token.strip() or next_token}
 
 
 def _line(label: str, row: dict[str, Any]) -> Line:

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import RELEVANCE, VIEW
+from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import Masks, Mismatch, accuracy, negligible, noise, score_relevance, summarise
 from tests import oracles_metrics
 
@@ -23,6 +24,16 @@ def relevance(rows):
     fields = ("sample_id", "relevance", "logit_target", "logit_foil")
     rest = {"explanation": "contrastive", "embedding": "full", "explained": 0.0, "residual": None}
     return pa.Table.from_pylist([dict(zip(fields, row, strict=True)) | rest for row in rows], RELEVANCE)
+
+
+def test_a_task_without_evidence_has_means_without_a_value_and_no_defect():
+    without = views([("a", [0, 0, 0], [0, 0, 1], None)]).to_pylist()
+    masks = Masks.of(pa.Table.from_pylist([row | {"evidence_mask": None} for row in without], VIEW))
+    found, defects = score_relevance(relevance([("a", [1, 2, 3], 1, None)]), masks, {})
+    assert defects == {}
+    means = summarise(found, {}).to_pylist()
+    assert {row["metric"] for row in means} == set(METRICS)
+    assert {(row["value"], row["n"]) for row in means} == {(None, 0)}
 
 
 SPECIAL_LAST = views([("a", [0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 0, 0]), ("b", [1, 0, 0], [0, 0, 1], [1, 0, 0])])

@@ -1,0 +1,43 @@
+"""Views of texts that a model is to go on with: their first tokens, and the one that it predicts next."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.benchmark.encoding import encode
+from evaluation.benchmark.samples import Beginning, Malformed, Row
+
+
+def begin(
+    row: Row, tokenizer: PreTrainedTokenizerBase, masked: bool, max_length: int, beginning: Beginning | None
+) -> Row:
+    """The view of a generic row without a slot.
+
+    A causal model reads the first tokens of the text, a masked one has a mask token behind them; what the template adds
+    comes on top. A text that is shorter is read but for its last token, so that one always follows.
+    Raises Malformed for a text of a single token, and where no beginning is asked for.
+    """
+    if beginning is None:
+        raise Malformed("no slot", "the task does not say how much of a text is read")
+    [encoding] = encode(tokenizer, [row["text"]])
+    ordinary = (~encoding.special).nonzero()[0]
+    behind = encoding.ids[ordinary[-1] + 1 :] if masked and len(ordinary) else []
+    before = encoding.ids[: ordinary[0]] if len(ordinary) else []
+    room = max_length - len(before) - len(behind) - masked
+    count = min(beginning.tokens, room, len(ordinary) - 1)
+    if count < 1:
+        raise Malformed("no token follows the beginning", f"the text has {len(ordinary)} tokens")
+    text = [encoding.ids[at] for at in ordinary[: count + 1]]
+    ids = [*before, *text[:count], *([tokenizer.mask_token_id] if masked else []), *behind]
+    read = count + masked
+    return {
+        "sample_id": row["sample_id"],
+        "input_ids": ids,
+        "position": len(before) + read - 1,
+        "target_id": text[count] if beginning.explains == "true" else None,
+        "foil_id": None,
+        "evidence_mask": None,
+        "special_mask": [True] * len(before) + [False] * read + [True] * len(behind),
+        "scope_mask": None,
+        "length": len(ids),
+    }

@@ -1,0 +1,91 @@
+"""Articles of Wikipedia: WikiText's raw files (Merity et al. 2016), and dumps as extracted to JSON Lines or on the hub.
+
+A sample is a whole article without its title; how much of it is read is the task's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from evaluation.benchmark.samples import Malformed, Row, sample
+from evaluation.benchmark.sources.base import Source, field, one_sample
+from evaluation.benchmark.sources.files import Record, json_lines, lines
+
+_TITLE = re.compile(r" = ([^=\s].*[^=\s]|[^=\s]) = ?")  # sections have more signs, as in " = = Career = = "
+
+
+def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
+    """Articles of WikiText from its lines that are not blank; each has the place of its title, which is no part of it.
+
+    A line between equals signs that goes on with the sentence before it is a formula, not a title.
+    """
+    where, title, parts = "", "", list[str]()
+    for place, line in texts:
+        if isinstance(line, Malformed):
+            yield place, line
+            continue
+        heading = None if parts and _is_unfinished(parts[-1]) else _TITLE.fullmatch(line)
+        if heading is None:
+            parts.append(line.strip())
+            continue
+        if title:
+            yield where, {"title": title, "text": "\n".join(parts)}
+        where, title, parts = place, heading[1], []
+    if title:
+        yield where, {"title": title, "text": "\n".join(parts)}
+
+
+def _is_unfinished(line: str) -> bool:
+    """Whether a line of running text breaks off inside a sentence."""
+    return " . " in line and line[-1].isalnum()
+
+
+def parse(record: Any, source: str = "wikitext") -> Row:
+    """Raises Malformed."""
+    text = field(record, "text").strip()
+    return sample(source, text, None, None, None, meta={"title": field(record, "title")})
+
+
+def parse_dump(record: Any) -> Row:
+    return parse(record, "wikipedia")
+
+
+def raw_articles(file: Path) -> Iterator[Record]:
+    return articles(lines(file))
+
+
+def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """From the hub's rows, which are lines."""
+    return articles(
+        (f"row {number}", row["text"].rstrip("\n")) for number, row in enumerate(rows) if row["text"].strip()
+    )
+
+
+WIKITEXT = Source(
+    name="wikitext",
+    title="WikiText-103, raw (Merity et al. 2016)",
+    url="https://huggingface.co/datasets/Salesforce/wikitext",
+    licence="CC BY-SA 3.0",
+    suffixes=(".raw", ".tokens"),
+    records=raw_articles,
+    rows=one_sample(parse),
+    hub="Salesforce/wikitext",
+    hub_config="wikitext-103-raw-v1",
+    hub_splits=("train", "validation", "test"),
+    hub_records=hub_articles,
+)
+WIKIPEDIA = Source(
+    name="wikipedia",
+    title="Wikipedia, articles of a dump",
+    url="https://dumps.wikimedia.org",
+    licence="CC BY-SA 4.0",
+    suffixes=(".jsonl", ".json"),
+    records=json_lines,
+    rows=one_sample(parse_dump),
+    hub="wikimedia/wikipedia",
+    hub_config="20231101.en",
+    hub_splits=("train",),
+)
