@@ -1,7 +1,7 @@
 """Benchmarks: `closelook bench NAME` runs the module of that name; each says what it measures and what is promised.
 
-* `harness` has what they share; `storage` keeps results as Parquet; `readme` writes README.md's tables from `results`.
-* `lrp`: `table_8`, `work` and `samples` are its parts; `configured` puts it on a config's models, `stage` into a run;
+* `harness` has what they share; `storage` keeps results as Parquet; `page` writes docs/performance.md from `results`.
+* `lrp`: `table_8`, `work` and `samples` are its parts; `configured` puts it on a config's models;
   `peer` times lxt, whose own interpreter runs `lxt_peer`.
 * `alti` has `alti_baselines`, `job` has `simulation`; `prune`, `metrics` and `prepare` stand alone.
 """

@@ -1,8 +1,8 @@
-"""README.md shows the measured performance and nothing else."""
+"""docs/performance.md shows the measured performance and nothing else."""
 
 import pytest
 
-from jobs.bench import readme
+from jobs.bench import page
 from jobs.bench.harness import Bench
 
 
@@ -15,13 +15,13 @@ def a_result():
     return bench.result()
 
 
-def test_the_readme_is_what_the_result_files_say():
-    text = readme.README.read_text(encoding="utf-8")
-    assert readme.rewritten(text, readme.section(readme.results())) == text, "run `python -m jobs.bench.readme`"
+def test_the_page_is_what_the_result_files_say():
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.rewritten(text, page.section(page.results())) == text, "run `python -m jobs.bench.page`"
 
 
 def test_models_are_columns_and_missed_targets_say_so():
-    found = readme.tables(a_result()).splitlines()
+    found = page.tables(a_result()).splitlines()
     assert found == [
         "| ratio | target | gpt2 | llama |",
         "|---|---|---|---|",
@@ -35,13 +35,13 @@ def test_models_are_columns_and_missed_targets_say_so():
 
 
 def test_a_paragraph_names_command_device_versions_and_file():
-    said = readme.paragraph("lrp-gpu.json", a_result())
+    said = page.paragraph("lrp-gpu.json", a_result())
     for part in ("`closelook bench lrp --json x.json`", "a fast GPU", "torch 2.", "jobs/bench/results/lrp-gpu.json"):
         assert part in said
 
 
 def test_only_what_is_between_the_markers_changes():
-    text = f"before\n{readme.START}\nold\n{readme.END}\nafter\n"
-    assert readme.rewritten(text, "new\n") == f"before\n{readme.START}\nnew\n{readme.END}\nafter\n"
+    text = f"before\n{page.START}\nold\n{page.END}\nafter\n"
+    assert page.rewritten(text, "new\n") == f"before\n{page.START}\nnew\n{page.END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the lines"):
-        readme.rewritten("no markers", "new\n")
+        page.rewritten("no markers", "new\n")

@@ -1,4 +1,4 @@
-"""The performance section of README.md, written from the result files in `results/`: `python -m jobs.bench.readme`.
+"""The tables of docs/performance.md, written from the result files in `results/`: `python -m jobs.bench.page`.
 
 A result file is what `closelook bench NAME --json jobs/bench/results/NAME-DEVICE.json` writes.
 """
@@ -13,9 +13,9 @@ from typing import Any
 from jobs.bench.harness import met
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "performance.md"
 RESULTS = Path(__file__).with_name("results")
-START, END = "<!-- performance: written by python -m jobs.bench.readme -->", "<!-- end of performance -->"
+START, END = "<!-- performance: written by python -m jobs.bench.page -->", "<!-- end of performance -->"
 #: The order of sections, and what each is about.
 TITLES = {
     "lrp": "Gradient methods",
@@ -29,11 +29,11 @@ TITLES = {
 
 
 def main() -> None:
-    """Rewrites the part of README.md between the markers."""
-    before = README.read_text(encoding="utf-8")
+    """Rewrites the part of docs/performance.md between the markers."""
+    before = PAGE.read_text(encoding="utf-8")
     after = rewritten(before, section(results()))
-    README.write_text(after, encoding="utf-8")
-    print(f"{README.name}: {'up to date' if after == before else 'rewritten'}")
+    PAGE.write_text(after, encoding="utf-8")
+    print(f"{PAGE.name}: {'up to date' if after == before else 'rewritten'}")
 
 
 def rewritten(text: str, block: str) -> str:
@@ -41,7 +41,7 @@ def rewritten(text: str, block: str) -> str:
     head, start, rest = text.partition(START)
     _, end, tail = rest.partition(END)
     if not (start and end):
-        raise ValueError(f"README.md lacks the lines {START} and {END}")
+        raise ValueError(f"docs/performance.md lacks the lines {START} and {END}")
     return f"{head}{START}\n{block}{END}{tail}"
 
 
@@ -60,7 +60,7 @@ def section(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def paragraph(name: str, result: Mapping[str, Any]) -> str:
     """What was measured, when, with what and on what."""
     packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
-    link = f"[all numbers]({(RESULTS / name).relative_to(ROOT).as_posix()})"
+    link = f"[all numbers](../{(RESULTS / name).relative_to(ROOT).as_posix()})"
     return (
         f"{TITLES[result['bench']]}, by `{result['command']}` on {result['device']}, {result['written'][:10]} "
         f"({packages}; {link}):"

@@ -1,0 +1,65 @@
+"""The code of the README and of docs/ runs as it stands there, and their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.synthetic import write_store
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for target in re.findall(r"\]\((?!https?:)([^)#]*)[^)]*\)", text):
+        assert (page.parent / target).exists(), f"{page.name} leads to {target}, which is not there"
+
+
+def test_a_sentence_is_explained_as_the_readme_says(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (code,) = [block for block in blocks(PAGES[0], "python") if "AutoTokenizer" in block]
+    exec(compile(code, "README.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert said in "".join(blocks(PAGES[0], "text"))
+
+
+def test_a_method_of_the_readme_explains(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    sentence, method = (block for block in blocks(PAGES[0], "python"))
+    names: dict = {}
+    for code in (sentence, method):
+        exec(compile(code, "README.md", "exec"), names)
+    (relevance,) = names["NEAREST"](names["view"], names["batch"]).tokens.tolist()
+    assert relevance == sorted(relevance)
+    assert relevance[-1] == 1
+
+
+def test_the_store_is_read_as_its_page_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    store, plan = write_store(tmp_path / "runs" / "demo", tasks=("sva",), samples=8)
+    for planned in plan.cells():  # what the page reads of a run's manifests beside shards
+        record = store.manifest(planned.cell.name)
+        tokenizer = plan.models[0].inputs["sva"].tokenizer
+        store.write_manifest(planned.cell.name, record | {"inputs": {"tokenizer": tokenizer}})
+    names: dict = {}
+    for code in blocks(ROOT / "docs" / "store.md", "python"):
+        exec(compile(code, "store.md", "exec"), names)
+    rows = 8 * 4  # samples, explanations and embeddings
+    assert len(names["table"]) == len(names["joined"]) == len(names["data"]) == rows
+    assert all(len(row["relevance"]) == len(row["evidence_mask"]) for row in names["joined"])
+    assert "relevance" in capsys.readouterr().out
+
+
+def test_the_stores_query_runs_where_duckdb_is(tmp_path, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    write_store(tmp_path / "runs" / "demo", tasks=("sva",), samples=8)
+    (query,) = blocks(ROOT / "docs" / "store.md", "sql")
+    assert {row[1] for row in duckdb.sql(query).fetchall()} >= {"attnlrp"}
