@@ -171,8 +171,8 @@ def bare_loop(config: RunConfig, store: Store, work: ModelWork) -> None:
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     for block in work.blocks():
         (report,) = worker(read_unit(block, store)).to_pylist()
-        if report["error"] or report["rejects"] or report["failed"]:
-            raise RuntimeError(report["error"] or report["failed"] or "the benchmark's run rejected rows")
+        if report["error"] or report["rejects"] or report["result"]:
+            raise RuntimeError(report["error"] or report["result"] or "the benchmark's run rejected rows")
 
 
 def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:

@@ -9,6 +9,7 @@ too, or the note is of an earlier run, which somebody stopped: neither says anyt
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -118,10 +119,40 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
     own.clear()
 
 
+@contextmanager
+def undivided(store: Store, unit: str, max_attempts: int, run: str) -> Iterator[None]:
+    """A unit that is computed and committed as a whole. Raises RuntimeError when it has ended `max_attempts` workers.
+
+    `run` tells this run's processes from those of earlier ones.
+    """
+    attempts = Attempts(store, unit, max_attempts, run)
+    attempts.begin()
+    if attempts.begin_batch("all"):
+        raise RuntimeError(f"it ended {max_attempts} workers; lower the model's token_budget")
+    with attempts.survived():
+        yield
+    attempts.clear()
+
+
 def forget_loading(store: Store, model: str) -> None:
     """Remove the notes of a model that no worker loads any more."""
     for path in store.files(_loads(model), ".json"):
         store.delete(path)
+
+
+def end_with_device(error: BaseException, attempts: Attempts | None = None) -> None:
+    """End this process if the device is lost, so that Ray starts another; the marks of attempts isolate the row.
+
+    Returns for any other error.
+    """
+    from lrp_core.memory import is_device_lost
+
+    if is_device_lost(error):
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if attempts is not None:
+            attempts.keep_reason(reason)
+        print(f"the device is lost: {reason}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _loads(model: str) -> str:

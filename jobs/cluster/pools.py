@@ -158,7 +158,7 @@ class Slots:
         """`nodes` are (labels, GPUs or CPUs) of each node."""
         self._nodes = [(labels, size) for labels, size in nodes]
         self._free = [size for _, size in nodes]
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
         """How many workers of this share an empty cluster could hold."""
@@ -169,7 +169,7 @@ class Slots:
 
         `most` may be less than `fewest`: a run that continues may have work for one worker only.
         """
-        with self._changed:
+        with self._lock:
             taken: list[int] = []
             for node, (labels, _) in enumerate(self._nodes):
                 if _matches(labels, share):
@@ -181,15 +181,9 @@ class Slots:
             return taken
 
     def give_back(self, share: Share, taken: Sequence[int]) -> None:
-        with self._changed:
+        with self._lock:
             for node in taken:
                 self._free[node] += share.size
-            self._changed.notify_all()
-
-    def wait(self, timeout_s: float) -> None:
-        """Until something is given back."""
-        with self._changed:
-            self._changed.wait(timeout_s)
 
 
 def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:

@@ -79,3 +79,9 @@ def read_unit(unit: pa.Table, store: Store) -> pa.Table:
     samples = store.read(views, VIEW, INPUT_COLUMNS).take(rows).combine_chunks()
     lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in INPUT_COLUMNS}
     return pa.table({"task": unit["task"], **lists})
+
+
+def samples_of(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """The samples in a row that `read_unit` gave, a mapping of `INPUT_COLUMNS` each."""
+    columns = (unit[name] for name in INPUT_COLUMNS)
+    return [dict(zip(INPUT_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]

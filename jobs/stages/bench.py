@@ -6,17 +6,21 @@ all that decides what is measured: a run measures what is missing, and what anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from jobs.bench.configured import measure_rows
 from jobs.bench.harness import Bench, device_name
 from jobs.bench.storage import write
-from jobs.cluster.pools import cluster_slots, connect, share_of, uses_gpu
-from jobs.cluster.progress import Progress
+from jobs.cluster.pools import Share
+from jobs.cluster.reports import reported
+from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.products.measurements import DTYPE, Measurement, wanted_measurements
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
@@ -30,9 +34,8 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
     todo = [measurement for measurement in wanted if not ledger.is_done(measurement.artifact)]
     failures = [*plan.failures.values()]
     failures += [f"{name}: {task} is not prepared" for name, task in plan.unprepared if task == settings.task]
-    if todo:
-        connect(config)
-        failures += _measure_all(config, ledger, todo)
+    works = [_work(config, ledger, measurement) for measurement in todo]
+    failures += run_all(config, store, works, stage="bench", unit="samples", most_at_once=1, stream=in_a_task)
     measured = sum(ledger.is_done(measurement.artifact) for measurement in todo)
     lines = [f"{measured} models measured, {len(wanted) - len(todo)} were up to date"]
     without = {model.name for model in plan.models if settings.task in model.inputs} - {
@@ -42,59 +45,54 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
     return StageSummary("bench", measured, len(wanted) - len(todo), tuple(failures), tuple(lines))
 
 
-def _measure_all(config: RunConfig, ledger: Ledger, todo: Sequence[Measurement]) -> list[str]:
-    """One after the other; returns the failures."""
-    failures = []
-    with Progress({m.artifact.model: len(m.rows) for m in todo}, stage="bench", unit="samples") as progress:
-        for measurement in todo:
-            progress.begin(measurement.artifact.model)
-            report = _measure_remotely(config, ledger.store, measurement)
-            if report["error"]:
-                failures.append(f"model {measurement.artifact.model}: {report['error']}")
-                continue
-            _complete(config, ledger, measurement, report["file"])
-            tokens = sum(len(row["input_ids"]) for row in measurement.rows)
-            progress.advance(measurement.artifact.model, len(measurement.rows), tokens)
-    return failures
+def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
+    resolved, artifact = measurement.plan.resolved, measurement.artifact
+
+    def complete(report: Report) -> None:
+        if not report["error"]:
+            _complete(config, ledger, measurement, json.loads(report["result"]))
+
+    return Work(
+        name=resolved.config.name,
+        model=resolved.config,
+        blocks=[measurement.rows],
+        worker=measure,
+        arguments=(ledger.store, resolved, artifact.task, config.seed, f"closelook bench --config {config.name}"),
+        size=len(measurement.rows),
+        on_report=complete,
+    )
 
 
-def _measure_remotely(config: RunConfig, store: Store, measurement: Measurement) -> dict[str, str]:
-    """Where the model's workers run, with what one of them occupies."""
+def in_a_task(config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int) -> Iterator[Report]:
+    """A Ray task for the only unit: unlike a pipeline's, it may take as long as it likes."""
     import ray
 
-    resolved = measurement.plan.resolved
-    on_gpu = uses_gpu(config)
-    share = share_of(resolved.config, on_gpu)
-    if cluster_slots(config, on_gpu).room(share) < 1:
-        return {"error": "it asks for more than the cluster has"}
-    task = ray.remote(measure).options(
-        name=f"bench-{measurement.artifact.model}",
+    (rows,) = work.blocks
+    task = ray.remote(work.worker).options(
+        name=f"{stage}-{work.name}",
         num_gpus=share.gpus,
         num_cpus=share.cpus,
         label_selector=dict(share.labels) or None,
         max_retries=config.max_attempts - 1,
     )
-    command = f"closelook bench --config {config.name}"
-    try:
-        return ray.get(task.remote(store, resolved, measurement.rows, measurement.artifact.task, config.seed, command))
-    except Exception as error:  # whatever Ray raises ends this model, not the others
-        return {"error": f"{type(error).__name__}: {_one_line(error)}"}
+    yield from ray.get(task.remote(*work.arguments, rows)).to_pylist()
 
 
 def measure(
-    store: Store, resolved: ResolvedModel, rows: Sequence[dict[str, Any]], task: str, seed: int, command: str
-) -> dict[str, str]:
-    """In a Ray worker: the model on its device, then a file in the store. Errors are reported, never raised."""
+    store: Store, resolved: ResolvedModel, task: str, seed: int, command: str, rows: Sequence[dict[str, Any]]
+) -> pa.Table:
+    """In a Ray worker: the model on its device, then a file in the store; its report."""
     import torch
 
-    try:
+    def written() -> dict[str, Any]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         view = open_view(resolved, DTYPE, device, seed)
-        found = Bench("lrp", device_name(device), command)
-        measure_rows(found, resolved.config.name, view, rows, task)
-        return {"file": write(found.result(), store), "error": ""}
-    except (ModelUnavailable, OSError, RuntimeError) as error:
-        return {"error": _one_line(error)}
+        measured = Bench("lrp", device_name(device), command)
+        measure_rows(measured, resolved.config.name, view, rows, task)
+        return {"result": json.dumps(write(measured.result(), store))}
+
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    return reported(f"bench.lrp.{resolved.config.name}", len(rows), tokens, written)
 
 
 def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, file: str) -> None:
@@ -105,7 +103,3 @@ def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, file:
         "model": {"identity": resolved.identity, "id": resolved.config.id},
     }
     ledger.commit(measurement.artifact, record, config=config.model_dump(mode="json"))
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

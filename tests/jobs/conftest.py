@@ -8,12 +8,11 @@ import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
+from jobs.cluster import scheduler
 from jobs.cluster.pools import Slots, connect
 from jobs.config import RunConfig
 from jobs.plan.inputs import read_unit
-from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
-from jobs.stages.attribute.worker import WorkerOptions
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 
@@ -29,24 +28,23 @@ def local_ray():
 
 @pytest.fixture
 def inline(monkeypatch):
-    """Attribution without Ray: the units go through one worker in this process, which takes a second.
+    """Stages without Ray: the units of a work go through one worker in this process, which takes a second.
 
     One model at a time: transformers does not load two in one process at once. `before_unit(index)` of what it gives
     is called before each unit.
     """
     hooks = SimpleNamespace(before_unit=lambda index: None)
 
-    def pipeline(config, store, work, share, workers):
-        model = work.plan.resolved
-        worker = stage.Worker(store, model, WorkerOptions.of(config, model.config))
-        for index, block in enumerate(work.blocks()):
+    def pipeline(config, store, stage, work, share, workers):
+        worker = work.worker(*work.arguments)
+        for index, block in enumerate(work.blocks):
             hooks.before_unit(index)
             yield from worker(read_unit(block, store)).to_pylist()
 
-    monkeypatch.setattr(stage, "connect", lambda config: None)
-    monkeypatch.setattr(stage, "uses_gpu", lambda config: False)
-    monkeypatch.setattr(stage, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
-    monkeypatch.setattr(stage, "_pipeline", pipeline)
+    monkeypatch.setattr(scheduler, "connect", lambda config: None)
+    monkeypatch.setattr(scheduler, "uses_gpu", lambda config: False)
+    monkeypatch.setattr(scheduler, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
+    monkeypatch.setattr(scheduler, "pipeline", pipeline)
     return hooks
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from evaluation.schema import REJECT, RUNTIME
+from jobs.cluster import scheduler
 from jobs.config import MethodConfig
 from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.worker import Worker
-from jobs.store import Ledger, Store
+from jobs.store import Ledger
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 
 pytestmark = pytest.mark.ray
@@ -56,7 +57,7 @@ def test_a_run_explains_every_row_once_under_every_variant(undisturbed):
 
 def test_a_finished_run_does_nothing(undisturbed, monkeypatch):
     config, store, _ = undisturbed
-    monkeypatch.setattr(stage, "connect", lambda config: pytest.fail("started Ray"))
+    monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
     summary = attribute(config, store)
     assert (summary.computed, summary.skipped) == (0, 5)
 
@@ -250,32 +251,3 @@ def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_i
     assert not any("attnlrp" in path for path in store.files("relevance", recursive=True))
     assert attribute(config, store).complete
     assert relevance_of(config, store) == undisturbed[2]
-
-
-@pytest.mark.parametrize(("workers", "at_once"), [([2, 2], 1), ([1, 1], 2)])
-def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, at_once, tmp_path, local_ray, monkeypatch):
-    order, running, most, whole = [], [], [], stage.run_model
-
-    def watched(config, store, work, *rest):
-        order.append(work.name)
-        running.append(work.name)
-        most.append(len(running))
-        try:
-            return whole(config, store, work, *rest)
-        finally:
-            running.remove(work.name)
-
-    monkeypatch.setattr(stage, "run_model", watched)
-    models = [{"name": name, "id": str(save_model(tmp_path / name)), "workers": workers} for name in ("c", "a", "b")]
-    config = config_of(tmp_path / "root", models=models, methods=["gradient_x_input"])
-    assert attribute(config, prepared(config, ROWS)).complete
-    assert order == ["c", "a", "b"]
-    assert max(most) == at_once
-
-
-def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(tmp_path, model, local_ray):
-    config = config_of(tmp_path / "root", models=[{"name": "gpt2", "id": str(model), "workers": [3, 3]}])
-    store = prepared(config, ROWS)
-    summary = attribute(config, store)
-    assert summary.failures == ("model gpt2 asks for more than the cluster has: 3 x 1 CPU",)
-    assert isinstance(store, Store)

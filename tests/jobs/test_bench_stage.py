@@ -6,6 +6,7 @@ import pytest
 
 from evaluation.schema import BENCH
 from jobs.bench.table_8 import METHODS
+from jobs.cluster import scheduler
 from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
@@ -38,14 +39,13 @@ def medians(store):
 
 
 @pytest.fixture
-def inline(monkeypatch):
+def inline(inline, monkeypatch):
     """The stage with its task in this process instead of Ray."""
 
-    def measure(config, store, one):
-        return stage.measure(store, one.plan.resolved, one.rows, one.artifact.task, config.seed, "closelook bench")
+    def in_this_process(config, store, stage, work, *_):
+        yield from work.worker(*work.arguments, *work.blocks).to_pylist()
 
-    monkeypatch.setattr(stage, "connect", lambda config: None)
-    monkeypatch.setattr(stage, "_measure_remotely", measure)
+    monkeypatch.setattr(stage, "in_a_task", in_this_process)
 
 
 @pytest.mark.ray
@@ -56,7 +56,7 @@ def test_every_model_is_measured_once_where_it_runs(tmp_path, models, local_ray,
     found = medians(store)
     assert set(found) == {(model, method) for model in ("gpt2", "bert") for method in METHODS}
     assert all(milliseconds > 0 and n == 3 for milliseconds, n in found.values())
-    monkeypatch.setattr(stage, "connect", lambda config: pytest.fail("started Ray"))
+    monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
     again = bench(config, store)
     assert (again.computed, again.skipped) == (0, 2)
 
@@ -65,8 +65,8 @@ def test_every_model_is_measured_once_where_it_runs(tmp_path, models, local_ray,
 def test_a_model_too_large_for_the_cluster_fails_alone(tmp_path, models, local_ray):
     config, store = run_of(tmp_path, *models, device="cuda")
     assert bench(config, store).failures == (
-        "model gpt2: it asks for more than the cluster has",
-        "model bert: it asks for more than the cluster has",
+        "model gpt2 asks for more than the cluster has: 1 x 1 GPU",
+        "model bert asks for more than the cluster has: 1 x 1 GPU",
     )
     assert store.files("bench", recursive=True) == []
 
@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_loaded_fails_alone(tmp_path, models, inline):
     summary = bench(config, store)
     assert summary.computed == 1
     assert len(summary.failures) == 1
-    assert summary.failures[0].startswith("model broken: model broken cannot be loaded")
+    assert summary.failures[0].startswith("model broken cannot be loaded")
     assert {model for model, _ in medians(store)} == {"gpt2"}
 
 

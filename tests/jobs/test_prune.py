@@ -11,9 +11,8 @@ import torch
 import jobs.stages.prune as stage
 from evaluation.schema import HEADS, PRUNING
 from evaluation.scoring.pruning import Sweep
-from jobs.cluster.pools import Slots
+from jobs.cluster import scheduler
 from jobs.plan.cells import make_plan
-from jobs.plan.inputs import read_unit
 from jobs.plan.models import resolve
 from jobs.stages.prune import prune
 from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
@@ -67,21 +66,6 @@ def finished(tmp_path_factory, model, local_ray):
     return config, store
 
 
-@pytest.fixture
-def inline(monkeypatch):
-    """The stage with a worker in this process instead of a pool."""
-
-    def reports(config, store, work, share, workers):
-        pruner = Pruner(store, work.first.model.resolved, "float32", config.seed, config.max_attempts)
-        for block in work.blocks:
-            yield from pruner(read_unit(block, store)).to_pylist()
-
-    monkeypatch.setattr(stage, "_reports", reports)
-    monkeypatch.setattr(stage, "connect", lambda config: None)
-    monkeypatch.setattr(stage, "uses_gpu", lambda config: False)
-    monkeypatch.setattr(stage, "cluster_slots", lambda config, on_gpu: Slots([({}, 2)]))
-
-
 @pytest.mark.ray
 def test_every_curve_is_drawn_once_on_the_samples_with_a_foil(finished):
     _, store = finished
@@ -124,7 +108,7 @@ def test_curves_agree_with_a_sweep_of_their_order(finished, model):
 @pytest.mark.ray
 def test_a_second_run_draws_nothing(finished, monkeypatch):
     config, store = finished
-    monkeypatch.setattr(stage, "connect", lambda config: pytest.fail("started Ray"))
+    monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
     summary = prune(config, store)
     assert (summary.computed, summary.skipped) == (0, 3)
 
@@ -166,16 +150,16 @@ def test_a_pool_that_fails_is_told_and_the_others_go_on(tmp_path, model, inline,
     models = [{"name": name, "id": str(model)} for name in ("gpt2", "other")]
     config, store = run_of(tmp_path, model, models=models)
     write_heads(config, store)
-    whole = stage._reports
+    whole = scheduler.pipeline
 
-    def reports(config, store, work, *rest):
-        if work.first.model.name == "other":
+    def pipeline(config, store, stage, work, *rest):
+        if work.model.name == "other":
             raise RuntimeError("a node died\nlong trace")
-        yield from whole(config, store, work, *rest)
+        yield from whole(config, store, stage, work, *rest)
 
-    monkeypatch.setattr(stage, "_reports", reports)
+    monkeypatch.setattr(scheduler, "pipeline", pipeline)
     summary = prune(config, store)
-    assert summary.failures == ("other float32: RuntimeError: a node died",)
+    assert summary.failures == ("model other float32: RuntimeError: a node died",)
     assert summary.computed == 3
 
 

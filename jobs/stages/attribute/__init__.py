@@ -1,27 +1,21 @@
-"""Attribute: tokenised views become relevance, one Ray Data pipeline and one pool of workers a model.
+"""Attribute: tokenised views become relevance, one pool of workers a model.
 
-The driver cuts every task into units and works out which cells lack which units. Ray Data reads the samples of each
-unit and hands it to a worker, which commits one shard to each of those cells. A cell with all its shards is complete.
+The driver cuts every task into units and works out which cells lack which units. A worker gets the samples of a
+unit and commits one shard to each of those cells. A cell with all its shards is complete.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from evaluation.benchmark.audit import rejected as in_words
-from jobs.cluster.attempts import forget_loading
-from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
-from jobs.cluster.progress import Progress
+from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, without_samples
-from jobs.plan.inputs import read_unit
 from jobs.plan.units import Unit, cut_units
 from jobs.stages.attribute.manifests import complete_cell, completed_units, rejected
 from jobs.stages.attribute.worker import UnitTask, Worker, WorkerOptions
@@ -55,10 +49,9 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     work = missing_work(config, ledger, plan)
     wanted = sum(1 for _ in plan.cells())
     todo = sum(len(model.cells) for model in work)
-    failures = {name: [why] for name, why in plan.failures.items()}
-    if work:
-        connect(config)
-        failures |= _run_models(config, ledger, work)
+    problems = [*plan.failures.values()]
+    works = [_Running(config, ledger, model).work() for model in work]
+    problems += run_all(config, store, works, stage="attribute", unit="rows")
     lines = [f"{todo} cells to compute, {wanted - todo} were complete"]
     for (model, task), rejects in without_samples(plan, ledger).items():
         lines.append(f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {in_words(rejects)}")
@@ -67,7 +60,6 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     incomplete = [str(cell) for cell in computed if not ledger.is_done(cell)]
     if incomplete:
         lines.append(f"{len(incomplete)} cells are not complete, among them {incomplete[0]}")
-    problems = [why for model in failures.values() for why in model]
     problems += [] if problems else incomplete
     problems += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     return StageSummary("attribute", todo - len(incomplete), wanted - todo, tuple(problems), tuple(lines))
@@ -122,89 +114,40 @@ def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
     return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells)
 
 
-def _run_models(config: RunConfig, ledger: Ledger, work: list[ModelWork]) -> dict[str, list[str]]:
-    """Every model in a thread of its own as soon as its workers fit. Returns the failures by model."""
-    on_gpu = uses_gpu(config)
-    slots = cluster_slots(config, on_gpu)
-    failures: dict[str, list[str]] = {}
-    waiting: list[ModelWork] = []
-    running: list[threading.Thread] = []
-    for model in work:
-        share = share_of(model.plan.resolved.config, on_gpu)
-        if slots.room(share) < model.plan.resolved.config.workers[0]:
-            failures[model.name] = [f"model {model.name} asks for more than the cluster has: {_asks(model, share)}"]
-        else:
-            waiting.append(model)
-    with Progress({model.name: sum(len(unit.rows) for unit, _, _ in model.units) for model in waiting}) as progress:
-        while waiting or any(thread.is_alive() for thread in running):
-            running = [thread for thread in running if thread.is_alive()]
-            if config.ray.max_models is None or len(running) < config.ray.max_models:
-                started = _start_next(config, ledger, slots, waiting, on_gpu, progress, failures)
-                if started is not None:
-                    running.append(started)
-                    continue
-            slots.wait(timeout_s=1)
-    return failures
+class _Running:
+    """A model's cells while its units are computed: what reports say of them, and how they are closed."""
 
+    def __init__(self, config: RunConfig, ledger: Ledger, work: ModelWork) -> None:
+        self._config, self._ledger, self._work = config, ledger, work
+        self._failed: dict[Artifact, str] = {}  # the first error of each
+        self._splits = 0
 
-def _start_next(
-    config: RunConfig,
-    ledger: Ledger,
-    slots: Slots,
-    waiting: list[ModelWork],
-    on_gpu: bool,
-    progress: Progress,
-    failures: dict[str, list[str]],
-) -> threading.Thread | None:
-    """Start the first waiting model whose workers fit; None when none does."""
-    for model in waiting:
-        settings = model.plan.resolved.config
-        share = share_of(settings, on_gpu)
-        taken = slots.take(share, settings.workers[0], min(settings.workers[1], max(1, len(model.units))))
-        if taken is None:
-            continue
-        waiting.remove(model)
+    def work(self) -> Work:
+        """What the scheduler runs."""
+        resolved = self._work.plan.resolved
+        return Work(
+            name=self._work.name,
+            model=resolved.config,
+            blocks=self._work.blocks(),
+            worker=Worker,
+            arguments=(self._ledger.store, resolved, WorkerOptions.of(self._config, resolved.config)),
+            size=sum(len(unit.rows) for unit, _, _ in self._work.units),
+            on_report=self._add,
+            on_end=self._close,
+        )
 
-        def run(model: ModelWork = model, share: Share = share, taken: list[int] = taken) -> None:
-            try:
-                failures[model.name] = run_model(config, ledger, model, share, len(taken), progress)
-            except OSError as error:  # of the store: it says what is wrong
-                failures[model.name] = [f"model {model.name}: {_first_line(error)}"]
-            except Exception as error:  # whatever Ray raises ends this model, not the others
-                failures[model.name] = [f"model {model.name}: {type(error).__name__}: {_first_line(error)}"]
-            finally:
-                slots.give_back(share, taken)
+    def _add(self, report: Report) -> None:
+        self._splits += report["splits"]
+        for cell, why in json.loads(report["result"] or "[]"):
+            self._failed.setdefault(Artifact(**cell), why)
 
-        thread = threading.Thread(target=run, name=f"closelook-{model.name}", daemon=True)
-        thread.start()
-        return thread
-    return None
-
-
-def run_model(
-    config: RunConfig, ledger: Ledger, work: ModelWork, share: Share, workers: int, progress: Progress
-) -> list[str]:
-    """Stream the model's units through its pool, then close the cells they complete. Returns the failures."""
-    failures: list[str] = []
-    failed: dict[Artifact, str] = {}  # the first error of each
-    splits, store = 0, ledger.store
-    progress.begin(work.name)
-    if work.units:
-        reports = _pipeline(config, store, work, share, workers)
-        for report in reports:
-            store.check()
-            progress.advance(work.name, report["rows"], report["tokens"])
-            splits += report["splits"]
-            for cell, why in json.loads(report["failed"] or "[]"):
-                failed.setdefault(Artifact(**cell), why)
-            if report["error"] and not failures:
-                failures.append(report["error"])
-            if report["fatal"]:
-                break
-        forget_loading(store, work.name)
-    failures += _by_error(work.name, failed)
-    closed = (complete_cell(config, ledger, work.plan, planned, units, splits) for planned, units in work.cells)
-    return failures + [why for why in closed if why is not None]
+    def _close(self) -> Iterator[str]:
+        """Close the cells that are complete. Yields the failures of methods and of cells."""
+        yield from _by_error(self._work.name, self._failed)
+        for planned, units in self._work.cells:
+            why = complete_cell(self._config, self._ledger, self._work.plan, planned, units, self._splits)
+            if why is not None:
+                yield why
 
 
 def _by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
@@ -214,41 +157,3 @@ def _by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
         methods = ", ".join(dict.fromkeys(cell.method for cell in cells))
         places = ", ".join(dict.fromkeys(f"{cell.product} {cell.task}/{cell.dtype}" for cell in cells))
         yield f"model {model}: {methods} failed on {places}: {error}"
-
-
-def _pipeline(config: RunConfig, store: Store, work: ModelWork, share: Share, workers: int) -> Iterator[dict[str, Any]]:
-    """The Ray Data pipeline of one model: read a unit's samples, attribute them, report."""
-    import ray.data
-
-    dataset = (
-        ray.data.from_arrow(work.blocks())
-        .map_batches(
-            partial(read_unit, store=store),
-            compute=ray.data.TaskPoolStrategy(size=workers),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=0,
-        )
-        .map_batches(
-            Worker,
-            fn_constructor_args=[store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config)],
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_gpus=share.gpus,
-            num_cpus=share.cpus,
-            label_selector=dict(share.labels) or None,
-        )
-    )
-    prepare_dataset(dataset, f"attribute-{work.name}", config)
-    yield from dataset.iter_rows()
-
-
-def _asks(model: ModelWork, share: Share) -> str:
-    wanted = f"{model.plan.resolved.config.workers[0]} x {share.size:g} {'GPU' if share.gpus else 'CPU'}"
-    labels = ", ".join(f"{key}={value}" for key, value in share.labels)
-    return f"{wanted} on nodes labelled {labels}" if labels else wanted
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import RUNTIME
-from jobs.cluster.attempts import Attempts, loading
+from jobs.cluster.attempts import Attempts, end_with_device, loading
+from jobs.cluster.reports import reported
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.inputs import INPUT_COLUMNS
-from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
+from jobs.plan.inputs import samples_of
+from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.units import FEW, NO_FOIL
 from jobs.store import Artifact, Store
-from jobs.store.retry import StillUnavailable, retried
+from jobs.store.retry import retried
 from lrp_core.method import Method
 from lrp_core.types import Request
 
@@ -79,22 +77,6 @@ class WorkerOptions:
         return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, configured(config), run)
 
 
-#: What a worker reports of a unit. `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
-REPORT = pa.schema(
-    [
-        ("unit", pa.string()),
-        ("rows", pa.int64()),
-        ("tokens", pa.int64()),
-        ("rejects", pa.int64()),
-        ("splits", pa.int64()),
-        ("wall_s", pa.float64()),
-        ("error", pa.string()),
-        ("fatal", pa.bool_()),
-        ("failed", pa.string()),  # JSON: [cell, error] for each cell that has no shard of the unit; null for none
-    ]
-)
-
-
 class Worker:
     """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
 
@@ -106,22 +88,11 @@ class Worker:
         self._ended: dict[Artifact, str] = {}  # cells whose method cannot work, and why: it is not tried again
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Commit the unit. Errors are reported, never raised: an exception would end the whole data set."""
+        """Commit the unit; its report."""
         (unit,) = table.to_pylist()
-        task = UnitTask.from_json(unit["task"])
-        start = time.perf_counter()
-        report = {"unit": task.title, "rows": len(unit["sample_id"]), "tokens": sum(map(len, unit["input_ids"]))}
-        report |= {"rejects": 0, "splits": 0, "error": "", "fatal": False}
-        try:
-            report |= self._run(task, samples(unit))
-        except StillUnavailable as error:  # of this node, perhaps: the others go on
-            report |= {"error": f"{task.title}: {' '.join(str(error).split())}"}
-        except (ModelUnavailable, OSError) as error:
-            report |= {"error": " ".join(str(error).split()), "fatal": True}
-        except Exception as error:
-            end_with_device(error)
-            report |= {"error": f"{task.title}: {type(error).__name__}: {' '.join(str(error).split())}"}
-        return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
+        task, rows = UnitTask.from_json(unit["task"]), samples_of(unit)
+        tokens = sum(len(row["input_ids"]) for row in rows)
+        return reported(task.title, len(rows), tokens, lambda: self._run(task, rows))
 
     def _run(self, task: UnitTask, rows: Sequence[Row]) -> dict[str, Any]:
         """Explain and commit the unit; what there is to report of it."""
@@ -135,7 +106,7 @@ class Worker:
         return {
             "rejects": len({reject.sample_id for outcome in outcomes.values() for reject in outcome.rejects}),
             "splits": sum(outcome.splits for outcome in _distinct(outcomes)),
-            "failed": json.dumps([[asdict(cell), why] for cell, why in failed.items()]) if failed else None,
+            "result": json.dumps([[asdict(cell), why] for cell, why in failed.items()]) if failed else None,
         }
 
     def _explain(self, task: UnitTask, view: ModelView, rows: Sequence[Row], attempts: Attempts) -> dict[str, Outcome]:
@@ -227,29 +198,9 @@ class Worker:
             self._store.write_shard(path, timed, RUNTIME)
 
 
-def end_with_device(error: BaseException, attempts: Attempts | None = None) -> None:
-    """End this process if the device is lost, so that Ray starts another; the marks of attempts isolate the row.
-
-    Returns for any other error.
-    """
-    from lrp_core.memory import is_device_lost
-
-    if is_device_lost(error):
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        if attempts is not None:
-            attempts.keep_reason(reason)
-        print(f"the device is lost: {reason}", file=sys.stderr, flush=True)
-        os._exit(1)
-
-
 def _distinct(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
     """Of the passes: methods of one pass share theirs."""
     return list({id(outcome): outcome for outcome in outcomes.values()}.values())
-
-
-def samples(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    columns = (unit[name] for name in INPUT_COLUMNS)
-    return [dict(zip(INPUT_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def explain_unit(

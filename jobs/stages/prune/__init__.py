@@ -7,13 +7,9 @@ they came from: a run draws what is missing, and curves of another key are remov
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +17,9 @@ import pyarrow.compute as pc
 
 from evaluation.schema import HEADS
 from evaluation.scoring.curves import RANDOM, Curve, random_curves, ranked_curves
-from jobs.cluster.attempts import forget_loading
-from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
-from jobs.cluster.progress import Progress
+from jobs.cluster.scheduler import Work, run_all
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.inputs import read_unit
 from jobs.plan.products.pruning import CurveSet, subset, wanted_curves
 from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard
 from jobs.stages.summary import StageSummary
@@ -35,18 +28,6 @@ from lrp_core.explained import CONTRASTIVE
 
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
 FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is missing of one model and precision: a row for `read_unit` for each unit."""
-
-    first: CurveSet  # any of them
-    blocks: list[pa.Table]
-
-    @property
-    def name(self) -> str:
-        return f"{self.first.model.name} {self.first.heads.dtype}"
 
 
 def prune(config: RunConfig, store: Store) -> StageSummary:
@@ -62,69 +43,35 @@ def prune(config: RunConfig, store: Store) -> StageSummary:
             pools[curves.heads.model, curves.heads.dtype].append(curves)
         else:
             failures.append(f"{curves.heads} is not complete: run `closelook attribute`")
-    failures += _draw_all(config, settings, ledger, list(pools.values()))
+    works = [_work(config, settings, ledger, pool) for pool in pools.values()]
+    failures += run_all(config, store, works, stage="prune", unit="curves")
     drawn = sum(ledger.is_done(curves.artifact) for curves in todo)
     lines = (f"{drawn} sets of curves drawn, {len(wanted) - len(todo)} were up to date",)
     return StageSummary("prune", drawn, len(wanted) - len(todo), tuple(dict.fromkeys(failures)), lines)
 
 
-def _draw_all(config: RunConfig, settings: PruneConfig, ledger: Ledger, pools: list[list[CurveSet]]) -> list[str]:
-    """Draw what is missing of every pool, models at once as far as their workers fit; returns the failures."""
-    store = ledger.store
-    shards = {curves.artifact: list(_shards(config, settings, ledger, curves)) for pool in pools for curves in pool}
-    works = []
-    for pool in pools:
-        lacking = [(c, shard) for c in pool for shard in shards[c.artifact] if not store.exists(shard.path)]
-        works.append(Work(pool[0], [_block(config, *unit) for unit in _units(config, settings, lacking)]))
-    works = [work for work in works if work.blocks]
-    failures: list[str] = []
-    if works:
-        connect(config)
-        on_gpu = uses_gpu(config)
-        slots = cluster_slots(config, on_gpu)
-        with Progress({work.name: len(work.blocks) for work in works}, stage="prune", unit="units") as progress:
-            at_once = threading.BoundedSemaphore(config.ray.max_models or len(works))
+def _work(config: RunConfig, settings: PruneConfig, ledger: Ledger, pool: Sequence[CurveSet]) -> Work:
+    """The missing curves of a model in one precision; those that are whole then are complete."""
+    first, model, store = pool[0], pool[0].model.resolved, ledger.store
+    shards = {curves.artifact: list(_shards(config, settings, ledger, curves)) for curves in pool}
+    lacking = [(c, shard) for c in pool for shard in shards[c.artifact] if not store.exists(shard.path)]
+    units = list(_units(config, settings, lacking))
 
-            def draw(work: Work) -> None:
-                with at_once:
-                    failures.extend(_draw(config, store, work, slots, on_gpu, progress))
-
-            threads = [threading.Thread(target=draw, args=(work,), daemon=True) for work in works]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    for pool in pools:
+    def close() -> Sequence[str]:
         for curves in pool:
             if all(store.exists(shard.path) for shard in shards[curves.artifact]):
                 _complete(config, ledger, curves, len(shards[curves.artifact]))
-    return failures
+        return ()
 
-
-def _draw(config: RunConfig, store: Store, work: Work, slots: Slots, on_gpu: bool, progress: Progress) -> list[str]:
-    """Draw one model's units as soon as its workers fit; returns the failures."""
-    model = work.first.model.resolved.config
-    share = share_of(model, on_gpu)
-    if slots.room(share) < model.workers[0]:
-        return [f"model {model.name} asks for more workers than the cluster has room for"]
-    while (taken := slots.take(share, model.workers[0], min(model.workers[1], len(work.blocks)))) is None:
-        slots.wait(timeout_s=1)
-    failures = []
-    progress.begin(work.name)
-    try:
-        for report in _reports(config, store, work, share, len(taken)):
-            store.check()
-            progress.advance(work.name, 1, report["tokens"])
-            if report["error"]:
-                failures.append(report["error"])
-            if report["fatal"]:
-                break
-    except Exception as error:  # whatever Ray raises ends this model, not the others
-        failures.append(f"{work.name}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
-    finally:
-        slots.give_back(share, taken)
-    forget_loading(store, model.name)
-    return failures
+    return Work(
+        name=f"{first.model.name} {first.heads.dtype}",
+        model=model.config,
+        blocks=[_block(config, *unit) for unit in units],
+        worker=Pruner,
+        arguments=(store, model, first.heads.dtype, config.seed, config.max_attempts, uuid.uuid4().hex),
+        size=sum(len(unit.curves) for _, unit in units),
+        on_end=close,
+    )
 
 
 def _shards(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: CurveSet) -> Iterator[Shard]:
@@ -179,36 +126,6 @@ def _block(config: RunConfig, curves: CurveSet, unit: PruningUnit) -> pa.Table:
     return pa.table(
         {"task": [unit.to_json()], "views": [inputs.folder], "rows": pa.array([rows], pa.list_(pa.int32()))}
     )
-
-
-def _reports(config: RunConfig, store: Store, work: Work, share: Share, workers: int) -> Iterator[dict[str, Any]]:
-    """The Ray Data pipeline of one model and precision: read the subset, draw a unit's curves, report."""
-    import ray.data
-
-    model = work.first.model.resolved
-    dataset = (
-        ray.data.from_arrow(work.blocks)
-        .map_batches(partial(read_unit, store=store), batch_size=1, batch_format="pyarrow", num_cpus=0)
-        .map_batches(
-            Pruner,
-            fn_constructor_args=[
-                store,
-                model,
-                work.first.heads.dtype,
-                config.seed,
-                config.max_attempts,
-                uuid.uuid4().hex,
-            ],
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_gpus=share.gpus,
-            num_cpus=share.cpus,
-            label_selector=dict(share.labels) or None,
-        )
-    )
-    prepare_dataset(dataset, f"prune-{model.config.name}", config)
-    yield from dataset.iter_rows()
 
 
 def _complete(config: RunConfig, ledger: Ledger, curves: CurveSet, units: int) -> None:

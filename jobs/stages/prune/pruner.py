@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,11 @@ import pyarrow as pa
 
 from evaluation.schema import PRUNING
 from evaluation.scoring.curves import Curve, area
-from jobs.cluster.attempts import Attempts, loading
-from jobs.plan.models import ModelUnavailable, ResolvedModel, open_view
-from jobs.stages.attribute.worker import REPORT, end_with_device, samples
+from jobs.cluster.attempts import loading, undivided
+from jobs.cluster.reports import reported
+from jobs.plan.inputs import samples_of
+from jobs.plan.models import ResolvedModel, open_view
 from jobs.store import Store
-from jobs.store.retry import StillUnavailable
 
 if TYPE_CHECKING:
     from evaluation.scoring.pruning import Sweep
@@ -71,23 +70,11 @@ class Pruner:
         self._view: Any = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Commit the unit. Errors are reported, never raised: an exception would end the whole data set."""
+        """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        unit, rows = PruningUnit.from_json(row["task"]), samples(row)
-        start = time.perf_counter()
-        report = {"unit": unit.title, "rows": len(unit.curves), "tokens": 0, "rejects": 0, "splits": 0}
-        report |= {"error": "", "fatal": False}
-        try:
-            report["splits"] = self._run(unit, rows)
-            report["tokens"] = sum(shard.tokens for shard in unit.shards)
-        except StillUnavailable as error:  # of this node, perhaps: the others go on
-            report |= {"error": f"{unit.title}: {_one_line(error)}"}
-        except (ModelUnavailable, OSError) as error:
-            report |= {"error": _one_line(error), "fatal": True}
-        except Exception as error:
-            end_with_device(error)
-            report |= {"error": f"{unit.title}: {type(error).__name__}: {_one_line(error)}"}
-        return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
+        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row)
+        tokens = sum(shard.tokens for shard in unit.shards)
+        return reported(unit.title, len(unit.curves), tokens, lambda: {"splits": self._run(unit, rows)})
 
     def _run(self, unit: PruningUnit, rows: list[dict[str, Any]]) -> int:
         """Draw and commit; returns how often the token budget was halved. Raises RuntimeError for a deadly unit."""
@@ -99,11 +86,7 @@ class Pruner:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
                 self._view = open_view(self._model, self._dtype, device, self._seed)
-        attempts = Attempts(self._store, unit.title, self._max_attempts, self._run_name)
-        attempts.begin()
-        if attempts.begin_batch("all"):
-            raise RuntimeError(f"it ended {self._max_attempts} workers; lower the model's token_budget")
-        with attempts.survived():
+        with undivided(self._store, unit.title, self._max_attempts, self._run_name):
             sweep = Sweep(self._view, unit.curves, unit.step)
             accuracy, splits = accuracy_that_fits(sweep, rows, unit.token_budget)
             table = curve_table(sweep, accuracy, len(rows))
@@ -112,7 +95,6 @@ class Pruner:
                 points = len(shard.curves) * len(sweep.removed)
                 self._store.write_shard(shard.path, table.slice(start, points), PRUNING)
                 start += points
-        attempts.clear()
         return splits
 
 
@@ -148,7 +130,3 @@ def _points(sweep: Sweep, accuracy: np.ndarray, n: int) -> Iterator[dict[str, An
                 "n": n,
                 "area": whole,
             }
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

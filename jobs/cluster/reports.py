@@ -1,0 +1,52 @@
+"""What a worker tells the driver of a unit: one row, its error in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.cluster.attempts import end_with_device
+from jobs.plan.models import ModelUnavailable
+from jobs.store.retry import StillUnavailable
+
+#: `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
+REPORT = pa.schema(
+    [
+        ("unit", pa.string()),
+        ("rows", pa.int64()),
+        ("tokens", pa.int64()),
+        ("rejects", pa.int64()),
+        ("splits", pa.int64()),
+        ("wall_s", pa.float64()),
+        ("error", pa.string()),
+        ("fatal", pa.bool_()),
+        ("result", pa.string()),  # JSON, what else the stage makes of the unit; null for nothing
+    ]
+)
+
+
+def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> pa.Table:
+    """Commit the unit of so many rows and tokens; its report, with whatever `commit` says besides.
+
+    Errors are reported, never raised: an exception would end the whole data set. A lost device ends the process.
+    """
+    start = time.perf_counter()
+    report: dict[str, Any] = {"unit": unit, "rows": rows, "tokens": tokens, "rejects": 0, "splits": 0}
+    report |= {"error": "", "fatal": False, "result": None}
+    try:
+        report |= commit()
+    except StillUnavailable as error:  # of this node, perhaps: the others go on
+        report |= {"error": f"{unit}: {one_line(error)}"}
+    except (ModelUnavailable, OSError) as error:
+        report |= {"error": one_line(error), "fatal": True}
+    except Exception as error:
+        end_with_device(error)
+        report |= {"error": f"{unit}: {type(error).__name__}: {one_line(error)}"}
+    return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

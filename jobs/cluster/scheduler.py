@@ -1,0 +1,189 @@
+"""One scheduler for all that runs models on workers: each model's units stream through a pool of its own.
+
+Several models run at once, each in a thread of the driver, as soon as their workers fit. What goes wrong with one is
+that one's failure, in a line; the others go on.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jobs.cluster.attempts import forget_loading
+from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
+from jobs.cluster.progress import Progress
+from jobs.config import ModelConfig, RunConfig
+from jobs.plan.inputs import read_unit
+from jobs.store import Store
+
+Report = dict[str, Any]  # a row of `jobs.cluster.reports.REPORT`
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What one pool of workers is to do: the units of a model, or of a model in one precision."""
+
+    name: str  # in progress and failures
+    model: ModelConfig
+    blocks: Sequence[Any]  # a unit each; of a pipeline, what `read_unit` takes
+    worker: Callable[..., Any]  # of a pipeline, a class: called with what `read_unit` gives, it commits and reports
+    arguments: tuple[Any, ...]  # of the worker's constructor
+    size: int  # of all units, in what their reports count as rows
+    on_report: Callable[[Report], None] = lambda report: None
+    on_end: Callable[[], Iterable[str]] = lambda: ()  # closes what is complete, however the work ended; gives failures
+
+
+#: Runs the units of a work on workers, so many, with a share of the cluster for each.
+Stream = Callable[[RunConfig, Store, str, Work, Share, int], Iterator[Report]]
+
+
+def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int) -> Iterator[Report]:
+    """The Ray Data pipeline of one work: read a unit's samples, let a worker commit it, report."""
+    import ray.data
+
+    dataset = (
+        ray.data.from_arrow(list(work.blocks))
+        .map_batches(
+            partial(read_unit, store=store),
+            compute=ray.data.TaskPoolStrategy(size=workers),
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=0,
+        )
+        .map_batches(
+            work.worker,
+            fn_constructor_args=work.arguments,
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=1,
+            batch_format="pyarrow",
+            num_gpus=share.gpus,
+            num_cpus=share.cpus,
+            label_selector=dict(share.labels) or None,
+        )
+    )
+    prepare_dataset(dataset, f"{stage}-{work.model.name}", config)
+    yield from dataset.iter_rows()
+
+
+def run_all(
+    config: RunConfig,
+    store: Store,
+    works: Sequence[Work],
+    stage: str,
+    unit: str,
+    most_at_once: int | None = None,
+    stream: Stream | None = None,
+) -> list[str]:
+    """Do all works, several at once where they fit, else in their order. Returns the failures, in that order too.
+
+    `stage` and `unit` are what progress calls the work and what reports count; at most `most_at_once` works, or else
+    `ray.max_models`, run at once. Works without units need no worker: they are only ended. Raises as `connect`.
+    """
+    failures: dict[str, list[str]] = {work.name: [] if work.blocks else _ended(work) for work in works}
+    todo = [work for work in works if work.blocks]
+    if todo:
+        connect(config)
+        on_gpu = uses_gpu(config)
+        slots = cluster_slots(config, on_gpu)
+        fitting = []
+        for work in todo:
+            share = share_of(work.model, on_gpu)
+            if slots.room(share) >= _fewest(work):
+                fitting.append(work)
+            else:
+                why = f"model {work.name} asks for more than the cluster has: {_asks(work, share)}"
+                failures[work.name] = [why, *_ended(work)]
+        with Progress({work.name: work.size for work in fitting}, stage=stage, unit=unit) as progress:
+            run = _Run(config, store, stage, stream or pipeline, slots, on_gpu, progress)
+            for name, lines in run.through(fitting, most_at_once or config.ray.max_models or len(fitting)):
+                failures[name] = lines
+    return [line for lines in failures.values() for line in dict.fromkeys(lines)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all works of a stage have in common."""
+
+    config: RunConfig
+    store: Store
+    stage: str
+    stream: Stream
+    slots: Slots
+    on_gpu: bool
+    progress: Progress
+
+    def through(self, works: Sequence[Work], most: int) -> Iterator[tuple[str, list[str]]]:
+        """Start every work as soon as its workers fit, at most `most` at once. Yields the failures as works end."""
+        waiting, running = list(works), 0
+        ended: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
+        while waiting or running:
+            while running < most and self._start_next(waiting, ended):
+                running += 1
+            yield ended.get()
+            running -= 1
+
+    def _start_next(self, waiting: list[Work], ended: queue.SimpleQueue[tuple[str, list[str]]]) -> bool:
+        """Start the first waiting work whose workers fit; whether there is one."""
+        for work in waiting:
+            share = share_of(work.model, self.on_gpu)
+            taken = self.slots.take(share, work.model.workers[0], min(work.model.workers[1], len(work.blocks)))
+            if taken is not None:
+                waiting.remove(work)
+
+                def run(work: Work = work, share: Share = share, taken: Sequence[int] = taken) -> None:
+                    failures = [f"model {work.name}: its thread was ended"]
+                    try:
+                        failures = self._failures(work, share, len(taken))
+                    finally:
+                        self.slots.give_back(share, taken)
+                        ended.put((work.name, failures))
+
+                threading.Thread(target=run, name=f"closelook-{work.name}", daemon=True).start()
+                return True
+        return False
+
+    def _failures(self, work: Work, share: Share, workers: int) -> list[str]:
+        """Stream the units through a pool, as far as they go, then end the work; the errors of both."""
+        errors: list[str] = []
+        try:
+            self.progress.begin(work.name)
+            for report in self.stream(self.config, self.store, self.stage, work, share, workers):
+                self.store.check()
+                self.progress.advance(work.name, report["rows"], report["tokens"])
+                work.on_report(report)
+                if report["error"]:
+                    errors.append(report["error"])
+                if report["fatal"]:
+                    break
+            forget_loading(self.store, work.model.name)
+        except Exception as error:  # whatever Ray raises ends this work, not the others
+            errors.append(_line(work, error))
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return [*(error + more for error in errors[:1]), *_ended(work)]
+
+
+def _ended(work: Work) -> list[str]:
+    try:
+        return list(work.on_end())
+    except Exception as error:  # of the store, or because another run owns it now
+        return [_line(work, error)]
+
+
+def _line(work: Work, error: Exception) -> str:
+    """One line: an error of the store says by itself what is wrong."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"model {work.name}: {first if isinstance(error, OSError) else f'{type(error).__name__}: {first}'}"
+
+
+def _fewest(work: Work) -> int:
+    return min(work.model.workers[0], len(work.blocks))
+
+
+def _asks(work: Work, share: Share) -> str:
+    wanted = f"{_fewest(work)} x {share.size:g} {'GPU' if share.gpus else 'CPU'}"
+    labels = ", ".join(f"{key}={value}" for key, value in share.labels)
+    return f"{wanted} on nodes labelled {labels}" if labels else wanted

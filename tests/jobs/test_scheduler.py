@@ -1,0 +1,115 @@
+"""The scheduler of works, without Ray: which run at once, what a failure concerns, what is told of it."""
+
+import threading
+
+import pytest
+
+from jobs.cluster import scheduler
+from jobs.cluster.pools import Slots
+from jobs.cluster.scheduler import Work, run_all
+from tests.jobs.small import config_of
+
+REPORT = {"rows": 1, "tokens": 1, "error": "", "fatal": False, "result": None}
+
+
+class Cluster:
+    """Streams that are held until the test lets them go, and which works run."""
+
+    def __init__(self):
+        self.begun, self.most = [], 0
+        self._running, self._lock = set(), threading.Lock()
+
+    def stream(self, config, store, stage, work, share, workers):
+        with self._lock:
+            self.begun.append((work.name, workers))
+            self._running.add(work.name)
+            self.most = max(self.most, len(self._running))
+        threading.Event().wait(0.05)  # long enough for the next to begin if it may
+        for block in work.blocks:
+            if isinstance(block, Exception):
+                raise block
+            yield REPORT | block
+        with self._lock:
+            self._running.discard(work.name)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Two CPUs."""
+    monkeypatch.setattr(scheduler, "connect", lambda config: None)
+    monkeypatch.setattr(scheduler, "uses_gpu", lambda config: False)
+    monkeypatch.setattr(scheduler, "cluster_slots", lambda config, on_gpu: Slots([({}, 2)]))
+    return Cluster()
+
+
+@pytest.fixture
+def do(cluster, tmp_path):
+    """Run works given as (name, workers, blocks); the failures."""
+
+    def run(*works, ended=(), **settings):
+        models = [{"name": name, "id": name, "workers": workers} for name, workers, _ in works]
+        config = config_of(tmp_path, models=models, **settings)
+        store = scheduler.Store(config.root)
+        todo = [
+            Work(name, model, blocks, worker=None, arguments=(), size=len(blocks), on_end=lambda: ended)
+            for (name, _, blocks), model in zip(works, config.models, strict=True)
+        ]
+        return run_all(config, store, todo, "attribute", "rows", stream=cluster.stream)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("workers", "settings", "most"),
+    [([2, 2], {}, 1), ([1, 1], {}, 2), ([1, 1], {"ray": {"max_models": 1}}, 1)],
+)
+def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, settings, most, do, cluster):
+    assert do(*((name, workers, [{}, {}]) for name in "cab"), **settings) == []
+    assert [name for name, _ in cluster.begun] == ["c", "a", "b"]
+    assert cluster.most == most
+
+
+def test_a_model_that_waits_for_room_lets_smaller_ones_pass(do, cluster):
+    do(("a", [1, 1], [{}]), ("b", [2, 2], [{}, {}]), ("c", [1, 1], [{}]))
+    assert [name for name, _ in cluster.begun] == ["a", "c", "b"]
+
+
+def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(do, cluster):
+    failures = do(("large", [3, 3], [{}] * 3), ("small", [1, 2], [{}] * 3))
+    assert failures == ["model large asks for more than the cluster has: 3 x 1 CPU"]
+    assert cluster.begun == [("small", 2)]
+
+
+def test_no_model_gets_more_workers_than_it_has_units(do, cluster):
+    assert do(("a", [3, 8], [{}])) == [], "one unit is left of a model that would have three workers"
+    assert cluster.begun == [("a", 1)]
+
+
+def test_what_is_raised_for_a_model_is_its_failure_in_one_line(do, cluster):
+    failures = do(("a", [1, 1], [RuntimeError("a node died\nlong trace")]), ("b", [1, 1], [OSError("busy\n")]))
+    assert failures == ["model a: RuntimeError: a node died", "model b: busy"]
+
+
+def test_failures_come_in_the_order_of_models_and_count_what_they_leave_out(do):
+    failures = do(("a", [2, 2], [{"error": "first"}, {}, {"error": "second"}]), ("b", [1, 1], [{"error": "other"}]))
+    assert failures == ["first (and 1 more)", "other"]
+
+
+def test_nothing_is_read_after_a_fatal_report(do):
+    assert do(("a", [1, 1], [{"error": "no", "fatal": True}, RuntimeError("read on")])) == ["no"]
+
+
+def test_a_work_is_ended_however_its_units_went(do):
+    failures = do(
+        ("whole", [1, 1], [{}]),
+        ("raises", [1, 1], [RuntimeError("no")]),
+        ("done", [1, 1], []),
+        ("large", [3, 3], [{}] * 3),
+        ended=("ended",),
+    )
+    assert failures.count("ended") == 4
+
+
+def test_works_without_units_need_no_cluster(do, monkeypatch):
+    monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
+    assert do(("a", [1, 1], []), ended=("its cells are closed",)) == ["its cells are closed"]
