@@ -15,16 +15,16 @@ from lrp_core.registry import Registry
 if TYPE_CHECKING:
     from alti.logit import LogitContributions
     from alti.methods import AltiRelevance, explain_many
-    from alti.planner import Geometry, Plan, predict
+    from alti.planner import MemoryNeeds, MemoryPlan, predict
     from alti.transformed import Chunk
 
 __all__ = [
     "METHODS",
     "AltiRelevance",
     "Chunk",
-    "Geometry",
     "LogitContributions",
-    "Plan",
+    "MemoryNeeds",
+    "MemoryPlan",
     "alti",
     "alti_logit",
     "explain_many",
@@ -75,7 +75,7 @@ __getattr__ = lazily(
     __name__,
     {
         **dict.fromkeys(("AltiRelevance", "explain_many"), "methods"),
-        **dict.fromkeys(("Geometry", "Plan", "predict"), "planner"),
+        **dict.fromkeys(("MemoryNeeds", "MemoryPlan", "predict"), "planner"),
         "Chunk": "transformed",
         "LogitContributions": "logit",
     },

@@ -12,7 +12,7 @@ from torch import Tensor
 from alti import METHODS, planner
 from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
-from alti.planner import Geometry, Plan
+from alti.planner import MemoryNeeds, MemoryPlan
 from alti.post_norm import mixing
 from lrp_core.explained import explained_by, without_sum
 from lrp_core.memory import is_out_of_memory
@@ -29,7 +29,7 @@ class AltiRelevance(Relevance):
     """Relevance, what else adds to the logit, and what was held in memory for it."""
 
     contributions: LogitContributions | None = None  # of alti_logit
-    plans: tuple[Plan, ...] = ()  # one for each group of samples, in the order of computation
+    plans: tuple[MemoryPlan, ...] = ()  # one for each group of samples, in the order of computation
 
 
 @torch.no_grad()
@@ -57,7 +57,7 @@ def explain_many(
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
     parts = [
         part
-        for rows, plan in planner.cut(Geometry.of(view), lengths(batch).tolist(), budget)
+        for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(batch).tolist(), budget)
         for part in _within_memory(view, Group.of(batch, rows), explanations, plan)
     ]
     plans = tuple(plan for _, plan, _ in parts)
@@ -80,10 +80,10 @@ def check(view: ModelView, method: str) -> None:
     METHODS[method].require(view.family)
 
 
-_Part = tuple[Group, Plan, dict[str, Tensor]]  # numbers [b, ...] by name
+_Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # numbers [b, ...] by name
 
 
-def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], plan: Plan) -> Iterator[_Part]:
+def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], plan: MemoryPlan) -> Iterator[_Part]:
     """Numbers of the group; of its halves, then with smaller chunks, when memory runs out. Raises when none is left."""
     try:
         yield group, plan, _compute(view, group.batch, explanations, plan)
@@ -98,7 +98,7 @@ def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], p
         yield from _within_memory(view, half, explanations, plan.halved(len(half.batch)))
 
 
-def _compute(view: ModelView, batch: Batch, explanations: Sequence[str], plan: Plan) -> dict[str, Tensor]:
+def _compute(view: ModelView, batch: Batch, explanations: Sequence[str], plan: MemoryPlan) -> dict[str, Tensor]:
     if view.family.norm_order == "post":
         logits, tokens = mixing(view, batch, plan.chunk)
         numbers = {"logits": logits, "tokens": tokens}
@@ -125,7 +125,7 @@ def _relevance(
     request: Request,
     heads: bool,
     initial: bool,
-    plans: tuple[Plan, ...],
+    plans: tuple[MemoryPlan, ...],
 ) -> AltiRelevance:
     """Without `initial` the residual lacks it too; `contributions` sum to the explained number in either case."""
     return AltiRelevance(

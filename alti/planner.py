@@ -29,7 +29,7 @@ _SPREAD = 2  # a batch is cut where its samples would be padded to more than thi
 
 
 @dataclass(frozen=True)
-class Geometry:
+class MemoryNeeds:
     """What decides the bytes, apart from the batch."""
 
     n_heads: int
@@ -46,7 +46,7 @@ class Geometry:
     fused: bool  # whether transformed vectors stay in the kernel's registers
 
     @classmethod
-    def of(cls, view: ModelView) -> Geometry:
+    def of(cls, view: ModelView) -> MemoryNeeds:
         block = view.blocks[0]
         up: Any = block.up
         post_norm = view.family.norm_order == "post"
@@ -76,7 +76,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """What is done at once, and what that takes."""
 
     batch: int
@@ -89,12 +89,12 @@ class Plan:
     def smallest(self) -> bool:
         return self.batch == 1 and self.chunk.is_smallest
 
-    def halved(self, batch: int) -> Plan:
+    def halved(self, batch: int) -> MemoryPlan:
         """For `batch` samples after memory ran out: the same chunk for half the samples, or half the chunk for one."""
         return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else smaller(self.chunk))
 
 
-def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
+def predict(geometry: MemoryNeeds, batch: int, length: int, chunk: Chunk) -> int:
     """Peak bytes beyond the weights for `batch` samples of `length` tokens."""
     g, tokens, pairs = geometry, batch * length, batch * length * length
     converted = g.model_bytes != g.work_bytes
@@ -119,7 +119,7 @@ def predict(geometry: Geometry, batch: int, length: int, chunk: Chunk) -> int:
     return held + max(mlp, kernel + rollout + block)
 
 
-def plan(geometry: Geometry, length: int, byte_budget: int, batch: int) -> Plan:
+def plan(geometry: MemoryNeeds, length: int, byte_budget: int, batch: int) -> MemoryPlan:
     """The most samples of `length` tokens, `batch` at most, that the budget holds.
 
     Raises UserError, with the bytes needed, if one sample at the smallest chunk is too much.
@@ -128,19 +128,19 @@ def plan(geometry: Geometry, length: int, byte_budget: int, batch: int) -> Plan:
         chunk = geometry.chunk(size, length)
         need = predict(geometry, size, length, chunk)
         if need <= byte_budget:
-            return Plan(size, length, chunk, need, byte_budget)
+            return MemoryPlan(size, length, chunk, need, byte_budget)
     while not chunk.is_smallest:
         chunk = smaller(chunk)
         need = predict(geometry, 1, length, chunk)
         if need <= byte_budget:
-            return Plan(1, length, chunk, need, byte_budget)
+            return MemoryPlan(1, length, chunk, need, byte_budget)
     raise UserError(
         f"ALTI needs {need} bytes for one sample of {length} tokens, and the budget is {byte_budget}: "
         "raise byte_budget or drop the longest samples"
     )
 
 
-def cut(geometry: Geometry, lengths: Sequence[int], byte_budget: int) -> Iterator[tuple[list[int], Plan]]:
+def cut(geometry: MemoryNeeds, lengths: Sequence[int], byte_budget: int) -> Iterator[tuple[list[int], MemoryPlan]]:
     """Samples by index, those of like length together, longest first, and the plan for each group."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     while order:

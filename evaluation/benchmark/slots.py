@@ -99,7 +99,7 @@ def _common(lists: Sequence[list[int]]) -> int:
     return next((index for index, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists)))
 
 
-class Place(NamedTuple):
+class SlotPlace(NamedTuple):
     """A word between its neighbours."""
 
     text: str
@@ -130,16 +130,16 @@ def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bo
     return results
 
 
-def place(row: Row, word: str) -> Place:
+def place(row: Row, word: str) -> SlotPlace:
     """`word` in the row's slot, a space before it."""
     before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
     left = "".join(before.rsplit(maxsplit=1)[-1:]).strip()
     right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
     filled = Filled.of(left + right, len(left), word.strip())
-    return Place(filled.text, len(left), *filled.word)
+    return SlotPlace(filled.text, len(left), *filled.word)
 
 
-def _token(found: Place, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
+def _token(found: SlotPlace, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
     """Raises Malformed."""
     word = found.text[found.start : found.end]
     if is_answer:  # its first word, without the punctuation behind it

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-from alti import METHODS, explain_many, predict
-from alti import Geometry as Needs
+from alti import METHODS, MemoryNeeds, explain_many, predict
 from alti.layers import Layer, visiting
 from alti.maps import pre_norm_map
 from jobs.bench.alti_baselines import bare_products, materialising
@@ -117,7 +116,7 @@ def planner(bench: Bench, device: str, repeats: int, quick: bool) -> None:
                 errors.append(abs(plan.bytes / peak.peak_bytes - 1))
     bench.ratio("planner: worst error of predicted bytes", max(errors), 0.2, "lower")
     for name, dtype in (("gpt2-xl", "float32"), ("Llama-3.2-3B", "bfloat16"), ("Llama-3.1-8B", "bfloat16")):
-        needs = replace(Needs.of(_model(name, "meta", dtype)), device="cuda", fused=True)
+        needs = replace(MemoryNeeds.of(_model(name, "meta", dtype)), device="cuda", fused=True)
         for length in (256, 1024, 4096):
             need = predict(needs, 1, length, needs.chunk(1, length))
             weights = GEOMETRIES[name].parameters * DTYPES[dtype].itemsize
@@ -135,7 +134,7 @@ PARTS: dict[str, Callable[[Bench, str, int, bool], None]] = {
 
 def _layer(bench: Bench, view: ModelView, name: str, length: int, repeats: int, device: str, promised: bool) -> None:
     layer, attention = _first_layer(view, length)
-    chunk = Needs.of(view).chunk(1, length)
+    chunk = MemoryNeeds.of(view).chunk(1, length)
 
     def ours() -> None:
         attention()

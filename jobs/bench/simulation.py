@@ -18,7 +18,7 @@ SHARE = Share(1, 0)
 
 
 @dataclass(frozen=True)
-class Job:
+class PoolWork:
     """A model's units, in the order in which its pool computes them."""
 
     model: str
@@ -38,7 +38,7 @@ class Simulated:
     lower_bound_s: float  # all work over all GPUs
 
 
-def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> list[Job]:
+def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> list[PoolWork]:
     """The nine models of the config `paper` over all published samples; `workers` in place of each model's most.
 
     `relative` are measured costs of all passes over that of the gradients; what is not measured is estimated.
@@ -63,11 +63,11 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
                 operations = 2.0 * geometry.block_parameters * samples * length * total
                 count = -(-samples // config.shard_rows)
                 units += [operations / FLOPS[dtype] / count] * count
-        jobs.append(Job(model.name, workers or model.workers[1], tuple(units)))
+        jobs.append(PoolWork(model.name, workers or model.workers[1], tuple(units)))
     return jobs
 
 
-def simulate(jobs: list[Job], gpus: int) -> Simulated:
+def simulate(jobs: list[PoolWork], gpus: int) -> Simulated:
     """Start every model, in order, when a GPU is free for it, with as many workers as fit; pools keep their size."""
     slots = Slots([({}, float(gpus))])
     waiting = list(jobs)
@@ -92,7 +92,7 @@ def simulate(jobs: list[Job], gpus: int) -> Simulated:
     return Simulated(now, busy / (gpus * now), now - first_idle, last, len(released), bound_s)
 
 
-def _pool(job: Job, workers: int, start: float) -> list[float]:
+def _pool(job: PoolWork, workers: int, start: float) -> list[float]:
     """When each worker of the pool ends: units go to whoever is free."""
     free = [start + START_S] * workers
     for unit_s in job.unit_s:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter
 
 
 @dataclass
-class Work:
+class Counted:
     """`product_bytes` are those of matrix products, which no rule can spare."""
 
     operations: float = 0.0
@@ -28,7 +28,7 @@ class Counting(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.work = Work()
+        self.work = Counted()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -24,7 +24,7 @@ FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13
 
 
 @dataclass(frozen=True)
-class Cost:
+class Estimate:
     """One task of a model in one precision: all its methods, which share passes."""
 
     model: str
@@ -38,7 +38,7 @@ class Cost:
     measured: bool
 
 
-def costs(config: RunConfig, store: Store, plan: Plan) -> list[Cost]:
+def costs(config: RunConfig, store: Store, plan: Plan) -> list[Estimate]:
     """By model, task and precision. Models out of reach are estimated from the geometry they are known by."""
     by_name = {model.name: model for model in plan.models}
     measured = _seconds_per_token(config, store)
@@ -126,7 +126,7 @@ def _of_model(
     model: ModelConfig,
     plan: ModelPlan | None,
     measured: dict[tuple[str, str, str], float],
-) -> Iterator[Cost]:
+) -> Iterator[Estimate]:
     geometry, ledger = geometry_of(model.id), Ledger(store)
     for task in config.tasks:
         if model.tasks is not None and task not in model.tasks:
@@ -143,7 +143,7 @@ def _of_model(
                 cells, unfinished = len(planned), len(todo)
                 missing = [cell.method for cell in todo if cell.product == "relevance"]
             seconds, is_measured = _seconds(config, model, geometry, dtype, missing, samples, tokens, measured)
-            yield Cost(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
+            yield Estimate(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
 
 
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:

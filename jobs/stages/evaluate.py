@@ -39,7 +39,7 @@ TASK_VALUES = 2_000_000  # relevance values that are worth a Ray task of their o
 
 
 @dataclass(frozen=True)
-class Job:
+class CellToScore:
     """One cell to score: its shards, the views it is held against, and the scores that it will have."""
 
     cell: Artifact
@@ -55,7 +55,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Scored:
     """What became of a job: how often each defect was met, or why it failed."""
 
     cell: Artifact
@@ -91,11 +91,11 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     return StageSummary("evaluate", len(jobs) - len(failures), skipped, tuple(failures), tuple(lines))
 
 
-def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[Job], int, list[Artifact]]:
+def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToScore], int, list[Artifact]]:
     """(cells to score, how many are scored already, the scores that cells which are not complete must not have)."""
     inputs = {(model.name, task): found for model in plan.models for task, found in model.inputs.items()}
     requests = {planned.cell: len(planned.requests) for planned in plan.cells()}
-    jobs: list[Job] = []
+    jobs: list[CellToScore] = []
     skipped, unfinished = 0, []
     for one in SCORES.wanted(config, plan, ledger):
         (cell,) = one.of
@@ -107,11 +107,11 @@ def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[Job], i
             views = inputs[cell.model, cell.task]
             values = int(views.lengths.sum()) * requests[cell]
             metrics = scored_by(config.task(cell.task))
-            jobs.append(Job(cell, tuple(ledger.files(cell)), views.folder, one.artifact, metrics, values))
+            jobs.append(CellToScore(cell, tuple(ledger.files(cell)), views.folder, one.artifact, metrics, values))
     return jobs, skipped, unfinished
 
 
-def _run(config: RunConfig, store: Store, jobs: list[Job]) -> list[Outcome]:
+def _run(config: RunConfig, store: Store, jobs: list[CellToScore]) -> list[Scored]:
     """What became of each job, in few Ray tasks that are worth starting; what one task would hold needs no Ray."""
     parts = _parts(jobs)
     if len(parts) == 1:
@@ -124,9 +124,9 @@ def _run(config: RunConfig, store: Store, jobs: list[Job]) -> list[Outcome]:
     return [outcomes[job.cell] for job in jobs]
 
 
-def _parts(jobs: list[Job]) -> list[list[Job]]:
+def _parts(jobs: list[CellToScore]) -> list[list[CellToScore]]:
     """Jobs in runs of at least TASK_VALUES that share their views where they can."""
-    parts: list[list[Job]] = []
+    parts: list[list[CellToScore]] = []
     size = TASK_VALUES
     for job in sorted(jobs, key=lambda job: (job.views, -job.values)):
         if size >= TASK_VALUES:
@@ -137,7 +137,7 @@ def _parts(jobs: list[Job]) -> list[list[Job]]:
     return parts
 
 
-def score_cells(store: Store, jobs: Iterable[Job]) -> list[Outcome]:
+def score_cells(store: Store, jobs: Iterable[CellToScore]) -> list[Scored]:
     """Score `jobs` one after the other and commit each; one that cannot be scored does not stop the others."""
     outcomes, masks, path = [], None, None
     for job in jobs:
@@ -146,14 +146,14 @@ def score_cells(store: Store, jobs: Iterable[Job]) -> list[Outcome]:
                 masks, path = Masks.of(store.read(job.views, VIEW, VIEW_COLUMNS)), job.views
             outcomes.append(_score_cell(store, job, masks))
         except Mismatch as error:
-            outcomes.append(Outcome(job.cell, failure=str(error)))
+            outcomes.append(Scored(job.cell, failure=str(error)))
     return outcomes
 
 
-def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
+def _score_cell(store: Store, job: CellToScore, masks: Masks) -> Scored:
     lacking = [name for name in job.metrics if name not in METRICS]
     if lacking:
-        return Outcome(job.cell, failure=f"the metric {lacking[0]} is not installed on a node of the cluster")
+        return Scored(job.cell, failure=f"the metric {lacking[0]} is not installed on a node of the cluster")
     own = {name: METRICS[name] for name in job.metrics}
     tables, logits, defects = [], [], Counter[str]()
     nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
@@ -172,7 +172,7 @@ def _score_cell(store: Store, job: Job, masks: Masks) -> Outcome:
     of_means, of_samples = (f"{folder}/{job.scores.shard()}" for folder in job.scores.folders)
     store.write_shard(of_samples, _with_cell(samples, job.cell), schema)
     store.write_shard(of_means, _with_cell(means, job.cell), MEANS)
-    return Outcome(job.cell, tuple(defects.items()))
+    return Scored(job.cell, tuple(defects.items()))
 
 
 def _with_cell(table: pa.Table, cell: Artifact) -> pa.Table:

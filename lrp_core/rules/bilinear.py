@@ -49,7 +49,7 @@ def share(product: Tensor, switch: Switch) -> Tensor:
 
     Whether the gate takes part is for the rule of the gate's activation to say.
     """
-    return _scaled(product, switch.current.bilinear.share) if switch.fixed else Share.apply(product, switch)
+    return _scaled(product, switch.current.bilinear.share) if switch.fixed else EqualShares.apply(product, switch)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -78,7 +78,7 @@ class Attend(Function):
         return *torch._foreach_mul((dq, dk, dv), (rules.query_key, rules.query_key, rules.share)), None
 
 
-class Share(Function):
+class EqualShares(Function):
     """`share`."""
 
     @staticmethod

@@ -5,7 +5,7 @@ import torch
 
 import alti.methods
 from alti import METHODS, alti_logit, explain_many
-from alti.planner import Geometry
+from alti.planner import MemoryNeeds
 from lrp_core import Batch, Request, UnsupportedMethod, UserError
 from lrp_core import attribute as core_attribute
 from tests import oracles_alti
@@ -134,7 +134,7 @@ def test_forward_is_bit_identical_afterwards(view):
 def test_small_budget_gives_the_same_numbers_in_more_groups(view):
     method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
     batch = Batch.collate(ragged_rows(view, lengths=(7, 6, 10, 9)), 0)
-    geometry = Geometry.of(view)
+    geometry = MemoryNeeds.of(view)
     roomy = method(view, batch)
     tight = method(view, batch, byte_budget=roomy.plans[0].bytes // 3)
     assert len(tight.plans) > len(roomy.plans) == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alti import METHODS, planner
-from alti.planner import Geometry, predict
+from alti.planner import MemoryNeeds, predict
 from alti.transformed import Chunk
 from lrp_core import Batch, UserError
 from lrp_core.memory import peak_memory
@@ -39,7 +39,7 @@ def test_predicted_bytes_are_within_a_fifth_of_the_measured_peak(name, dtype, st
     monkeypatch.setitem(planner._WIDTH, "cpu", strip)
     view = tiny_model(name, dtype, **SIZES[name])
     method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
-    geometry = Geometry.of(view)
+    geometry = MemoryNeeds.of(view)
     for samples, length in ((1, 4), (32, 6), (4, 48), (1, 200)):
         roomy = predict(geometry, samples, length, geometry.chunk(samples, length))
         for budget in (roomy, roomy // 2) if samples > 1 else (roomy,):
@@ -51,7 +51,7 @@ def test_predicted_bytes_are_within_a_fifth_of_the_measured_peak(name, dtype, st
 
 
 def test_samples_of_like_length_go_together_and_all_go_once():
-    geometry = Geometry.of(tiny_model("gpt2"))
+    geometry = MemoryNeeds.of(tiny_model("gpt2"))
     lengths = [5, 900, 4, 6, 1000, 450, 5]
     groups = list(planner.cut(geometry, lengths, 2**40))
     assert sorted(row for rows, _ in groups for row in rows) == list(range(7))
@@ -60,14 +60,14 @@ def test_samples_of_like_length_go_together_and_all_go_once():
 
 
 def test_a_long_sample_takes_nothing_from_a_short_one():
-    geometry = Geometry.of(tiny_model("gpt2"))
+    geometry = MemoryNeeds.of(tiny_model("gpt2"))
     budget = predict(geometry, 1, 1000, geometry.chunk(1, 1000))
     plans = [plan for _, plan in planner.cut(geometry, [1000, 1000, *[4] * 100], budget)]
     assert [plan.batch for plan in plans] == [1, 1, 100]
 
 
 def test_a_tight_budget_shrinks_the_chunk_and_too_tight_a_one_is_an_error():
-    geometry = Geometry.of(tiny_model("gpt2", **SIZES["gpt2"]))
+    geometry = MemoryNeeds.of(tiny_model("gpt2", **SIZES["gpt2"]))
     least = predict(geometry, 1, 200, Chunk(1, 1))
     plan = planner.plan(geometry, 200, least, batch=8)
     assert plan.batch == 1

@@ -149,7 +149,7 @@ def test_defects_are_reported(tmp_path):
 
 def test_small_cells_share_a_task_and_large_ones_do_not():
     def job(values):
-        return evaluate.Job(a_cell(), (), "views", "key", [], values)
+        return evaluate.CellToScore(a_cell(), (), "views", "key", [], values)
 
     assert [len(part) for part in evaluate._parts([job(10)] * 80)] == [80]
     assert [len(part) for part in evaluate._parts([job(evaluate.TASK_VALUES)] * 3)] == [1, 1, 1]

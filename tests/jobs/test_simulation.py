@@ -2,18 +2,18 @@
 
 import pytest
 
-from jobs.bench.simulation import START_S, Job, paper_jobs, simulate
+from jobs.bench.simulation import START_S, PoolWork, paper_jobs, simulate
 
 
 def test_one_gpu_does_everything_one_after_the_other():
-    found = simulate([Job("a", 8, (10.0,) * 4), Job("b", 8, (5.0,) * 2)], gpus=1)
+    found = simulate([PoolWork("a", 8, (10.0,) * 4), PoolWork("b", 8, (5.0,) * 2)], gpus=1)
     assert found.makespan_s == pytest.approx(50 + 2 * START_S)
     assert found.utilisation == pytest.approx(50 / found.makespan_s)
     assert found.last == "b"
 
 
 def test_a_model_bound_to_few_workers_is_the_tail():
-    jobs = [Job("long", 1, (100.0,) * 10), Job("short", 1, (1.0,))]
+    jobs = [PoolWork("long", 1, (100.0,) * 10), PoolWork("short", 1, (1.0,))]
     found = simulate(jobs, gpus=2)
     assert found.makespan_s == pytest.approx(1000 + START_S)
     assert found.tail_s == pytest.approx(999)

@@ -45,7 +45,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedBatch:
     """The relevance of one batch, on the CPU."""
 
     rows: tuple[Row, ...]
@@ -70,7 +70,7 @@ class MethodFailed(RuntimeError):
 class Outcome:
     """What became of a unit's batches. `splits` counts batches halved for want of memory."""
 
-    explained: list[Explained] = field(default_factory=list)
+    explained: list[ExplainedBatch] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     splits: int = 0
 
@@ -86,7 +86,7 @@ class Explainer:
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
     metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
 
-    def batch(self, rows: Sequence[Row]) -> Explained:
+    def batch(self, rows: Sequence[Row]) -> ExplainedBatch:
         """One batch through every pass; rows without a target are explained for the model's own prediction.
 
         Raises whatever a model raises on bad input or too little memory.
@@ -110,7 +110,7 @@ class Explainer:
             peak_bytes = None if peak is None else peak.peak_bytes
             timings.append(Timing(method.pass_name, "method", wall_s, *size, peak_bytes, *_planned(found)))
             timings += [Timing(*place, seconds, *size) for place, seconds in clock.seconds.items()]
-        return Explained(tuple(rows), relevance, tuple(timings))
+        return ExplainedBatch(tuple(rows), relevance, tuple(timings))
 
     @property
     def _on_gpu(self) -> bool:
@@ -162,7 +162,7 @@ def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None
     Raises MethodFailed, and the error of a lost device.
     """
     found = _attempt(explainer, rows)
-    if isinstance(found, Explained):
+    if isinstance(found, ExplainedBatch):
         outcome.explained.append(found)
     elif found.reason == "out_of_memory":
         _explain_halves(explainer, rows, outcome, found)
@@ -170,7 +170,7 @@ def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None
         _explain_around(explainer, rows, outcome)
 
 
-def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> dict[str, Explained]:
+def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> dict[str, ExplainedBatch]:
     """Each row alone, by sample id; rows that raise become rejects of `outcome`.
 
     Raises MethodFailed, and the error of a lost device.
@@ -178,7 +178,7 @@ def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) 
     explained = {}
     for row in rows:
         found = _attempt(explainer, [row])
-        if isinstance(found, Explained):
+        if isinstance(found, ExplainedBatch):
             explained[row["sample_id"]] = found
         else:
             outcome.rejects.append(found)
@@ -189,7 +189,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
-def _attempt(explainer: Explainer, rows: Sequence[Row]) -> Explained | Reject:
+def _attempt(explainer: Explainer, rows: Sequence[Row]) -> ExplainedBatch | Reject:
     """The batch's relevance, or why it has none as a reject of its first row.
 
     What is done about it is done by the caller, when nothing of the failed batch is alive any more: the traceback of an
@@ -250,11 +250,11 @@ def _stand_in(row: Row, healthy: Row) -> Row:
     }
 
 
-def _keep(explained: Explained, indices: list[int]) -> Explained:
+def _keep(explained: ExplainedBatch, indices: list[int]) -> ExplainedBatch:
     relevance = {
         request: found.mapped(lambda tensor: tensor[indices]) for request, found in explained.relevance.items()
     }
-    return Explained(tuple(explained.rows[i] for i in indices), relevance, explained.timings)
+    return ExplainedBatch(tuple(explained.rows[i] for i in indices), relevance, explained.timings)
 
 
 def _planned(found: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:

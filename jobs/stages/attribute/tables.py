@@ -12,7 +12,7 @@ import torch
 
 from evaluation.schema import HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
 from jobs.plan.units import NO_FOIL
-from jobs.stages.attribute.compute import Explained, Outcome, Reject
+from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
 
 
@@ -24,7 +24,7 @@ def schema_of(product: str, dtype: str) -> pa.Schema:
 
 
 def cell_table(
-    product: str, dtype: str, requests: Sequence[Request], explained: Sequence[Explained]
+    product: str, dtype: str, requests: Sequence[Request], explained: Sequence[ExplainedBatch]
 ) -> tuple[pa.Table, list[Reject]]:
     """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
     schema = schema_of(product, dtype)
@@ -49,7 +49,7 @@ def reject_table(rejects: Sequence[Reject]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REJECT)
 
 
-def runtime_table(unit: str, passes: Sequence[Sequence[Explained]], device: str) -> pa.Table:
+def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device: str) -> pa.Table:
     rows = [
         {
             "batch_id": f"{unit}/{i}",
@@ -75,7 +75,7 @@ def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
     return pa.concat_tables([earlier.filter(pc.invert(pc.is_in(earlier["method"], timed["method"]))), timed])
 
 
-def _unusable(batch: Explained, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
+def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
     """Rows of the batch, by index, that give this cell nothing."""
     names = [row["sample_id"] for row in batch.rows]
     if not requests:  # a batch without foils, asked for contrasts alone
@@ -92,7 +92,7 @@ def _unusable(batch: Explained, requests: Sequence[Request], dtype: str) -> dict
 
 
 def _relevance_columns(
-    batch: Explained, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
     flat = torch.cat([found.tokens[i, :length] for i, length in zip(keep, lengths, strict=True)])
@@ -112,7 +112,7 @@ def _relevance_columns(
 
 
 def _heads_columns(
-    batch: Explained, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
     if found.heads is None:
         raise ValueError(f"{request.method} gave no relevance of heads; its record must not say so")
