@@ -1,10 +1,8 @@
 """The distributed job: what a run is made of, where it is kept, how Ray computes it, and the command line.
 
-* `__main__` is the command line; `run` runs the stages `prepare`, `attribute`, `evaluate`, `prune`, `bench`,
-  `report` in order.
-* `config` and `configfile` read `conf/*.yaml`; `methods`, `models` and `geometries` say what can be computed on what.
-* `plan` decides which cells are wanted and which are done; `store`, `lock` and `manifests` keep them.
-* `pools` sizes Ray's actor pools; `workers` is what runs inside them.
-* `commands` look at a store without computing; `pages` feed the report.
-* `bench` measures; `deploy` has the manifests for Kubernetes.
+* `__main__` is the command line; `methods` and `tasks` are the tables of records, with what installed packages bring.
+* `config` reads `conf/*.yaml` and `--set`; `plan` says what a run wants: models, inputs, cells, products.
+* `store` keeps it: files, locks, the ledger of what is done; `cluster` is all of Ray's own concepts.
+* `stages` compute, in the order of a run; `commands` look at a run without computing.
+* `bench` measures, for developers; `deploy` has the manifests for Kubernetes.
 """

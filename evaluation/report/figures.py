@@ -1,13 +1,9 @@
-"""Plots as SVG: pruning curves (figures 2 to 5 of Close Look), and cost against length.
-
-Figures are built without pyplot's global state, text stays text, and equal data give equal bytes.
-"""
+"""Pruning curves (figures 2 to 5 of Close Look), and cost against length."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -17,33 +13,14 @@ import matplotlib
 import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Plot
 
+from evaluation.report.drawing import ACROSS, COLOURS, GREY, figure
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
 from evaluation.scoring.curves import RANDOM
 from evaluation.scoring.runtime import Cost, Pass, costs
 from evaluation.tasks import Task
 
-#: Okabe and Ito's colours, which methods without a colour of their own take in turn, dashed.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
-_GREY = "#8a8577"
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "closelook",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _GREY,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#ece8de",
-    "xtick.color": "#63696e",
-    "ytick.color": "#63696e",
-    "legend.frameon": False,
-}
-ACROSS = 3  # panels of a figure
 POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
 ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}
 MAIN_POOLING = "relu_token"  # of the figure in Close Look's main text
@@ -125,7 +102,7 @@ def _pruning_figure(
         c for c in curves if c.task == task and (c.order == RANDOM or (c.order == order and c.pooling in poolings))
     ]
     plain = {c.method for c in shown if c.method not in methods or methods[c.method].colour is None}
-    left = dict(zip(sorted(plain, key=partial(rank, methods)), cycle(_COLOURS), strict=False))
+    left = dict(zip(sorted(plain, key=partial(rank, methods)), cycle(COLOURS), strict=False))
     lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
 
     def draw(axis: Axes, model: str, pooling: str) -> None:
@@ -150,7 +127,7 @@ def _pruning_figure(
     if runs:
         caption += f" Random is the mean over {_span(runs)} orders, its band their extremes."
     name = f"pruning_{task}_{order}{'_main' * main}"
-    return _figure(
+    return figure(
         name, f"{number}. Head pruning, {task}", caption, panels, across, ("heads removed", "accuracy, %"), methods
     )
 
@@ -168,7 +145,7 @@ def curve_label(methods: Methods, method: str) -> str:
 def _draw_curve(axis: Axes, curve: Curve, methods: Methods, left: Mapping[str, str]) -> None:
     """`left` are colours of methods that have none of their own."""
     if curve.order == RANDOM:
-        look: dict[str, Any] = {"color": _GREY, "linestyle": "--"}
+        look: dict[str, Any] = {"color": GREY, "linestyle": "--"}
     elif curve.method in left:
         look = {"color": left[curve.method], "linestyle": "-."}
     else:
@@ -201,7 +178,7 @@ def _cost_figure(device: str, name: str, found: Mapping[Pass, Cost], what: str) 
     def draw(axis: Axes, model: tuple[str, str]) -> None:
         for index, method in enumerate(passes):
             points = {k.length: c for k, c in found.items() if (k.model, k.dtype, k.method) == (*model, method)}
-            _draw_costs(axis, points, method, _COLOURS[index % len(_COLOURS)], what)
+            _draw_costs(axis, points, method, COLOURS[index % len(COLOURS)], what)
         axis.set_title(" · ".join(model), fontsize=9, loc="left")
         axis.set(xscale="log", yscale="log", xlim=(lengths[0] / 1.2, lengths[-1] * 1.2))
         axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(base=2))
@@ -215,7 +192,7 @@ def _cost_figure(device: str, name: str, found: Mapping[Pass, Cost], what: str) 
     caption = "Both axes are logarithmic. "
     caption += "Lines are medians over batches, bands their quartiles." if what == "time" else "Beyond the weights."
     title = f"{what.capitalize()} against length, {device}"
-    return _figure(name, title, caption, panels, min(ACROSS, len(models)), names, {})
+    return figure(name, title, caption, panels, min(ACROSS, len(models)), names, {})
 
 
 def _draw_costs(axis: Axes, points: Mapping[int, Cost], name: str, colour: str, what: str) -> None:
@@ -227,52 +204,3 @@ def _draw_costs(axis: Axes, points: Mapping[int, Cost], name: str, colour: str, 
         low, median, high = 1000 * np.array([points[length].sample_s for length in lengths]).T
         axis.plot(lengths, median, **look)
         axis.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
-
-
-def _figure(
-    name: str,
-    title: str,
-    caption: str,
-    panels: Sequence[Callable[[Axes], None]],
-    across: int,
-    axes: tuple[str, str],
-    methods: Methods,
-) -> Figure:
-    """`panels` draw themselves, `across` in a row; for narrow screens a second picture has them below each other."""
-    wide = _svg(panels, across, axes, methods)
-    return Figure(name, title, caption, *wide, *(_svg(panels, 1, axes, methods) if across > 1 else wide))
-
-
-def _svg(
-    panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str, str], methods: Methods
-) -> tuple[str, int]:
-    """(picture, width in pixels) of panels that share the scale of y; `names` are those of the axes x and y."""
-    with matplotlib.rc_context(_STYLE):
-        plot = Plot()
-        axes = list(plot.subplots(-(-len(panels) // across), across, squeeze=False, sharey=True).flat)
-        for axis in axes[len(panels) :]:
-            axis.remove()
-        for at, (axis, draw) in enumerate(zip(axes, panels, strict=False)):
-            draw(axis)
-            axis.set_xlabel(names[0] if at + across >= len(panels) else "")
-            axis.set_ylabel(names[1] if at % across == 0 else "")
-        handles = {str(line.get_label()): line for axis in axes[: len(panels)] for line in axis.get_lines()}
-        order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
-        ordered = sorted(handles, key=lambda name: order.index(name) if name in order else -1)
-        columns = (2, 4, 7)[min(across, 3) - 1]
-        plot.legend([handles[name] for name in ordered], ordered, loc="lower center", ncols=columns)
-        _arrange(plot, -(-len(panels) // across), across, -(-len(ordered) // columns))
-        sink = io.StringIO()
-        plot.savefig(sink, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    return sink.getvalue(), round(plot.get_figwidth() * 96)
-
-
-def _arrange(plot: Plot, down: int, across: int, legend_rows: int) -> None:
-    """Sizes in inches; matplotlib's own layouts measure all text and take several times as long."""
-    panel = (3.05 if across > 1 else 2.55, 1.75)
-    left, right, top, bottom, between, above = 0.65, 0.12, 0.3, 0.6 + 0.19 * legend_rows, 0.18, 0.6
-    width = left + across * panel[0] + (across - 1) * between + right
-    height = top + down * panel[1] + (down - 1) * above + bottom
-    plot.set_size_inches(width, height)
-    edges = {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
-    plot.subplots_adjust(**edges, wspace=between / panel[0], hspace=above / panel[1])

@@ -1,1 +1,1 @@
-"""Commands that look at a run and compute nothing: status, cost, garbage, audit, and one explained sentence."""
+"""Commands that compute nothing: status, cost, garbage, audit, the records there are; and one explained sentence."""

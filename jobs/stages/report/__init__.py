@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from evaluation.report.cost_tables import areas, cost_table, explicit_against_modified
-from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
-from evaluation.report.page import Part, Provenance, Site
+from evaluation.report.cost_tables import explicit_against_modified
+from evaluation.report.page import Provenance, Site
 from evaluation.report.results import Results
 from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
-from evaluation.schema import BENCH, PRUNING, RUNTIME, SchemaMismatch
-from evaluation.scoring.runtime import costs
+from evaluation.schema import BENCH, SchemaMismatch
 from jobs.bench.storage import numbers
-from jobs.config import PruneConfig, RunConfig
+from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
-from jobs.plan.products.pruning import wanted_curves
+from jobs.stages.report.parts import PARTS
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.stages.summary import StageSummary
@@ -52,7 +49,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         provenance=provenance(config, plan, ledger),
         results=results,
         tables=all_tables(store, results),
-        parts=(pruning_part(config, plan, ledger, results), runtime_part(store, results)),
+        parts=tuple(part(config, plan, ledger, results) for part in PARTS),
         samples=explorer(config, plan, store, results),
         summary=_summary(plan, results),
         notes=tuple(_notes(plan, ledger, results)),
@@ -78,37 +75,6 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
         data=[(f"{task} · {tokenizer}", digest) for (task, tokenizer), digest in sorted(inputs.items())],
         models=[(model.name, model.resolved.identity) for model in plan.models],
     )
-
-
-def pruning_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
-    """The wanted curves that are drawn; sets that are not are counted and marked missing."""
-    rows: list[dict[str, Any]] = []
-    lacking: set[tuple[str, str, str]] = set()
-    wanted = [c for model in plan.models for c in wanted_curves(config, config.prune or PruneConfig(), model)]
-    for curves in wanted:
-        place = {"model": curves.heads.model, "task": curves.heads.task}
-        if ledger.is_done(curves.artifact):
-            files = ledger.files(curves.artifact)
-            rows += [row | place for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
-        else:
-            lacking.add((place["task"], place["model"], curves.method))
-    drawn = curves_of(rows)
-    tables = [areas(drawn, results.methods, lacking)] if drawn else []
-    how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
-    note = f"{len(lacking)} of {len(wanted)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
-    return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
-
-
-def runtime_part(store: Store, results: Results) -> Part:
-    rows: list[dict[str, Any]] = []
-    for (model, task), dtypes in results.dtypes.items():
-        for dtype in dtypes:
-            files = store.files(store.runtime(model, task, dtype))
-            place = {"model": model, "task": task, "dtype": dtype}
-            rows += [row | place for row in store.read(files, RUNTIME).to_pylist()] if files else []
-    found = costs(rows)
-    how = "Nothing was timed: run `closelook attribute`."
-    return Part("Runtime", how, runtime_figures(rows), [cost_table(found, results.methods)] if found else [])
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:

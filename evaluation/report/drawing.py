@@ -1,0 +1,87 @@
+"""Plots as SVG: panels that draw themselves, under one legend, wide and once more for narrow screens.
+
+Figures are built without pyplot's global state, text stays text, and equal data give equal bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Plot
+
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, rank
+
+#: Okabe and Ito's colours, which methods without a colour of their own take in turn, dashed.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
+GREY = "#8a8577"
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "closelook",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ece8de",
+    "xtick.color": "#63696e",
+    "ytick.color": "#63696e",
+    "legend.frameon": False,
+}
+ACROSS = 3  # panels of a figure
+
+
+def figure(
+    name: str,
+    title: str,
+    caption: str,
+    panels: Sequence[Callable[[Axes], None]],
+    across: int,
+    axes: tuple[str, str],
+    methods: Methods,
+) -> Figure:
+    """`panels` draw themselves, `across` in a row; for narrow screens a second picture has them below each other."""
+    wide = _svg(panels, across, axes, methods)
+    return Figure(name, title, caption, *wide, *(_svg(panels, 1, axes, methods) if across > 1 else wide))
+
+
+def _svg(
+    panels: Sequence[Callable[[Axes], None]], across: int, names: tuple[str, str], methods: Methods
+) -> tuple[str, int]:
+    """(picture, width in pixels) of panels that share the scale of y; `names` are those of the axes x and y."""
+    with matplotlib.rc_context(_STYLE):
+        plot = Plot()
+        axes = list(plot.subplots(-(-len(panels) // across), across, squeeze=False, sharey=True).flat)
+        for axis in axes[len(panels) :]:
+            axis.remove()
+        for at, (axis, draw) in enumerate(zip(axes, panels, strict=False)):
+            draw(axis)
+            axis.set_xlabel(names[0] if at + across >= len(panels) else "")
+            axis.set_ylabel(names[1] if at % across == 0 else "")
+        handles = {str(line.get_label()): line for axis in axes[: len(panels)] for line in axis.get_lines()}
+        order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
+        ordered = sorted(handles, key=lambda name: order.index(name) if name in order else -1)
+        columns = (2, 4, 7)[min(across, 3) - 1]
+        plot.legend([handles[name] for name in ordered], ordered, loc="lower center", ncols=columns)
+        _arrange(plot, -(-len(panels) // across), across, -(-len(ordered) // columns))
+        sink = io.StringIO()
+        plot.savefig(sink, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    return sink.getvalue(), round(plot.get_figwidth() * 96)
+
+
+def _arrange(plot: Plot, down: int, across: int, legend_rows: int) -> None:
+    """Sizes in inches; matplotlib's own layouts measure all text and take several times as long."""
+    panel = (3.05 if across > 1 else 2.55, 1.75)
+    left, right, top, bottom, between, above = 0.65, 0.12, 0.3, 0.6 + 0.19 * legend_rows, 0.18, 0.6
+    width = left + across * panel[0] + (across - 1) * between + right
+    height = top + down * panel[1] + (down - 1) * above + bottom
+    plot.set_size_inches(width, height)
+    edges = {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
+    plot.subplots_adjust(**edges, wspace=between / panel[0], hspace=above / panel[1])

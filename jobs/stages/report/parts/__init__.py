@@ -1,0 +1,20 @@
+"""Parts of the report's page of curves: figures and their tables, a module each.
+
+A new figure is a module here, whose function reads what the figure shows and draws it with `evaluation.report.drawing`,
+and a line in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evaluation.report.page import Part
+from evaluation.report.results import Results
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.stages.report.parts.pruning import pruning_part
+from jobs.stages.report.parts.runtime import runtime_part
+from jobs.store import Ledger
+
+#: In the order of the page. A part says itself what to run where there is nothing to show.
+PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (pruning_part, runtime_part)

@@ -1,0 +1,34 @@
+"""Head pruning: accuracy as heads go (figures 2 to 5 of Close Look), and the areas under the curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluation.report.cost_tables import areas
+from evaluation.report.figures import curves_of, pruning_figures
+from evaluation.report.page import Part
+from evaluation.report.results import Results
+from evaluation.schema import PRUNING
+from jobs.config import PruneConfig, RunConfig
+from jobs.plan.cells import Plan
+from jobs.plan.products.pruning import wanted_curves
+from jobs.store import Ledger
+
+
+def pruning_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """The wanted curves that are drawn; sets that are not are counted and marked missing."""
+    rows: list[dict[str, Any]] = []
+    lacking: set[tuple[str, str, str]] = set()
+    wanted = [c for model in plan.models for c in wanted_curves(config, config.prune or PruneConfig(), model)]
+    for curves in wanted:
+        place = {"model": curves.heads.model, "task": curves.heads.task}
+        if ledger.is_done(curves.artifact):
+            files = ledger.files(curves.artifact)
+            rows += [row | place for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
+        else:
+            lacking.add((place["task"], place["model"], curves.method))
+    drawn = curves_of(rows)
+    tables = [areas(drawn, results.methods, lacking)] if drawn else []
+    how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
+    note = f"{len(lacking)} of {len(wanted)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
+    return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)

@@ -1,0 +1,29 @@
+"""What a pass costs: time and memory against length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluation.report.cost_tables import cost_table
+from evaluation.report.figures import runtime_figures
+from evaluation.report.page import Part
+from evaluation.report.results import Results
+from evaluation.schema import RUNTIME
+from evaluation.scoring.runtime import costs
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.store import Ledger
+
+
+def runtime_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """Of every batch whose times are in the store."""
+    store = ledger.store
+    rows: list[dict[str, Any]] = []
+    for (model, task), dtypes in results.dtypes.items():
+        for dtype in dtypes:
+            files = store.files(store.runtime(model, task, dtype))
+            place = {"model": model, "task": task, "dtype": dtype}
+            rows += [row | place for row in store.read(files, RUNTIME).to_pylist()] if files else []
+    found = costs(rows)
+    how = "Nothing was timed: run `closelook attribute`."
+    return Part("Runtime", how, runtime_figures(rows), [cost_table(found, results.methods)] if found else [])
