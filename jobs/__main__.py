@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from jobs.stages.run import STAGES
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:
@@ -61,12 +62,9 @@ Wait = Annotated[
 BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
 
 
-@app.command()
+@app.command(help=f"Everything that is missing: {', '.join(STAGES)}.")
 def run(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
-    """Everything that is missing: prepare, attribute, evaluate, prune, bench, report."""
-    from jobs.stages.run import STAGES
-
-    _run_stages(STAGES, config, root, set, wait)
+    _run_stages(tuple(STAGES), config, root, set, wait)
 
 
 def _stage_command(name: str, doc: str) -> Callable[..., None]:
@@ -77,14 +75,9 @@ def _stage_command(name: str, doc: str) -> Callable[..., None]:
     return command
 
 
-for _name, _doc in {
-    "prepare": "Read the sources, annotate evidence, tokenise.",
-    "attribute": "Compute the relevance that is missing.",
-    "evaluate": "Score complete relevance against the evidence.",
-    "prune": "Draw the head pruning curves.",
-    "report": "Write tables, figures and pages.",
-}.items():
-    app.command(_name)(_stage_command(_name, _doc))
+for _stage in STAGES.values():
+    if not _stage.own_command:
+        app.command(_stage.name)(_stage_command(_stage.name, _stage.about))
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -11,20 +12,43 @@ if TYPE_CHECKING:  # a mistake in a config is told before anything heavy is impo
     from jobs.stages.summary import StageSummary
     from jobs.store import Store
 
-STAGES = ("prepare", "attribute", "evaluate", "prune", "bench", "report")
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage is the function of its name in the module of its name here: (config, store) to its summary."""
+
+    name: str
+    about: str  # what its command does
+    setting: str | None = None  # key of the config without which a whole run leaves it out
+    own_command: bool = False  # the command line has a function for it, with options of its own
 
 
-def stage(name: str) -> Callable[[RunConfig, Store], StageSummary]:
-    """The function of a stage, imported when it is needed: stages bring heavy libraries."""
-    return getattr(import_module(f"jobs.stages.{name}"), name)
+#: In the order of a run. A new stage is a module here and a line.
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("prepare", "Read the sources, annotate evidence, tokenise."),
+        Stage("attribute", "Compute the relevance that is missing."),
+        Stage("evaluate", "Score complete relevance against the evidence."),
+        Stage("prune", "Draw the head pruning curves.", setting="prune"),
+        Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
+        Stage("report", "Write tables, figures and pages."),
+    )
+}
 
 
-def run(config: RunConfig, store: Store, stages: tuple[str, ...] = STAGES) -> Iterator[StageSummary]:
-    """Run the stages one after the other, yielding what each did. Of several, `prune` and `bench` must be configured.
+def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
+    """Imported when it is needed: stages bring heavy libraries."""
+    return getattr(import_module(f"jobs.stages.{stage}"), stage)
+
+
+def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:
+    """Run the stages one after the other, yielding what each did. Of several, those with a setting must have it.
 
     A stage with failures does not stop the next ones: they work on what is complete.
     """
-    optional = {"prune": config.prune, "bench": config.bench}
-    for name in stages:
-        if len(stages) == 1 or optional.get(name, config) is not None:
-            yield stage(name)(config, store)
+    names = list(stages)
+    for name in names:
+        setting = STAGES[name].setting
+        if len(names) == 1 or setting is None or getattr(config, setting) is not None:
+            yield function_of(name)(config, store)

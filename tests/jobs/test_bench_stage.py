@@ -135,7 +135,7 @@ def test_a_run_benchmarks_only_where_the_config_says_so(tmp_path, models, monkey
     import jobs.stages.run as stages
 
     done = []
-    monkeypatch.setattr(stages, "stage", lambda name: lambda config, store: done.append(name))
+    monkeypatch.setattr(stages, "function_of", lambda name: lambda config, store: done.append(name))
     config, store = run_of(tmp_path, models[0])
     list(run(config, store))
     assert done == ["prepare", "attribute", "evaluate", "bench", "report"]
