@@ -92,6 +92,10 @@ def connect(config: RunConfig) -> None:
             raise
         reason = f"Ray keeps its token in {home}, which cannot be written"
         raise UserError(f"{reason}: set HOME to a folder of yours") from error
+    except Exception as error:  # Ray has no class of its own for this
+        if "timed out during startup" not in str(error):
+            raise
+        raise ClusterUnreachable("Ray did not start in time: this machine is too busy, run again later") from error
 
 
 def _address(config: RunConfig) -> str:

@@ -262,6 +262,19 @@ def test_a_home_that_cannot_be_written_is_one_line(tmp_path, config_file):
     )
 
 
+def test_a_ray_that_does_not_start_in_time_is_one_line(closelook, config_file, monkeypatch):
+    """Ray has no class of its own for it."""
+    path, _, _ = config_file
+
+    def slow(**options):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", slow)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    code, _, err = closelook("attribute", "--config", path)
+    assert (code, err.strip()) == (1, "error: Ray did not start in time: this machine is too busy, run again later")
+
+
 @pytest.mark.ray
 def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, model):
     config = config_of(tmp_path / "root", model)
