@@ -83,6 +83,8 @@ def _out_of_sight(config: RunConfig, plan: Plan) -> Iterator[tuple[ModelConfig, 
 
 
 def _print_remarks(config: RunConfig, plan: Plan, ledger: Ledger, console: Console) -> None:
+    for line in config.left_out:
+        console.print(f"left out: {line}", markup=False)
     for model, task in plan.unprepared:
         console.print(f"{model}: {task} is not prepared; run `closelook prepare`")
     for line in by_reason(plan.failures):

@@ -153,22 +153,28 @@ def _entry(entries: list[Any], path: str, override: str) -> tuple[str, str, Any]
 
 
 def _fill(raw: dict[str, Any]) -> dict[str, Any]:
-    """Replace ``{data}`` and ``{assets}``; what needs a placeholder without a value becomes null or leaves its list."""
+    """Replace ``{data}`` and ``{assets}``; what needs a placeholder without a value becomes null or leaves its list.
+
+    `left_out` says what, and why.
+    """
+    left_out: list[str] = []
     values = {"data": raw.get("data")}
-    values["assets"] = _substitute(raw.get("assets"), values)
-    return {**{key: _substitute(value, values) for key, value in raw.items()}, **values}
+    values["assets"] = _substitute(raw.get("assets"), values, "assets", left_out)
+    filled = {key: _substitute(value, values, key, left_out) for key, value in raw.items() if key not in values}
+    return {**filled, **values, "left_out": left_out}
 
 
-def _substitute(value: Any, values: Mapping[str, str | None]) -> Any:
+def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_out: list[str]) -> Any:
     if isinstance(value, dict):
-        return {key: _substitute(item, values) for key, item in value.items()}
+        return {key: _substitute(item, values, f"{path}.{key}", left_out) for key, item in value.items()}
     if isinstance(value, list):
-        filled = [(item, _substitute(item, values)) for item in value]
+        filled = [(item, _substitute(item, values, path, left_out)) for item in value]
         return [new for old, new in filled if new is not None or old is None]
     if isinstance(value, str):
         for name, replacement in values.items():
             if f"{{{name}}}" in value:
                 if replacement is None:
+                    left_out.append(f"{path}: {value}, since {name!r} is not set")
                     return None
                 value = value.replace(f"{{{name}}}", str(replacement))
     return value
@@ -186,6 +192,9 @@ def _drop_absent_tasks(raw: dict[str, Any]) -> None:
         if raw.get("data") is None:
             raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {folders}")
         raise ConfigError(f"no task data in {raw['data']}: it holds none of {folders}")
+    raw["left_out"] += [
+        f"tasks.{name}: {tasks[name]['path']} is not there" for name in absent if tasks[name].get("path")
+    ]
     raw["tasks"] = {name: task for name, task in tasks.items() if name not in absent}
 
 

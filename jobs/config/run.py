@@ -207,6 +207,7 @@ class RunConfig(Frozen):
     root: Annotated[str, AfterValidator(_root)]
     data: str | None = None
     assets: str | None = None
+    left_out: tuple[str, ...] = ()  # what of the file needs data that is not there; filled in when it is read
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tasks: dict[Name, TaskConfig]

@@ -139,6 +139,10 @@ def test_placeholders_are_filled_and_candidates_without_a_value_dropped(tmp_path
     assert list(config.tasks) == ["sva"], "tasks without data are left out"
     without_assets = RunConfig.load("real", overrides=[f"data={tmp_path}", "assets=null"])
     assert without_assets.model("gpt2").tokenizer == ("openai-community/gpt2",)
+    gone = [f"tasks.{name}: {tmp_path}/{name} is not there" for name in ("ra", "qa")]
+    assert list(config.left_out) == gone
+    assert "models.tokenizer: {assets}/gpt2-bpe, since 'assets' is not set" in without_assets.left_out
+    assert RunConfig.load("demo").left_out == ()
 
 
 def test_paper_holds_the_models_and_precisions_of_close_look():

@@ -59,6 +59,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     are all broken, for a missing annotator, and for a tokenizer that does not fit its model.
     """
     readers, lines = _readers(config)
+    lines = [f"left out: {line}" for line in config.left_out] + lines
     ledger = Ledger(store)
     plans = {task: _plan(config, ledger, task, readers) for task in config.tasks}
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
