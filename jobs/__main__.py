@@ -50,7 +50,13 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Config = Annotated[
-    str, typer.Option("--config", "-c", help="A name in jobs/conf (demo, real, paper, smoke) or a path.")
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="A name in jobs/conf (demo, real, paper, smoke) or a path. Default: what the --root keeps, else demo.",
+        show_default=False,
+    ),
 ]
 Root = Annotated[str | None, typer.Option("--root", help="Where everything is kept: a path, s3:// or gs:// URL.")]
 Set = Annotated[
@@ -63,12 +69,12 @@ BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
 
 
 @app.command(help=f"Everything that is missing: {', '.join(STAGES)}.")
-def run(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
+def run(config: Config = None, root: Root = None, set: Set = None, wait: Wait = 0) -> None:
     _run_stages(tuple(STAGES), config, root, set, wait)
 
 
 def _stage_command(name: str, doc: str) -> Callable[..., None]:
-    def command(config: Config = "demo", root: Root = None, set: Set = None, wait: Wait = 0) -> None:
+    def command(config: Config = None, root: Root = None, set: Set = None, wait: Wait = 0) -> None:
         _run_stages((name,), config, root, set, wait)
 
     command.__doc__ = doc
@@ -81,7 +87,7 @@ for _stage in STAGES.values():
 
 
 @app.command()
-def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
+def status(config: Config = None, root: Root = None, set: Set = None) -> None:
     """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
     loaded, store = _load(config, root, set)
 
@@ -92,7 +98,7 @@ def status(config: Config = "demo", root: Root = None, set: Set = None) -> None:
 
 
 @app.command()
-def plan(config: Config = "demo", root: Root = None, set: Set = None) -> None:
+def plan(config: Config = None, root: Root = None, set: Set = None) -> None:
     """The cells of a run and what they will cost, from measured runtimes where there are any."""
     loaded, store = _load(config, root, set)
 
@@ -103,7 +109,7 @@ def plan(config: Config = "demo", root: Root = None, set: Set = None) -> None:
 
 @app.command()
 def gc(
-    config: Config = "demo",
+    config: Config = None,
     root: Root = None,
     set: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
@@ -113,8 +119,10 @@ def gc(
     loaded, store = _load(config, root, set)
 
     from jobs.commands.gc import garbage
+    from jobs.config.kept import refuse_another
     from jobs.store.lock import run_lock
 
+    refuse_another(loaded, store)
     with run_lock(store):
         removed = kept = 0
         for group in garbage(loaded, store):
@@ -155,7 +163,7 @@ def bench(
     if not name:
         if quick or json or context.args:
             raise UserError(f"say which benchmark: {', '.join(BENCHES)}")
-        return _run_stages(("bench",), config or "demo", root, set, wait)
+        return _run_stages(("bench",), config, root, set, wait)
     if name not in BENCHES:
         raise UserError(f"no benchmark {name!r}{nearest(name, BENCHES)}")
     given = [("--config", config), ("--root", root), *(("--set", value) for value in set or ()), ("--json", json)]
@@ -165,7 +173,7 @@ def bench(
 
 @app.command()
 def audit(
-    config: Config = "demo",
+    config: Config = None,
     root: Root = None,
     set: Set = None,
     task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
@@ -183,7 +191,7 @@ def audit(
 @app.command()
 def export(
     to: Annotated[Path, typer.Option("--to", help="A new folder for the benchmark and its card.")],
-    config: Config = "demo",
+    config: Config = None,
     root: Root = None,
     set: Set = None,
 ) -> None:
@@ -236,23 +244,20 @@ def explain(
     show(sentence, model, target, foil, method, console, html)
 
 
-def _load(config: str, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
+def _load(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
     """Before the heavy imports of a command: a mistake in the configuration is told at once."""
-    from jobs.config import RunConfig
+    from jobs.config.kept import load
 
-    loaded = RunConfig.load(config, root, overrides or ())
-
-    from jobs.store import Store
-
-    return loaded, Store(loaded.root)
+    return load(config, root, overrides or ())
 
 
 def _run_stages(
-    stages: tuple[str, ...], config: str, root: str | None, overrides: list[str] | None, wait_s: float
+    stages: tuple[str, ...], config: str | None, root: str | None, overrides: list[str] | None, wait_s: float
 ) -> None:
     loaded, store = _load(config, root, overrides)
 
     from jobs.cluster.pools import check_address
+    from jobs.config.kept import keeping
     from jobs.plan.cells import validate
     from jobs.stages.run import run as run_stages
     from jobs.store.lock import run_lock
@@ -260,7 +265,11 @@ def _run_stages(
     validate(loaded)
     check_address(loaded)
     store.create()
-    with run_lock(store, wait_s):
+    with run_lock(store, wait_s), keeping(loaded, store) as changed:
+        if changed:
+            console.print(f"the configuration that {store.root} keeps changes:", markup=False)
+        for difference in changed:
+            console.print(f"  {difference}", markup=False)
         summaries = []
         for summary in run_stages(loaded, store, stages):
             _show(summary)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.config import RunConfig
+from jobs.config.kept import differences
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, make_plan
 from jobs.plan.products import stale, wanted
@@ -100,25 +101,13 @@ def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, art
         "another version or other options of the method": (record.get("method"), json.loads(json.dumps(method.key()))),
     }
     parts = [name for name, (then, now) in changed.items() if then is not None and then != now]
-    then, now = _flat(record.get("config", {})), _flat(config.model_dump(mode="json"))
-    settings = [key for key in {**then, **now} if then and then.get(key) != now.get(key) and _tells(key, artifact)]
-    for key in settings[:MOST_DIFFERENCES]:
-        parts.append(f"{key} was {json.dumps(then.get(key))}, is {json.dumps(now.get(key))} here")
+    then, here = record.get("config"), config.model_dump(mode="json")
+    settings = [one for one in differences(then, here) if _tells(one.key, artifact)] if then else []
+    for setting in settings[:MOST_DIFFERENCES]:
+        parts.append(f"{setting.key} was {json.dumps(setting.then)}, is {json.dumps(setting.now)} here")
     if len(settings) > MOST_DIFFERENCES:
         parts.append(f"{len(settings) - MOST_DIFFERENCES} more settings")
     return f"cells of another run: {'; '.join(parts) or 'other code'}"
-
-
-def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted path; models by their name."""
-    if isinstance(settings, list) and all(isinstance(one, dict) and "name" in one for one in settings):
-        settings = {one["name"]: one for one in settings}
-    if not isinstance(settings, dict) or not settings:
-        return {prefix: settings}
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}.{key}" if prefix else key)
-    return found
 
 
 def _tells(key: str, cell: Artifact) -> bool:

@@ -74,9 +74,12 @@ def _parse(text: str) -> Any:
         raise yaml.YAMLError("it is nested too deeply") from None
 
 
-def read(source: str | Path, root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The raw keys of `source`, a name in ``jobs/conf`` or a path. Later wins: file, `overrides`, `root`."""
-    raw = _read_yaml(_locate(source))
+def read(source: str | Path | dict[str, Any], root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The raw keys of `source`: a name in ``jobs/conf``, a path, or such keys, which are changed in place.
+
+    Later wins: file, `overrides`, `root`.
+    """
+    raw = source if isinstance(source, dict) else _read_yaml(_locate(source))
     for override in overrides:
         _override(raw, override)
     if root is not None:
@@ -108,12 +111,25 @@ def _locate(source: str | Path) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = _parse(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
+        text = path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise _unreadable(str(path), error) from None
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> dict[str, Any]:
+    """The keys of a YAML text that stands at `where`. Raises ConfigError."""
+    try:
+        raw = _parse(text)
+    except yaml.YAMLError as error:
+        raise _unreadable(where, error) from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path} holds no mapping of keys")
+        raise ConfigError(f"{where} holds no mapping of keys")
     return raw
+
+
+def _unreadable(where: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{where} is not readable YAML: {' '.join(str(error).split())}")
 
 
 def _override(raw: dict[str, Any], override: str) -> None:

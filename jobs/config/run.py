@@ -265,8 +265,10 @@ class RunConfig(Frozen):
         return self
 
     @classmethod
-    def load(cls, source: str | Path, root: str | None = None, overrides: Sequence[str] = ()) -> RunConfig:
-        """The configuration `source`, a name in ``jobs/conf`` or a path, after ``key=value`` overrides.
+    def load(
+        cls, source: str | Path | dict[str, Any], root: str | None = None, overrides: Sequence[str] = ()
+    ) -> RunConfig:
+        """The configuration `source`: a name in ``jobs/conf``, a path or raw keys, after ``key=value`` overrides.
 
         Raises ConfigError with one line that names the key at fault, or the keys that ask for what does not exist.
         """
