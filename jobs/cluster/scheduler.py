@@ -163,20 +163,25 @@ class _Run:
         except Exception as error:  # whatever Ray raises ends this work, not the others
             errors.append(_line(work, error))
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return [*(error + more for error in errors[:1]), *_ended(work)]
+        return [*(error + more for error in errors[:1]), *_ended(work, errors)]
 
 
-def _ended(work: Work) -> list[str]:
+def _ended(work: Work, told: Sequence[str] = ()) -> list[str]:
+    """End the work; the failures, but for what `told` says already: a full store fails whoever writes."""
     try:
         return list(work.on_end())
     except Exception as error:  # of the store, or because another run owns it now
-        return [_line(work, error)]
+        return [] if any(_first_line(error) in line for line in told) else [_line(work, error)]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def _line(work: Work, error: Exception) -> str:
     """One line: an error of the store says by itself what is wrong."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"model {work.name}: {first if isinstance(error, OSError) else f'{type(error).__name__}: {first}'}"
+    kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+    return f"model {work.name}: {kind}{_first_line(error)}"
 
 
 def _fewest(work: Work) -> int:

@@ -46,12 +46,12 @@ def cluster(monkeypatch):
 def do(cluster, tmp_path):
     """Run works given as (name, workers, blocks); the failures."""
 
-    def run(*works, ended=(), **settings):
+    def run(*works, ended=tuple, **settings):
         models = [{"name": name, "id": name, "workers": workers} for name, workers, _ in works]
         config = config_of(tmp_path, models=models, **settings)
         store = scheduler.Store(config.root)
         todo = [
-            Work(name, model, blocks, worker=None, arguments=(), size=len(blocks), on_end=lambda: ended)
+            Work(name, model, blocks, worker=None, arguments=(), size=len(blocks), on_end=ended)
             for (name, _, blocks), model in zip(works, config.models, strict=True)
         ]
         return run_all(config, store, todo, "attribute", "rows", stream=cluster.stream)
@@ -105,11 +105,20 @@ def test_a_work_is_ended_however_its_units_went(do):
         ("raises", [1, 1], [RuntimeError("no")]),
         ("done", [1, 1], []),
         ("large", [3, 3], [{}] * 3),
-        ended=("ended",),
+        ended=lambda: ("ended",),
     )
     assert failures.count("ended") == 4
 
 
+def test_a_store_that_fails_workers_and_driver_alike_is_told_once(do):
+    def ended():
+        raise OSError("no space left under /root")
+
+    full = {"error": "no space left under /root", "fatal": True}
+    failures = do(("a", [1, 1], [full]), ("b", [1, 1], [{}]), ended=ended)
+    assert failures == ["no space left under /root", "model b: no space left under /root"]
+
+
 def test_works_without_units_need_no_cluster(do, monkeypatch):
     monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
-    assert do(("a", [1, 1], []), ended=("its cells are closed",)) == ["its cells are closed"]
+    assert do(("a", [1, 1], []), ended=lambda: ["its cells are closed"]) == ["its cells are closed"]
