@@ -2,17 +2,15 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
-from jobs.cluster import scheduler
-from jobs.cluster.pools import Slots, connect
+from jobs.cluster.pools import connect
 from jobs.config import RunConfig
-from jobs.plan.inputs import read_unit
 from jobs.stages.attribute import attribute
+from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 
@@ -28,24 +26,8 @@ def local_ray():
 
 @pytest.fixture
 def inline(monkeypatch):
-    """Stages without Ray: the units of a work go through one worker in this process, which takes a second.
-
-    One model at a time: transformers does not load two in one process at once. `before_unit(index)` of what it gives
-    is called before each unit.
-    """
-    hooks = SimpleNamespace(before_unit=lambda index: None)
-
-    def pipeline(config, store, stage, work, share, workers):
-        worker = work.worker(*work.arguments)
-        for index, block in enumerate(work.blocks):
-            hooks.before_unit(index)
-            yield from worker(read_unit(block, store)).to_pylist()
-
-    monkeypatch.setattr(scheduler, "connect", lambda config: None)
-    monkeypatch.setattr(scheduler, "uses_gpu", lambda config: False)
-    monkeypatch.setattr(scheduler, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
-    monkeypatch.setattr(scheduler, "pipeline", pipeline)
-    return hooks
+    """Stages without Ray; `before_unit(index)` of what it gives is called before each unit."""
+    return without_ray(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -74,9 +56,11 @@ def model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(request, tmp_path_factory, model, local_ray):
+def expected(request, tmp_path_factory, model):
     """The relevance of an undisturbed run on the test module's ROWS."""
     config = config_of(tmp_path_factory.mktemp("undisturbed"), model)
     store = prepared(config, request.module.ROWS)
-    assert attribute(config, store).complete
+    with pytest.MonkeyPatch.context() as patch:
+        without_ray(patch.setattr)
+        assert attribute(config, store).complete
     return relevance_of(config, store)

@@ -104,11 +104,16 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     return found
 
 
-def closelook(*arguments: str, inside: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
-    """The command in a process group of its own, with a Ray of its own; `inside` comes before it, as in `sudo`."""
+def closelook(
+    *arguments: str, inside: tuple[str, ...] = (), module: str = "jobs", **environment: str
+) -> subprocess.Popen[str]:
+    """The command in a process group of its own; `inside` comes before it, as in `sudo`.
+
+    It starts a Ray of its own, or, as the module `tests.jobs.inline`, does without.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
-        [*inside, sys.executable, "-m", "jobs", *arguments],
+        [*inside, sys.executable, "-m", module, *arguments],
         env=inherited | {"PYTHONPATH": str(REPOSITORY)} | environment,
         start_new_session=True,
         stdout=subprocess.PIPE,

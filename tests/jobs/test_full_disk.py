@@ -1,4 +1,7 @@
-"""A disk that is really full while shards are written: a small file system of its own, as large as a few shards."""
+"""A disk that is really full while shards are written: a small file system of its own, as large as a few shards.
+
+Its runs do without Ray, which plays no part in it.
+"""
 
 import shutil
 import subprocess
@@ -9,7 +12,6 @@ import pytest
 from jobs.store import TEMPORARY, Store
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
 
-pytestmark = pytest.mark.ray
 ROWS = rows_of(24)
 PAGE = 4096  # bytes: what a tmpfs gives out at a time
 
@@ -70,7 +72,7 @@ def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_spac
     arguments = ("attribute", "--config", str(tmp_path / "small.yaml"))
 
     disk.fill(leave=pages)
-    code, _, err = ended(closelook(*arguments, inside=disk.inside))
+    code, _, err = ended(closelook(*arguments, inside=disk.inside, module="tests.jobs.inline"))
     assert code == 1
     said = [line for line in err.strip().splitlines() if not line.startswith("attribute: ")]  # those are progress
     assert len(said) == 1, err
@@ -83,7 +85,7 @@ def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_spac
     assert not [path for path in full.rglob(f"{TEMPORARY}*") if path.is_file()]
 
     disk.run("rm", f"{disk.folder}/ballast")
-    code, out, err = ended(closelook(*arguments, inside=disk.inside))
+    code, out, err = ended(closelook(*arguments, inside=disk.inside, module="tests.jobs.inline"))
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     completed = config.model_copy(update={"root": str(disk.copy(tmp_path / "completed") / "root")})
