@@ -8,6 +8,7 @@ from lrp_core import METHODS, Batch, ModelView
 
 #: transformers rounds norms and softmax of Llama to float32 inside
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+EXPLANATIONS = ("contrastive", "log_prob")  # one that is linear in the logits, and one that is not
 
 
 def explain(name: str, view: ModelView, rows: list[dict], **options) -> list[torch.Tensor]:

@@ -3,22 +3,8 @@
 import pytest
 import torch
 
-from lrp_core import ModelView
 from tests import oracles_methods as oracles
-from tests.asked import close, explain
-from tests.tiny import ragged_rows, tiny_model
-
-EXPLANATIONS = ("contrastive", "log_prob")
-
-
-@pytest.fixture(params=["sdpa", "eager"])
-def view(family, request) -> ModelView:
-    return tiny_model(family, attn=request.param)
-
-
-@pytest.fixture
-def rows(view) -> list[dict]:
-    return ragged_rows(view)
+from tests.asked import EXPLANATIONS, close, explain
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)

@@ -6,23 +6,11 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod, UserError
+from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
 from lrp_core.methods.path_gradients import Noise
 from tests import oracles_methods as oracles
-from tests.asked import CLOSE, close, explain, widths
+from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
 from tests.tiny import ragged_rows, tiny_model
-
-EXPLANATIONS = ("contrastive", "log_prob")
-
-
-@pytest.fixture(params=["sdpa", "eager"])
-def view(family, request) -> ModelView:
-    return tiny_model(family, attn=request.param)
-
-
-@pytest.fixture
-def rows(view) -> list[dict]:
-    return ragged_rows(view)
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
