@@ -25,7 +25,7 @@ MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "repre
 #: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
 #: the record says so.
 SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed")
-_RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", "heads", *SETTINGS)
+_RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", "heads", "layers", *SETTINGS)
 LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
 
 
@@ -74,8 +74,8 @@ class Method:
     """A method, callable as `method(view, batch)`; `configured` binds options, under another name where one is given.
 
     `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. It
-    gets every option by name, `heads=True` where heads are wanted and given, and the SETTINGS that it names. The
-    requests that it gets are `bound`.
+    gets every option by name, `heads=True` or `layers=True` where they are wanted and given, and the SETTINGS that it
+    names. The requests that it gets are `bound`.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Method:
     options: tuple[Option, ...] = ()
     seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
     needs: tuple[Capability, ...] = ()
-    gives: tuple[str, ...] = ("tokens",)  # tokens | heads
+    gives: tuple[str, ...] = ("tokens",)  # tokens | heads | layers
     explanations: tuple[str, ...] = LINEAR
     embeddings: tuple[str, ...] = ("full", "partial")
     conserves: bool = True  # False where no sum is promised, so that no residual is reported
@@ -123,12 +123,13 @@ class Method:
         explanation: str | None = None,
         embedding: str | None = None,
         heads: bool = False,
+        layers: bool = False,
         **options: Any,
     ) -> Relevance:
         """Contrastive with full embeddings unless told otherwise or impossible (no foil, no such choice).
 
         `options` are the method's own and the SETTINGS that its function knows. Raises UserError for others,
-        UnsupportedMethod for a model that lacks what the method needs, or for heads where it gives none.
+        UnsupportedMethod for a model that lacks what the method needs, or for heads or layers where it gives none.
         """
         if explanation is None:
             wanted = whichever(batch.foil_ids is not None).name
@@ -137,13 +138,22 @@ class Method:
         self.check(request)
         if heads and "heads" not in self.gives:
             raise UnsupportedMethod(f"{self.name} gives no relevance of attention heads")
+        if layers and "layers" not in self.gives:
+            raise UnsupportedMethod(f"{self.name} gives no relevance by layer")
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
         method = self.configured(**options) if options else self
         request = method.bound(request)
-        return method.compute(view, batch, [request], heads=heads, **settings)[request]
+        return method.compute(view, batch, [request], heads=heads, layers=layers, **settings)[request]
 
     def compute(
-        self, view: ModelView, batch: Batch, requests: Sequence[Request], *, heads: bool = False, **settings: Any
+        self,
+        view: ModelView,
+        batch: Batch,
+        requests: Sequence[Request],
+        *,
+        heads: bool = False,
+        layers: bool = False,
+        **settings: Any,
     ) -> dict[Request, Relevance]:
         """One call of `explain` with the bound options and those of `settings` that it names.
 
@@ -156,6 +166,8 @@ class Method:
             known.pop("seed", None)  # it is not in the cell key
         if heads:
             known["heads"] = True
+        if layers:
+            known["layers"] = True
         from lrp_core.guard import guarded
 
         return guarded(self.function, view, batch, requests, **self._of_pass, **known)

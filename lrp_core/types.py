@@ -118,6 +118,7 @@ class Relevance:
     heads: Tensor | None = None  # [B, L, H, P], only when asked for
     conserves: bool = True  # whether the sum over tokens is meant to be compared with `explained`
     baseline: Tensor | None = None  # [B], `explained` at the baseline of methods that compare the input with one
+    layers: Tensor | None = None  # [B, L, T], what each layer says of the tokens, only when asked for; 0 on padding
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
         """A plain Relevance with every tensor changed."""

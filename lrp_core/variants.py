@@ -27,6 +27,13 @@ def tiled(batch: Batch, times: int) -> Batch:
     return rows_of(batch, torch.arange(len(batch)).repeat(times))
 
 
+def unpadded(batch: Batch, i: int) -> Batch:
+    """Sample `i` alone."""
+    own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
+    position = mask[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
+    return replace(own, input_ids=own.input_ids[:, mask], attention_mask=own.attention_mask[:, mask], position=position)
+
+
 def pieces(variants: range, tokens: int, token_budget: int) -> Iterator[range]:
     """Runs of `variants` of `tokens` tokens each that fit the budget together."""
     size = max(1, token_budget // max(1, tokens))

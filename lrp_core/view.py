@@ -218,15 +218,18 @@ class ModelView:
         return self.head(hidden[at, batch.position.to(hidden.device)])
 
     def unembed(self, state: Tensor, batch: Batch) -> Tensor:
-        """Logits of target and foil [B, 2] ([B, 1] without foils) of `state` [B, D], in float32 at least."""
+        """Logits of target and foil [B, 2, ...] ([B, 1, ...] without foils) of `state` [B, ..., D].
+
+        In float32 at least. A sample may have many states, such as one for each of its tokens.
+        """
         ids = (
             batch.target_ids[:, None] if batch.foil_ids is None else torch.stack([batch.target_ids, batch.foil_ids], -1)
         )
         rows, bias = self.unembedding_rows(ids)  # [B, 2, D]
         wide = torch.promote_types(state.dtype, torch.float32)
         state = state.to(rows.device, wide)
-        logits = torch.einsum("bd,bcd->bc", state, rows.to(wide))
-        return logits if bias is None else logits + bias.to(wide)
+        logits = torch.einsum("b...d,bcd->bc...", state, rows.to(wide))
+        return logits if bias is None else logits + bias.to(wide).view(*bias.shape, *(1,) * (logits.dim() - 2))
 
     # assembly
 

@@ -13,6 +13,7 @@ from lrp_core.capabilities import ATTENTION, DELETION, GRADIENTS, MASKING, RULES
 from lrp_core.explained import EXPLAINED
 from lrp_core.kinds import DELETE, MASK, ZERO
 from lrp_core.method import Method, Option
+from lrp_core.methods.representation_records import REPRESENTATION
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedMethod, nearest
 
@@ -284,6 +285,7 @@ METHODS: Registry[Method] = Registry(
         about="Shapley values of the presence of each token, fitted to drawn sets of tokens",
         source="Lundberg & Lee 2017",
     ),
+    *REPRESENTATION,
     Method(
         "random",
         version=1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from lrp_core.guard import check_logits
 from lrp_core.methods.random_baseline import seed_of
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
-from lrp_core.variants import TOKEN_BUDGET, rows_of, tiled
+from lrp_core.variants import TOKEN_BUDGET, tiled, unpadded
 from lrp_core.view import ModelView
 
 
@@ -58,7 +57,7 @@ def _explain(
     for i, mask in enumerate(batch.attention_mask.bool()):
         if not mask.any():
             continue
-        own = _unpadded(batch, i)
+        own = unpadded(batch, i)
         outcome = _Outcome(view, own, explanations)
         at_once = max(1, token_budget // int(mask.sum()))
         for explanation in explanations:
@@ -95,13 +94,6 @@ class _Outcome:
             hidden = self._view.hidden(rows, self._token * present[..., None].to(self._token))
             self._known[key] = explained_numbers(self._view, hidden, rows, self._explanations)[1]
         return self._known[key][explanation].cpu()
-
-
-def _unpadded(batch: Batch, i: int) -> Batch:
-    """Sample `i` alone."""
-    own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
-    position = mask[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
-    return replace(own, input_ids=own.input_ids[:, mask], attention_mask=own.attention_mask[:, mask], position=position)
 
 
 Shapley = Callable[[Callable[[Tensor], Tensor], int, int, int, int], Tensor]

@@ -1,0 +1,82 @@
+"""NormXLogit: the model's own head applied to every token's state, weighted by the norm of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+
+from lrp_core.attention import around_attention
+from lrp_core.explained import NONE, explained_by, relevance_of, whichever
+from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, WORD
+from lrp_core.types import Batch, Relevance, Request
+from lrp_core.view import ModelView
+
+#: Relevance from the norm of the input [B, 1, T] and what the head reads from the states behind L layers [B, L, T], and
+#: whether it differs by layer.
+_MEASURES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {
+    "embedding_norm": (lambda norm, _: norm, False),
+    "logat": (lambda _, read: read, True),
+    "normxlogit": (lambda norm, read: norm * read, True),
+}
+
+
+@torch.no_grad()
+def explain_many(
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, layers: bool = False
+) -> dict[Request, Relevance]:
+    """All `requests` from one forward: the head, with its transform, reads the last state of every token.
+
+    With `layers` it also reads the states behind the blocks below, through the final norm where the model has one (the
+    paper's own, RoBERTa, has none). Tokens behind the prediction of a causal model get nothing: they have no say.
+    Raises UserError for a contrastive request without foils.
+    """
+    batch = batch.to(view.device)
+    with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
+        last = view.hidden(batch)
+    behind = [*(_final(view, states[layer].to(last.device)) for layer in range(1, len(states))), last]
+    logits = view.logits(last, batch)
+    read = torch.stack([view.unembed(view.head(state), batch) for state in behind], 2)  # [B, 2, L, T]
+    seen = _with_a_say(view, batch).to(logits.device)
+    vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.token_embedding(batch.input_ids)}
+    results = {}
+    for request in requests:
+        explained = (
+            explained_by(request.explanation) if request.explanation != NONE else whichever(logits.shape[1] == 2)
+        )
+        measure, by_layer = _MEASURES[request.method]
+        norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
+        found = measure(norm, explained.of(read)).masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
+        results[request] = relevance_of(
+            found[:, -1],
+            logits,
+            explained.of(logits),
+            conserves=False,
+            layers=found if layers and by_layer else None,
+        )
+    return results
+
+
+@contextmanager
+def _inputs_of_blocks(view: ModelView, layers: Iterable[int]) -> Iterator[list[Tensor]]:
+    """Gives a list that a forward inside fills with what enters the blocks `layers`, [B, T, D] each."""
+    states: list[Tensor] = []
+    with ExitStack() as undo:
+        for layer in layers:
+            hook = view.blocks[layer].module.register_forward_pre_hook(lambda _, args: states.append(args[0]))
+            undo.callback(hook.remove)
+        yield states
+
+
+def _final(view: ModelView, state: Tensor) -> Tensor:
+    return state if view.final_norm is None else view.final_norm.module(state)
+
+
+def _with_a_say(view: ModelView, batch: Batch) -> Tensor:
+    """Tokens that the prediction may depend on, [B, T] bool."""
+    real = batch.attention_mask.bool()
+    if not view.kind.causal:
+        return real
+    return real & (torch.arange(real.shape[1], device=real.device) <= batch.position[:, None])

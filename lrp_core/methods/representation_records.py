@@ -1,0 +1,80 @@
+"""Records of the methods that read hidden states: norms, the head on every token, how states move. No torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lrp_core.capabilities import ATTENTION
+from lrp_core.method import Method, Option
+
+EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
+_NO_CHOICE = ("none",)  # of an explanation or an embedding
+_NORM = Option(
+    "norm",
+    EMBEDDING_OUTPUT,
+    "the l2 norm of what enters the first block, as the authors' code has it, or of the word vector alone",
+    choices=(EMBEDDING_OUTPUT, WORD),
+    per_request=True,
+)
+
+
+def _of_states(name: str, label: str, **record: Any) -> Method:
+    """A method that reads hidden states of one plain forward, all of them in one pass."""
+    return Method(
+        name,
+        version=1,
+        label=label,
+        explain="lrp_core.methods.normxlogit:explain_many",
+        family="representation",
+        embeddings=_NO_CHOICE,
+        conserves=False,
+        passes="states",
+        forwards=1.1,
+        **record,
+    )
+
+
+REPRESENTATION = (
+    Method(
+        "value_zeroing",
+        version=1,
+        label="Value Zeroing",
+        explain="lrp_core.methods.value_zeroing:explain_many",
+        family="representation",
+        needs=(ATTENTION,),
+        gives=("tokens", "layers"),
+        explanations=_NO_CHOICE,
+        embeddings=_NO_CHOICE,
+        conserves=False,
+        forwards=lambda _, tokens: tokens + 2.0,
+        order=65,
+        about="how far states move when a token's value vectors are zeroed, layer by layer, multiplied over layers",
+        source="Mohebbi et al. 2023; NormXLogit 5",
+    ),
+    _of_states(
+        "embedding_norm",
+        "Embedding norm",
+        options=(_NORM,),
+        explanations=_NO_CHOICE,
+        order=86,
+        about="the norm of the input, whatever is explained",
+        source="Oyama et al. 2023; NormXLogit 3",
+    ),
+    _of_states(
+        "logat",
+        "LogAt",
+        gives=("tokens", "layers"),
+        order=87,
+        about="the explained number as the head reads it from every token's last state",
+        source="NormXLogit equations 2 and 3",
+    ),
+    _of_states(
+        "normxlogit",
+        "NormXLogit",
+        options=(_NORM,),
+        gives=("tokens", "layers"),
+        order=88,
+        about="logat times the norm of the input; its ranking is that of signed values, hence not free of scale",
+        source="NormXLogit equation 4",
+    ),
+)

@@ -1,0 +1,123 @@
+"""NormXLogit and its parts, and Value Zeroing, against their formulas on stock models."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod
+from tests import oracles_states as oracles
+from tests.asked import CLOSE, close, explain
+from tests.tiny import MORE, TINY, ragged_rows, tiny_model
+
+STATES = ("embedding_norm", "logat", "normxlogit")
+
+
+@pytest.fixture(params=[*((family, "sdpa") for family in sorted(TINY | MORE)), ("bert", "eager"), ("gpt2", "eager")])
+def view(request) -> ModelView:
+    family, attn = request.param
+    return tiny_model(family, attn=attn, num_hidden_layers=3)
+
+
+@pytest.fixture
+def rows(view) -> list[dict]:
+    return ragged_rows(view)
+
+
+@pytest.mark.parametrize("explanation", ["contrastive", "target"])
+def test_logat_is_the_stock_head_on_each_token(view, rows, explanation):
+    batch = Batch.collate(rows, 0, "left")
+    found = METHODS["logat"](view, batch, explanation=explanation, layers=True)
+    for i, row in enumerate(rows):
+        states = oracles.hidden_states(view, row)
+        for layer in range(view.n_layers):
+            pair = oracles.logat(view, row, states[layer + 1])
+            wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
+            torch.testing.assert_close(found.layers[i, layer, -len(wanted) :], wanted, **CLOSE)
+        torch.testing.assert_close(found.tokens[i], found.layers[i, -1])
+        torch.testing.assert_close(found.tokens[i, batch.position[i]], found.explained[i])
+
+
+@pytest.mark.parametrize("which", ["embedding_output", "word"])
+def test_normxlogit_is_the_norm_of_the_input_times_logat(view, rows, which):
+    logat, norms = explain("logat", view, rows), explain("embedding_norm", view, rows, norm=which)
+    wanted = [oracles.norm(oracles.hidden_states(view, row), view, row, which) for row in rows]
+    close(norms, wanted)
+    close(explain("normxlogit", view, rows, norm=which), [x * y for x, y in zip(wanted, logat, strict=True)])
+
+
+def test_the_norm_of_every_layer_of_normxlogit_is_that_of_the_input(view, rows):
+    batch = Batch.collate(rows, 0)
+    norms = METHODS["embedding_norm"](view, batch).tokens[:, None]
+    found, logat = (METHODS[name](view, batch, layers=True).layers for name in ("normxlogit", "logat"))
+    torch.testing.assert_close(found, norms * logat)
+
+
+def test_requests_of_one_forward_are_those_of_several(view, rows):
+    batch, forwards = Batch.collate(rows, 0), []
+    asked = [
+        METHODS[name].configured(**({"norm": norm} if norm else {})).bound(Request(name, explanation, "none"))
+        for name, norm in (("embedding_norm", "word"), ("logat", None), ("normxlogit", "embedding_output"))
+        for explanation in METHODS[name].explanations
+    ]
+    hook = view.model.base_model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    found = METHODS["logat"].compute(view, batch, asked)
+    hook.remove()
+    assert len(forwards) == 1
+    for request in asked:
+        alone = METHODS[request.method](view, batch, explanation=request.explanation, **dict(request.options))
+        assert torch.equal(found[request].tokens, alone.tokens)
+        assert torch.equal(found[request].explained, alone.explained)
+
+
+def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
+    if not view.kind.causal:
+        return
+    (row,) = ragged_rows(view, (9,))
+    early, cut = {**row, "position": 4}, {**row, "input_ids": row["input_ids"][:5], "position": 4}
+    for name in (*STATES, "value_zeroing"):
+        (found,), (wanted,) = explain(name, view, [early]), explain(name, view, [cut])
+        torch.testing.assert_close(found[:5], wanted, **CLOSE)
+        assert not found[5:].any()
+
+
+def test_value_zeroing_equals_a_run_for_every_layer_and_token(view, rows):
+    batch = Batch.collate(rows, 0, "left")
+    found = METHODS["value_zeroing"](view, batch, layers=True, token_budget=25)
+    for i, row in enumerate(rows):
+        maps, length, position = oracles.value_zeroing(view, row), len(row["input_ids"]), row["position"]
+        for layer, wanted in enumerate(maps):
+            torch.testing.assert_close(found.layers[i, layer, -length:], wanted[position], rtol=1e-5, atol=1e-6)
+        product = torch.linalg.multi_dot(maps[::-1])[position]
+        torch.testing.assert_close(found.tokens[i, -length:], product, rtol=1e-5, atol=1e-6)
+        assert not found.tokens[i, :-length].any()
+        assert not found.layers[i, :, :-length].any()
+        assert abs(float(found.tokens[i].sum()) - 1) < 1e-6
+
+
+def test_value_zeroing_keeps_its_digits_in_float32():
+    exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
+    batch = Batch.collate(ragged_rows(exact), 0)
+    wanted, found = (METHODS["value_zeroing"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-7)
+
+
+def test_the_model_is_bit_identical_after_value_zeroing(view, rows):
+    batch = Batch.collate(rows, 0)
+    before = view.model(input_ids=batch.input_ids).logits
+    METHODS["value_zeroing"](view, batch)
+    assert torch.equal(view.model(input_ids=batch.input_ids).logits, before)
+
+
+def test_layers_of_a_method_without_any_are_refused(view, rows):
+    with pytest.raises(UnsupportedMethod, match="embedding_norm gives no relevance by layer"):
+        METHODS["embedding_norm"](view, Batch.collate(rows, 0), layers=True)
+
+
+def test_no_foil_explains_the_target(view, rows):
+    batch = Batch.collate(rows, 0)
+    for name in (*STATES, "value_zeroing"):
+        alone = METHODS[name](view, replace(batch, foil_ids=None))
+        explanation = {"explanation": "target"} if "target" in METHODS[name].explanations else {}
+        assert torch.equal(alone.tokens, METHODS[name](view, batch, **explanation).tokens)
+        assert alone.logit_foil is None

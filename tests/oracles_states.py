@@ -1,0 +1,74 @@
+"""Slow, obvious forms of the methods that read hidden states, one sample and one change at a time, on stock models.
+
+A sample is a view row: `input_ids`, `position`, `target_id`, `foil_id`.
+"""
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from lrp_core import ModelView
+
+
+def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
+    """What enters the first block, then what leaves each block, [T, D]; of pre-norm models before the final norm."""
+    states: list[Tensor] = []
+    take = lambda output: (output if isinstance(output, Tensor) else output[0])[0]  # noqa: E731
+    hooks = [block.module.register_forward_hook(lambda _, __, y: states.append(take(y))) for block in view.blocks]
+    found = view.model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True)
+    for hook in hooks:
+        hook.remove()
+    return [found.hidden_states[0][0], *states]
+
+
+def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
+    """Logits of target and foil by the stock head applied to each token of `state` [T, D], each by itself: [T, 2]."""
+    root = view.model
+    state = state if view.final_norm is None else view.final_norm.module(state)
+    head = {"bert": lambda x: root.cls(x), "roberta": lambda x: root.lm_head(x)}.get(
+        view.family.name, root.get_output_embeddings()
+    )
+    wanted = [row["target_id"], row["foil_id"]]
+    return torch.stack([head(state[None, None, t])[0, 0, wanted] for t in range(len(state))])
+
+
+def norm(states: list[Tensor], view: ModelView, row: dict, which: str) -> Tensor:
+    """Of what enters the first block, or of rows of the embedding matrix, [T]."""
+    vectors = (
+        states[0] if which == "embedding_output" else view.model.get_input_embeddings()(torch.tensor(row["input_ids"]))
+    )
+    return torch.stack([sum(x * x for x in vector).sqrt() for vector in vectors])
+
+
+def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
+    """The map [T, T] of each layer: a run for each layer and token, with that layer's values of the token zeroed."""
+    length, wanted = len(row["input_ids"]), {"module": None, "token": None}
+
+    def attend(module, query, key, value, mask, scaling=None, **_):
+        if module is wanted["module"]:
+            value = value.clone()
+            value[:, :, wanted["token"]] = 0
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        if view.kind.causal:
+            scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+        return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("oracle_value_zeroing", attend)
+    AttentionMaskInterface.register("oracle_value_zeroing", lambda *_, **__: None)
+    before = view.config._attn_implementation
+    view.config._attn_implementation = "oracle_value_zeroing"
+    whole, maps = hidden_states(view, row), []
+    for layer, block in enumerate(view.blocks):
+        distances = torch.zeros(length, length, dtype=view.dtype)
+        for token in range(length):
+            wanted.update(module=block.attention, token=token)
+            changed = hidden_states(view, row)[layer + 1]
+            for s in range(length):
+                seen = token <= s or not view.kind.causal
+                cosine = torch.nn.functional.cosine_similarity(whole[layer + 1][s], changed[s], dim=0)
+                distances[s, token] = 1 - cosine if seen else 0
+        maps.append(distances / distances.sum(-1, keepdim=True))
+    view.config._attn_implementation = before
+    return maps
