@@ -56,23 +56,24 @@ def explain_many(
     heads: bool = False,
     checkpoint: bool = False,
     clock: StageClock | None = None,
+    composite: Composite | None = None,
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one backward per composite and explanation.
 
     Embeddings share a pass, since their sum has the gradient of each of its terms.
     `heads` pools the relevance of the attention heads' outputs; `checkpoint` trades a second forward for memory;
     `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and aggregation.
+    `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
     """
+    readings = {request.method: _reading(request.method, composite) for request in requests}
     passes: dict[tuple[Composite, str], list[Request]] = {}
     for request in requests:
-        if request.method not in READINGS:
-            raise UnsupportedMethod(f"{request.method!r} is no gradient method; choose {' or '.join(READINGS)}")
-        passes.setdefault((READINGS[request.method].composite, request.explanation), []).append(request)
+        passes.setdefault((readings[request.method].composite, request.explanation), []).append(request)
     batch = batch.to(view.device)
     lap = clock.lap if clock is not None else _no_lap
     collected = HeadRelevance(view.n_layers) if heads else None
-    composites = tuple(dict.fromkeys(composite for composite, _ in passes))
+    composites = tuple(dict.fromkeys(rules for rules, _ in passes))
     results: dict[Request, Relevance] = {}
     with torch.inference_mode(False), torch.enable_grad():
         token, full = view.embed(batch)
@@ -82,15 +83,16 @@ def explain_many(
             explanations = [request.explanation for request in requests]
             logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations)
             lap("forward", "gradients")
-            for i, ((composite, explanation), asked) in enumerate(passes.items()):
-                switch.current = composite
+            for i, ((rules, explanation), asked) in enumerate(passes.items()):
+                switch.current = rules
                 if collected is not None:
-                    collected.begin({request.method: READINGS[request.method].measure for request in asked})
+                    collected.begin({request.method: readings[request.method].measure for request in asked})
                 explained = numbers[explanation]
                 (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
                 lap("backward", *(request.method for request in asked))
                 for request in asked:
-                    results[request] = _read(request, gradient, values, batch, logits, explained, collected)
+                    reading = readings[request.method]
+                    results[request] = _read(request, reading, gradient, values, batch, logits, explained, collected)
                     lap("aggregate", request.method)
     return {request: results[request] for request in requests}
 
@@ -120,8 +122,17 @@ def _no_lap(stage: str, *methods: str) -> None:
     pass
 
 
+def _reading(method: str, composite: Composite | None) -> Reading:
+    if composite is not None:
+        return Reading(composite, _product, conserves=True)
+    if method not in READINGS:
+        raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
+    return READINGS[method]
+
+
 def _read(
     request: Request,
+    reading: Reading,
     gradient: Tensor,
     values: dict[str, Tensor],
     batch: Batch,
@@ -129,7 +140,7 @@ def _read(
     explained: Tensor,
     heads: HeadRelevance | None,
 ) -> Relevance:
-    reading, how = READINGS[request.method], request.option("reduce", "sum")
+    how = request.option("reduce", "sum")
     return Relevance(
         tokens=attribution(gradient, values[request.embedding], batch.attention_mask, reading.measure, how),
         explained=explained.detach(),

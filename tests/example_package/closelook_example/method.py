@@ -1,6 +1,7 @@
-"""A method with an option: how large a token's embedding is."""
+"""Two methods: how large a token's embedding is, with an option, and one of the rules in the module beside this one."""
 
 from lrp_core import Method, Option
+from lrp_core.capabilities import GRADIENTS, RULES
 from lrp_core.explained import without_sum
 
 
@@ -24,4 +25,14 @@ EMBEDDING_POWER = Method(
     embeddings=("none",),
     conserves=False,
     about="the norm of a token's embedding",
+)
+OPEN_LOOP = Method(
+    "open_loop",
+    version=1,
+    label="AttnLRP, constant softmax",
+    explain="closelook_example.rule:explain",  # imported with torch when it is first called
+    needs=(GRADIENTS, RULES),
+    gives=("tokens", "heads"),
+    rules="open_loop",
+    about="as attnlrp, but attention weights are taken as they are",
 )

@@ -1,0 +1,124 @@
+"""docs/extend.md: its tables are there, its package is the example package, and its other examples run as written."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from jobs.commands.status import collect
+from jobs.methods import METHODS
+from jobs.plan.products import PRODUCTS
+from jobs.stages import report
+from jobs.stages import run as stages
+from jobs.stages.report import samples as explorer
+from jobs.store import Ledger
+from lrp_core import Batch, Request
+from lrp_core.methods.gradients import explain_many
+from lrp_core.rules import COMPOSITES
+from tests.synthetic import CONFIG, write_store
+from tests.tiny import ragged_rows, tiny_model
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "extend.md").read_text()
+BLOCKS = {path: code for _, path, code in re.findall(r"^```(\w+) (\S+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)}
+ROWS = [re.split(r" *\| *", row.strip("| ")) for row in re.findall(r"^\| an? .*$", TEXT, re.MULTILINE)]
+PACKAGE = "tests/example_package"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_row_names_a_folder_or_file_and_a_table_that_are_there(row):
+    _, written, line, group = row
+    for path in re.findall(r"`(\w+/\S+)`", written):
+        assert (ROOT / path).is_file() or (ROOT / path).parent.is_dir()
+    for table, path in re.findall(r"`([A-Z]+)` of `(\S+)`", line):
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        assert len(getattr(import_module(module), table))
+    if group.startswith("`"):
+        assert f'"{group.strip("`")}"' in BLOCKS[f"{PACKAGE}/pyproject.toml"]
+
+
+def test_ten_things_can_be_added():
+    assert len(ROWS) == 10
+
+
+def test_the_package_is_shown_as_it_is():
+    shown = {path for path in BLOCKS if path.startswith(PACKAGE)}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / PACKAGE).rglob("*.py")}
+    assert modules - shown == {f"{PACKAGE}/closelook_example/__init__.py"}
+    for path in shown:
+        assert BLOCKS[path] == (ROOT / path).read_text()
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Does what a block says: a new module under its path, or lines in one that is there."""
+
+    def write(path):
+        name = path.removesuffix(".py").replace("/", ".")
+        if (ROOT / path).is_file():
+            module = import_module(name)
+            namespace = dict(vars(module))
+            exec(compile(BLOCKS[path], path, "exec"), namespace)
+            for key in namespace.keys() - vars(module).keys():
+                monkeypatch.setattr(module, key, namespace[key], raising=False)
+            return module
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        exec(compile(BLOCKS[path], path, "exec"), vars(module))
+        return module
+
+    return write
+
+
+def test_a_part_of_the_report_is_one_module_and_one_line(tmp_path, monkeypatch, written):
+    part = written("jobs/stages/report/parts/lengths.py").lengths_part
+    monkeypatch.setattr(report, "PARTS", (*report.PARTS, part))
+    monkeypatch.setattr(explorer, "explorer", lambda *_: [])
+    config = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"samples": 0})})
+    store, plan = write_store(tmp_path, samples=4)
+    report.write_report(config, plan, store)
+    assert "Samples of each task from the shortest to the longest." in store.read_bytes("report/curves.html").decode()
+    assert store.read_bytes("report/figures/lengths.svg").startswith(b"<?xml")
+
+
+def test_a_product_and_its_stage_are_a_module_and_a_line_each(tmp_path, monkeypatch, written):
+    schema = written("evaluation/schema.py").SPARSITY
+    product = written("jobs/plan/products/sparsity.py").SPARSITY
+    stage = written("jobs/stages/sparsity.py")
+    monkeypatch.setitem(PRODUCTS, product.name, product)
+    monkeypatch.setitem(stages.STAGES, "sparsity", stages.Stage("sparsity", "Count."))
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
+    monkeypatch.setattr(stage, "make_plan", lambda config, store: plan)
+
+    def states():
+        return collect(CONFIG, plan, Ledger(store))["gpt2", "sva", "float32", "sparsity"].states
+
+    methods = len({planned.cell.method for planned in plan.cells()})
+    assert states() == {"missing": methods}
+    (summary,) = stages.run(CONFIG, store, ["sparsity"])
+    assert (summary.computed, summary.skipped, summary.complete) == (methods, 0, True)
+    assert states() == {"done": methods}
+    (again,) = stages.run(CONFIG, store, ["sparsity"])
+    assert (again.computed, again.skipped) == (0, methods)
+    for one in product.wanted(CONFIG, plan, Ledger(store)):
+        shares = Ledger(store).read(one.artifact, schema)["share"].to_pylist()
+        assert all(0 < share <= 1 for share in shares)
+
+
+def test_a_rule_of_the_package_changes_the_gradient_that_its_method_reads(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / PACKAGE))
+    from closelook_example.method import OPEN_LOOP
+
+    view = tiny_model("gpt2")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    found, stock = OPEN_LOOP(view, batch, heads=True), METHODS["attnlrp"](view, batch, heads=True)
+    torch.testing.assert_close(found.explained, stock.explained)
+    assert found.heads is not None
+    assert not torch.allclose(found.tokens, stock.tokens)
+    request = Request("open_loop")
+    same = explain_many(view, batch, [request], composite=COMPOSITES["attnlrp"])[request]
+    assert torch.equal(same.tokens, stock.tokens)
