@@ -1,5 +1,6 @@
 """What a run is: frozen records, read from YAML files and ``--set``."""
 
+from jobs.config.perturb import PerturbConfig
 from jobs.config.run import (
     BenchConfig,
     MethodConfig,
@@ -17,6 +18,7 @@ __all__ = [
     "MethodConfig",
     "ModelConfig",
     "NodesConfig",
+    "PerturbConfig",
     "PruneConfig",
     "RayConfig",
     "ReportConfig",

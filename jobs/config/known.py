@@ -13,9 +13,10 @@ from jobs.methods import METHODS, bound
 from jobs.tasks import sources
 from lrp_core.explained import needs_foil
 from lrp_core.families import FAMILIES, describing
-from lrp_core.types import UserError
+from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
+    from jobs.config.perturb import PerturbConfig
     from jobs.config.run import ModelConfig, RunConfig
 
 
@@ -45,6 +46,9 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"tasks.{task}", partial(_read, config, task)
     for model in config.models:
         yield f"models.{model.name}.id", partial(_described, model)
+    if config.perturb is not None:
+        yield "perturb.methods", partial(_named, config, config.perturb)
+        yield "perturb.explanations", partial(_explained, config, config.perturb)
     for entry in config.methods:
         yield "methods", partial(bound, entry)
     for model in config.models:
@@ -69,6 +73,24 @@ def _read(config: RunConfig, task: str) -> None:
         raise UserError("its texts have a slot: leave out `tokens` and `explains`")
     if record.beginning is not None and all(map(needs_foil, config.explanations)):
         raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
+
+
+def _named(config: RunConfig, settings: PerturbConfig) -> None:
+    names = [entry.name for entry in config.every_method()]
+    for name in settings.methods or ():
+        if name not in names:
+            raise UserError(f"no method {name!r} in this run{nearest(name, names)}")
+
+
+def _explained(config: RunConfig, settings: PerturbConfig) -> None:
+    """Whether the run computes what curves are to be drawn of, on every task that they are drawn on."""
+    asked = settings.explanations or config.explanations
+    for name in asked:
+        if name not in config.explanations:
+            raise UserError(f"the run does not compute {name!r}: add it to `explanations`, or leave it out here")
+    for task in set(settings.tasks or config.tasks).intersection(config.tasks):
+        if config.task(task).beginning is not None and all(map(needs_foil, asked)):
+            raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")
 
 
 def _described(model: ModelConfig) -> None:

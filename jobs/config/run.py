@@ -28,6 +28,7 @@ from evaluation.tasks import Task
 from jobs.config.base import Embedding, Explanation, Frozen
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
+from jobs.config.perturb import PerturbConfig
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import LINEAR
@@ -217,6 +218,7 @@ class RunConfig(Frozen):
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     prune: PruneConfig | None = None  # null: no pruning
+    perturb: PerturbConfig | None = None  # null: no curves of perturbed inputs
     bench: BenchConfig | None = None  # null: nothing is benchmarked
     report: ReportConfig = ReportConfig()
     ray: RayConfig = RayConfig()
@@ -258,6 +260,7 @@ class RunConfig(Frozen):
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
         mentioned += [("heads", task) for task in self.heads or ()]
         mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
+        mentioned += [("perturb.tasks", task) for task in (self.perturb.tasks if self.perturb else None) or ()]
         mentioned += [("bench.task", self.bench.task)] if self.bench else []
         for where, task in mentioned:
             if task not in known and task not in known_tasks():

@@ -7,7 +7,7 @@ that change numbers. Equal keys mean equal numbers, so a run computes exactly th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product as combinations
 
@@ -19,7 +19,7 @@ from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, re
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.method import Method
-from lrp_core.types import Request
+from lrp_core.types import Request, UserError
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,22 @@ def validate(config: RunConfig) -> None:
     check(config)
     for model in config.models:
         try:
-            resolve(model, config.seed)
+            resolved = resolve(model, config.seed)
         except ModelUnavailable:
             continue  # its own cells fail later
+        tasks = _tasks(config, model)
+        if config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks):
+            _check_ways(resolved, config.perturb.ways)
+
+
+def _check_ways(resolved: ResolvedModel, ways: Sequence[str]) -> None:
+    """Raises UserError where the model knows none of these ways to take a token away."""
+    kind = resolved.kind
+    if not set(ways) & set(kind.perturbations):
+        raise UserError(
+            f"config key 'perturb.ways': {kind.title}s such as {resolved.config.name} know no perturbation "
+            f"{' or '.join(map(repr, ways))}; add {' or '.join(map(repr, kind.perturbations))}"
+        )
 
 
 def make_plan(config: RunConfig, store: Store) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,8 @@ from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
+MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
+UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS]  # that workers are given
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,16 @@ class Inputs:
     @cached_property
     def digest(self) -> str:
         """Of everything that relevance depends on; evidence is not part of it."""
+        return self._digest(INPUT_COLUMNS)
+
+    @cached_property
+    def masks_digest(self) -> str:
+        """Of what tells which tokens may be perturbed."""
+        return self._digest(MASK_COLUMNS)
+
+    def _digest(self, columns: list[str]) -> str:
         sink = pa.BufferOutputStream()
-        table = self.table.select(INPUT_COLUMNS).replace_schema_metadata(None).combine_chunks()
+        table = self.table.select(columns).replace_schema_metadata(None).combine_chunks()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return hashlib.sha256(sink.getvalue()).hexdigest()
@@ -64,7 +75,7 @@ def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
     if Ledger(store).latest(views) is None:
         return None
     try:
-        table = store.read(views.folder, VIEW, [*INPUT_COLUMNS, "length"])
+        table = store.read(views.folder, VIEW, [*UNIT_COLUMNS, "length"])
     except SchemaMismatch:
         return None  # prepare makes them again
     return Inputs(tokenizer, task, table)
@@ -76,12 +87,12 @@ def read_unit(unit: pa.Table, store: Store) -> pa.Table:
     `unit` has the columns `task` (JSON), `views` (folder) and `rows` (indices into the views).
     """
     views, rows = unit["views"][0].as_py(), unit["rows"][0].values
-    samples = store.read(views, VIEW, INPUT_COLUMNS).take(rows).combine_chunks()
-    lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in INPUT_COLUMNS}
+    samples = store.read(views, VIEW, UNIT_COLUMNS).take(rows).combine_chunks()
+    lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in UNIT_COLUMNS}
     return pa.table({"task": unit["task"], **lists})
 
 
-def samples_of(unit: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """The samples in a row that `read_unit` gave, a mapping of `INPUT_COLUMNS` each."""
-    columns = (unit[name] for name in INPUT_COLUMNS)
-    return [dict(zip(INPUT_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
+def samples_of(unit: dict[str, list[Any]], names: Sequence[str] = INPUT_COLUMNS) -> list[dict[str, Any]]:
+    """The samples in a row that `read_unit` gave, a mapping of the columns `names` each."""
+    columns = (unit[name] for name in names)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

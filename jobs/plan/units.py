@@ -14,6 +14,7 @@ import numpy as np
 
 from jobs.plan.inputs import Inputs
 
+FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
 FEW = 3  # rows that may each fail on their own account, however few there are
 NO_FOIL = "no_foil"  # why a row is rejected that has nothing to contrast with: the data's doing, no failure
 NO_RELEVANCE = "no_relevance"  # why a sample has no curve of a method that rejected it
@@ -28,7 +29,7 @@ class Unit:
     name: str
     rows: tuple[int, ...]
     cuts: tuple[int, ...]
-    tokens: int  # without padding
+    tokens: int  # that its samples cost, without padding
 
 
 def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
@@ -45,6 +46,21 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
         pending.append(batch)
     if pending:
         units.append(_unit(len(units), pending, ids, inputs.lengths))
+    return units
+
+
+def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
+    """Longest samples first, as many as make `unit_tokens` of the `tokens` [N] that each costs, at least one."""
+    ids = inputs.table["sample_id"].to_pylist()
+    units: list[Unit] = []
+    pending: list[int] = []
+    for row in sorted(rows, key=lambda i: (-int(inputs.lengths[i]), ids[i])):
+        if pending and tokens[pending].sum() + tokens[row] > unit_tokens:
+            units.append(_unit(len(units), [pending], ids, tokens))
+            pending = []
+        pending.append(row)
+    if pending:
+        units.append(_unit(len(units), [pending], ids, tokens))
     return units
 
 

@@ -31,6 +31,7 @@ STAGES = {
         Stage("attribute", "Compute the relevance that is missing."),
         Stage("evaluate", "Score complete relevance against the evidence."),
         Stage("prune", "Draw the head pruning curves.", setting="prune"),
+        Stage("perturb", "Draw the faithfulness curves: what models say as tokens go.", setting="perturb"),
         Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
         Stage("report", "Write tables, figures and pages."),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from jobs.plan.products import measurements, pruning, relevance, scores
+from jobs.plan.products import curves, measurements, pruning, relevance, scores
 from jobs.plan.products.record import Product, Wanted
 from jobs.store import Artifact, Ledger
 from jobs.store.ledger import artifact_in, key_in
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 PRODUCTS: dict[str, Product] = {
     product.name: product
-    for product in (relevance.RELEVANCE, relevance.HEADS, scores.SCORES, pruning.PRUNING, measurements.BENCH)
+    for product in (
+        relevance.RELEVANCE,
+        relevance.HEADS,
+        scores.SCORES,
+        pruning.PRUNING,
+        curves.CURVES,
+        measurements.BENCH,
+    )
 }
 
 

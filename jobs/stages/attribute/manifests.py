@@ -13,7 +13,7 @@ from evaluation.schema import REJECT
 from jobs.config import RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, PlannedCell
-from jobs.plan.units import FEW, NO_FOIL, Unit
+from jobs.plan.units import FEW, UNASKED, Unit
 from jobs.store import Artifact, Ledger, Store
 
 
@@ -28,7 +28,7 @@ class Rejects:
     @property
     def failed(self) -> int:
         """Rows whose explanation failed; the others have nothing to explain."""
-        return self.counts.total() - self.counts[NO_FOIL]
+        return self.counts.total() - sum(self.counts[reason] for reason in UNASKED)
 
 
 def completed_units(ledger: Ledger, cell: Artifact, units: Sequence[Unit]) -> set[str]:
@@ -94,7 +94,7 @@ def _accounts(store: Store, cell: Artifact, shards: Sequence[str]) -> tuple[int,
         rows, rejected = store.read_shard(path, schema, ["sample_id"])
         samples.update(rows["sample_id"].to_pylist())
         rejects += rejected
-        if any(reject["reason"] != NO_FOIL for reject in rejected):
+        if any(reject["reason"] not in UNASKED for reject in rejected):
             failed.append(shard)
     assert cell.rejects is not None
     if rejects:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
+from evaluation.schema import CURVES, HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
 from jobs.plan.units import NO_FOIL
 from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
@@ -20,6 +20,8 @@ def schema_of(product: str, dtype: str) -> pa.Schema:
     """The schema of a cell's shards."""
     if product == "heads":
         return HEADS
+    if product == "curves":
+        return CURVES
     return RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
 
 

@@ -21,13 +21,13 @@ from jobs.cluster.scheduler import Work, run_all
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.products.pruning import CurveSet, subset, wanted_curves
+from jobs.plan.units import FORWARD_FACTOR
 from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
 from lrp_core.explained import CONTRASTIVE
 
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
-FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
 
 
 def prune(config: RunConfig, store: Store) -> StageSummary:

@@ -1,0 +1,26 @@
+"""The `perturb:` block: which faithfulness curves a run draws."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from jobs.config.base import Embedding, Explanation, Frozen
+
+Way = Literal["zero", "mask", "delete"]
+
+
+class PerturbConfig(Frozen):
+    """Curves of perturbed inputs (AttnLRP B.2), at the first precision of each model and task."""
+
+    tasks: tuple[str, ...] | None = None  # null: all
+    methods: tuple[str, ...] | None = None
+    explanations: tuple[Explanation, ...] | None = None  # of those that are computed; null: all of them
+    embeddings: tuple[Embedding, ...] | None = None
+    # How a token goes: its embedding is zeroed, a mask token takes its place (masked models), it is deleted (causal
+    # ones). A model draws those of the list that its kind knows.
+    ways: tuple[Way, ...] = Field(default=("zero",), min_length=1)
+    samples: int | None = Field(default=None, ge=1)  # of a task, drawn at random, the same for all methods; null: all
+    steps: int = Field(default=100, ge=1)  # points of a curve; texts of no more tokens are flipped token by token
+    flip_special: bool = True  # whether what the tokenizer's template adds goes too

@@ -1,0 +1,102 @@
+"""Faithfulness curves, keyed by the relevance that orders the tokens and by which of them go, how and in what steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell
+from jobs.plan.models import load_tokenizer
+from jobs.plan.products.record import Product, Wanted
+from jobs.store import Artifact, Ledger, key_of
+from lrp_core.interventions.tokens import MASK
+from lrp_core.types import Request
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, PerturbConfig, RunConfig
+
+VERSION = 1  # raised when curves change: stored ones of older versions are stale
+
+
+@dataclass(frozen=True)
+class PerturbedCell:
+    """The curves of one relevance cell."""
+
+    model: ModelPlan
+    relevance: Artifact
+    planned: PlannedCell  # of the curves
+    ways: tuple[str, ...]
+    mask_id: int | None  # where a mask token takes the place of others
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.planned.cell
+
+
+def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> Iterator[PerturbedCell]:
+    """One for every planned relevance cell that `settings` name, in the first precision of its task."""
+    ways = tuple(way for way in settings.ways if way in model.resolved.kind.perturbations)
+    mask_id = load_tokenizer(model.resolved.config).mask_token_id if MASK in ways else None
+    for planned in model.cells if ways else ():
+        cell, inputs = planned.cell, model.inputs[planned.cell.task]
+        variants = tuple(request for request in planned.requests if _is_asked(settings, request))
+        first = cell.dtype == model.resolved.config.dtypes_for(cell.task)[0]
+        named = cell.task in (settings.tasks or (cell.task,)) and cell.method in (settings.methods or (cell.method,))
+        if cell.product != "relevance" or not first or not named or not variants:
+            continue
+        rows = subset(config, settings, model, cell.task)
+        key = key_of(
+            version=VERSION,
+            relevance=cell.key,
+            variants=[[request.explanation, request.embedding] for request in variants],
+            ways=ways,
+            mask=mask_id,
+            steps=settings.steps,
+            flip_special=settings.flip_special,
+            ties=config.seed,
+            subset=rows.tolist(),
+            masks=inputs.masks_digest,
+        )
+        artifact = Artifact("curves", cell.model, cell.task, cell.dtype, cell.method, key)
+        yield PerturbedCell(model, cell, PlannedCell(artifact, variants, len(rows)), ways, mask_id)
+
+
+def subset(config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str) -> np.ndarray:
+    """The samples, the same for every method: indices into the views."""
+    return model.inputs[task].subset(settings.samples, config.seed)
+
+
+def _is_asked(settings: PerturbConfig, request: Request) -> bool:
+    """Methods without the choice of an explanation or embedding are always asked."""
+    return request.explanation in (*(settings.explanations or (request.explanation,)), "none") and (
+        request.embedding in (*(settings.embeddings or (request.embedding,)), "none")
+    )
+
+
+def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
+    if config.perturb is None:
+        return
+    for model in plan.models:
+        for one in wanted_cells(config, config.perturb, model):
+            yield Wanted(one.artifact, one.planned.rows, (one.relevance,))
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    settings = config.perturb
+    if settings is None or task not in (settings.tasks or (task,)):
+        return {}
+    return {model.dtypes_for(task)[0]: sum(name in (settings.methods or (name,)) for name in methods)}
+
+
+CURVES = Product(
+    name="curves",
+    heading="faithfulness",
+    plural="sets of faithfulness curves",
+    stage="perturb",
+    wanted=_wanted,
+    expected=_expected,
+    outdated="faithfulness curves of other relevance or settings",
+)

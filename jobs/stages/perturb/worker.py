@@ -1,0 +1,125 @@
+"""The actor of a perturbation pool: it opens the model once and turns units of samples into committed curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE
+from jobs.cluster.attempts import Attempts, end_with_device, loading
+from jobs.cluster.reports import reported
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of
+from jobs.plan.models import ResolvedModel, open_view
+from jobs.store import Store
+from jobs.store.retry import retried
+
+if TYPE_CHECKING:
+    from jobs.stages.perturb.compute import Drawn, Said
+    from lrp_core import ModelView
+
+
+@dataclass(frozen=True)
+class CellPart:
+    """What a unit makes for one cell: from shards of relevance, the shard `path`."""
+
+    method: str
+    relevance: tuple[str, ...]
+    variants: tuple[tuple[str, str], ...]  # explanation, embedding
+    path: str
+
+
+@dataclass(frozen=True)
+class CurvesTask:
+    """A unit of samples with the cells that are drawn together; travels to the workers as JSON."""
+
+    title: str
+    dtype: str
+    cells: tuple[CellPart, ...]
+    ways: tuple[str, ...]
+    mask_id: int | None
+    steps: int
+    flip_special: bool
+    token_budget: int
+    tokens: int  # of the forwards, roughly
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CurvesTask:
+        raw = json.loads(text)
+        cells = tuple(
+            CellPart(one["method"], tuple(one["relevance"]), tuple(map(tuple, one["variants"])), one["path"])
+            for one in raw["cells"]
+        )
+        return cls(**{**raw, "cells": cells, "ways": tuple(raw["ways"])})
+
+
+class Perturber:
+    """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
+
+    def __init__(self, store: Store, model: ResolvedModel, seed: int, max_attempts: int, run: str) -> None:
+        """`run` tells the notes of this run's workers from those of earlier ones."""
+        self._store, self._model, self._seed = store, model, seed
+        self._max_attempts, self._run_name = max_attempts, run
+        self._view: ModelView | None = None
+        self._dtype = ""
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Commit the unit; its report."""
+        (row,) = table.to_pylist()
+        task, rows = CurvesTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
+        return reported(task.title, len(rows), task.tokens, lambda: self._run(task, rows))
+
+    def _run(self, task: CurvesTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Draw and commit; what there is to report of it."""
+        from evaluation.scoring.perturbing import Flips
+        from jobs.stages.perturb.compute import Drawing
+
+        view, names = self._loaded(task.dtype), {row["sample_id"] for row in rows}
+        said = {part.method: self._said(part, task.dtype, names) for part in task.cells}
+        ways = tuple(Flips(way, task.steps, task.flip_special, self._seed, task.mask_id) for way in task.ways)
+        attempts = Attempts(self._store, task.title, self._max_attempts, self._run_name)
+        attempts.begin()
+        with attempts.survived():
+            try:
+                drawn = Drawing(view, task.dtype, ways, task.token_budget, said).run(rows, attempts)
+            except Exception as error:
+                end_with_device(error, attempts)
+                raise
+        for part in task.cells:
+            retried(partial(self._commit, part, drawn))
+        attempts.clear()
+        rejected = {reject.sample_id for rejects in drawn.rejects.values() for reject in rejects}
+        return {"splits": drawn.splits, "rejects": len(rejected)}
+
+    def _commit(self, part: CellPart, drawn: Drawn) -> None:
+        self._store.write_shard(part.path, drawn.table(part.method), CURVES, drawn.reject_table(part.method))
+
+    def _said(self, part: CellPart, dtype: str, names: set[str]) -> dict[str, list[Said]]:
+        """By sample id, of the samples `names`."""
+        from jobs.stages.perturb.compute import RELEVANCE_COLUMNS, said_by
+
+        schema = RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
+        found: dict[str, list[Said]] = {}
+        for path in part.relevance:
+            table = self._store.read(path, schema, RELEVANCE_COLUMNS)
+            own = pa.array([name in names for name in table["sample_id"].to_pylist()], pa.bool_())
+            found |= said_by(part.method, table.filter(own), part.variants)
+        return found
+
+    def _loaded(self, dtype: str) -> ModelView:
+        """The model in this precision; only one is held at a time."""
+        if self._view is None or self._dtype != dtype:
+            import torch
+
+            self._view = None
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
+                self._view, self._dtype = open_view(self._model, dtype, device, self._seed), dtype
+        return self._view

@@ -1,0 +1,266 @@
+"""Perturbation: every curve is drawn once, from the relevance of its key, whatever ends in between."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import jobs.stages.perturb as stage
+from evaluation.schema import CURVES, RELEVANCE
+from jobs.config import RunConfig
+from jobs.config.file import ConfigError
+from jobs.plan.cells import make_plan, validate
+from jobs.plan.products.curves import wanted_cells
+from jobs.stages.attribute import attribute
+from jobs.stages.perturb import perturb
+from jobs.stages.perturb.worker import Perturber
+from jobs.store import Ledger
+from lrp_core import load_model
+from lrp_core.types import UserError
+from tests.jobs.small import config_of, prepared, rows_of, save_model
+from tests.jobs.test_perturb_compute import logit_of
+
+ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
+SETTINGS = {"ways": ["zero", "delete"], "explanations": ["target"]}
+CELLS = ["attnlrp", "gradient_x_input", "random"]
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 400)
+
+
+def run_of(root, model, rows=ROWS, **changes):
+    config = config_of(root, model, **{"perturb": SETTINGS, **changes})
+    return config, prepared(config, rows)
+
+
+def write_relevance(config, store, lost=(), shards=2):
+    """Complete relevance cells with random relevance, as the plan wants them; `lost` are samples without any."""
+    [model] = make_plan(config, store).models
+    view = load_model(model.resolved.location)
+    logits = {row["sample_id"]: logit_of(view, row) for row in ROWS}
+    for planned in model.cells:
+        names = [planned.cell.shard(str(part)) for part in range(shards)]
+        for part, name in enumerate(names):
+            rows = [
+                {
+                    "sample_id": row["sample_id"],
+                    "explanation": request.explanation,
+                    "embedding": request.embedding,
+                    "relevance": np.random.default_rng(at).integers(-2, 3, row["length"]),
+                    "explained": 0.0,
+                    "residual": None,
+                    "logit_target": logits[row["sample_id"]],
+                    "logit_foil": None,
+                }
+                for at, row in enumerate(ROWS)
+                if row["sample_id"] not in lost and at % shards == part
+                for request in planned.requests
+            ]
+            table = pa.Table.from_pylist(rows, schema=RELEVANCE)
+            store.write_shard(f"{planned.cell.folder}/{name}", table, RELEVANCE)
+        Ledger(store).commit(planned.cell, {"shards": names, "rejects": {}}, config={})
+
+
+def cells_of(config, store):
+    [model] = make_plan(config, store).models
+    return {one.artifact.method: one.artifact for one in wanted_cells(config, config.perturb, model)}
+
+
+def curves_of(config, store):
+    """Rows by method."""
+    ledger = Ledger(store)
+    return {method: ledger.read(cell, CURVES).to_pylist() for method, cell in cells_of(config, store).items()}
+
+
+def bytes_of(config, store):
+    ledger, cells = Ledger(store), cells_of(config, store)
+    return {path: store.read_bytes(path) for cell in cells.values() for path in ledger.files(cell)}
+
+
+def test_every_method_has_both_curves_of_every_sample_in_every_way(tmp_path, model, inline, small_units):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    summary = perturb(config, store)
+    assert (summary.computed, summary.skipped, summary.failures) == (3, 0, ())
+    drawn = curves_of(config, store)
+    assert list(drawn) == CELLS
+    for method, rows in drawn.items():
+        variants = [("none", "none")] if method == "random" else [("target", "full"), ("target", "partial")]
+        found = [
+            tuple(row[n] for n in ("sample_id", "explanation", "embedding", "perturbation", "order")) for row in rows
+        ]
+        assert sorted(found) == sorted(
+            (row["sample_id"], *variant, way, order)
+            for row in ROWS
+            for variant in variants
+            for way in SETTINGS["ways"]
+            for order in ("morf", "lerf")
+        )
+        assert all(row["removed"] == list(range(len(row["removed"]))) for row in rows)
+    assert len(Ledger(store).files(cells_of(config, store)["random"])) > 2, "several units"
+
+
+def test_a_second_run_draws_nothing(tmp_path, model, inline, monkeypatch):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    inline.before_unit = lambda index: pytest.fail("drawn again")
+    summary = perturb(config, store)
+    assert (summary.computed, summary.skipped) == (0, 3)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path, model, inline, small_units):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    whole, cells = bytes_of(config, store), cells_of(config, store)
+    for cell in cells.values():  # as a run that was killed before it could complete them
+        store.delete(f"manifest/{cell.name}.json")
+    lost = [path for path in whole if "method=random" in path][1]
+    store.delete(lost)
+    drawn = []
+    inline.before_unit = drawn.append
+    assert perturb(config, store).computed == 3
+    assert len(drawn) == 1
+    assert bytes_of(config, store) == whole
+
+
+def test_another_method_is_drawn_alone(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model, methods=CELLS[1:])
+    write_relevance(config, store)
+    perturb(config, store)
+    before = bytes_of(config, store)
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    assert perturb(config, store).computed == 1
+    assert {path: after for path, after in bytes_of(config, store).items() if path in before} == before
+
+
+def test_other_settings_are_other_curves(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    changes = ({"steps": 3}, {"samples": 5}, {"flip_special": False}, {"ways": ["zero"]}, {"embeddings": ["full"]})
+    for change in changes:
+        other = config.model_copy(update={"perturb": config.perturb.model_copy(update=change)})
+        assert cells_of(other, store)["attnlrp"].key != cells_of(config, store)["attnlrp"].key
+    few = config.model_copy(update={"perturb": config.perturb.model_copy(update={"samples": 5})})
+    assert perturb(few, store).computed == 3
+    names = {method: {row["sample_id"] for row in rows} for method, rows in curves_of(few, store).items()}
+    assert len(names["lrp" if "lrp" in names else "random"]) == 5
+    assert len({frozenset(own) for own in names.values()}) == 1, "the same samples for every method"
+
+
+def test_a_sample_that_a_method_rejected_is_a_reject_of_its_curves_and_the_cell_is_complete(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store, lost=("s001", "s002", "s003", "s004"))
+    summary = perturb(config, store)
+    assert summary.complete
+    record = Ledger(store).record(cells_of(config, store)["random"])
+    assert record["rejects"] == {"no_relevance": 4}
+    assert any("4 no_relevance" in line for line in summary.lines)
+
+
+def test_curves_wait_for_their_relevance_and_say_so(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    summary = perturb(config, store)
+    assert summary.failures[0] == "relevance gpt2/sva/float32/attnlrp is not complete: run `closelook attribute`"
+    assert store.files("curves", recursive=True) == []
+
+
+def test_the_models_own_prediction_is_followed_where_it_was_explained(tmp_path, model, inline):
+    rows = [row | {"target_id": None, "foil_id": None} for row in ROWS]
+    config, store = run_of(tmp_path, model, rows)
+    assert attribute(config, store).complete
+    assert perturb(config, store).complete
+    for curve in curves_of(config, store)["attnlrp"]:
+        assert curve["correct"][0], "it is what the model predicts"
+
+
+def test_where_no_token_may_go_nothing_is_written(tmp_path, model, inline):
+    rows = [row | {"scope_mask": [False] * row["length"]} for row in ROWS]
+    config, store = run_of(tmp_path, model, rows)
+    write_relevance(config, store)
+    before = store.files("", "", recursive=True)
+    with pytest.raises(UserError, match="task sva on gpt2: no token of the scope may be flipped"):
+        perturb(config, store)
+    assert store.files("", "", recursive=True) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "config key 'perturb.steps': Input should be greater than or equal to 1"),
+        ({"ways": []}, "config key 'perturb.ways'"),
+        ({"ways": ["erase"]}, "config key 'perturb.ways.0': Input should be 'zero', 'mask' or 'delete'"),
+        (
+            {"methods": ["randm"]},
+            "config key 'perturb.methods': no method 'randm' in this run (did you mean 'random'",
+        ),
+        ({"explanations": ["log_prob"]}, "config key 'perturb.explanations': the run does not compute 'log_prob': add"),
+        ({"tasks": ["svb"]}, "perturb.tasks: no task 'svb' (did you mean 'sva'?)"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line_that_names_it(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load("smoke", overrides=[f"perturb={json.dumps(settings)}"])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_contrast_is_refused_on_a_task_without_foils():
+    contrast = "perturb={explanations: [contrastive]}"
+    with pytest.raises(ConfigError, match="explanations': task next_word has no foils to contrast with"):
+        RunConfig.load("smoke", overrides=["tasks.next_word.source=demo", contrast])
+    RunConfig.load(
+        "smoke", overrides=["tasks.next_word.source=demo", "perturb={explanations: [contrastive], tasks: [sva]}"]
+    )
+
+
+def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
+    with pytest.raises(UserError, match="models such as gpt2 know no perturbation 'mask'; add 'zero' or 'delete'"):
+        validate(config_of(tmp_path, model, perturb={"ways": ["mask"]}))
+    validate(config_of(tmp_path, model, perturb={"ways": ["mask", "delete"]}))
+    validate(config_of(tmp_path, save_model(tmp_path / "bert", "bert"), perturb={"ways": ["mask"]}))
+
+
+class Killed(Perturber):
+    """Its process is killed once, in the middle of a unit."""
+
+    def __init__(self, store, *arguments):
+        super().__init__(store, *arguments)
+        self._mark = Path(store.root) / "killed"
+
+    def _commit(self, part, drawn):
+        super()._commit(part, drawn)
+        if not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.ray
+def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(tmp_path, model, inline, small_units, monkeypatch):
+    config, store = run_of(tmp_path / "whole", model)
+    write_relevance(config, store)
+    assert perturb(config, store).complete
+    whole = bytes_of(config, store)
+    monkeypatch.undo()
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 400)
+    monkeypatch.setattr(stage, "Perturber", Killed)
+    config, store = run_of(tmp_path / "killed", model)
+    write_relevance(config, store)
+    try:
+        assert perturb(config, store).failures == ()
+    finally:
+        import ray
+
+        ray.shutdown()
+    assert (tmp_path / "killed" / "killed").exists()
+    assert bytes_of(config, store) == whole
+    assert store.files("attempts", ".json", recursive=True) == []
