@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.schema import RUNTIME
+from jobs.commands.plan_curves import curves_costs
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
@@ -65,11 +66,29 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     total = sum(cost.seconds or 0 for cost in found)
     cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
     console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
+    for line in _curves(config, store, plan):
+        console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
         console.print(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
     for line in by_reason(plan.failures):
         console.print(f"not checked: {line}", markup=False)
+
+
+def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+    """A line of what the faithfulness curves cost, if there are any."""
+    by_name = {model.name: model for model in plan.models}
+    named = {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
+    found = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), FLOPS, named))
+    if found:
+        known = [cost.seconds for cost in found if cost.seconds is not None]
+        total = duration(sum(known) if len(known) == len(found) else None)
+        sets, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
+        forwards = sum(cost.forwards for cost in found)
+        yield (
+            f"{sets} sets of faithfulness curves, {missing} missing: {forwards:,} forwards of a sample at most, "
+            f"device time {total}, less where states are equal"
+        )
 
 
 def by_reason(failures: dict[str, str]) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from jobs.config.base import Embedding, Explanation, Frozen
+from lrp_core.explained import NONE
+from lrp_core.types import Request
 
 Way = Literal["zero", "mask", "delete"]
 
@@ -24,3 +26,11 @@ class PerturbConfig(Frozen):
     samples: int | None = Field(default=None, ge=1)  # of a task, drawn at random, the same for all methods; null: all
     steps: int = Field(default=100, ge=1)  # points of a curve; texts of no more tokens are flipped token by token
     flip_special: bool = True  # whether what the tokenizer's template adds goes too
+
+    def asks(self, request: Request) -> bool:
+        """Whether curves of this variant are wanted; of methods that do not know a choice they are in any case."""
+        explanations, embeddings = (
+            self.explanations or (request.explanation,),
+            self.embeddings or (request.embedding,),
+        )
+        return request.explanation in (*explanations, NONE) and request.embedding in (*embeddings, NONE)

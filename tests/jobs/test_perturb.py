@@ -11,6 +11,8 @@ import pytest
 
 import jobs.stages.perturb as stage
 from evaluation.schema import CURVES, RELEVANCE
+from evaluation.scoring.flipping import Flipper
+from jobs.commands.plan_curves import curves_costs
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.plan.cells import make_plan, validate
@@ -228,6 +230,29 @@ def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
         validate(config_of(tmp_path, model, perturb={"ways": ["mask"]}))
     validate(config_of(tmp_path, model, perturb={"ways": ["mask", "delete"]}))
     validate(config_of(tmp_path, save_model(tmp_path / "bert", "bert"), perturb={"ways": ["mask"]}))
+
+
+def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, monkeypatch, closelook):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    ran, run = [], Flipper.run
+
+    def counted(flipper, samples):
+        found = run(flipper, samples)
+        ran.append((flipper.computed, flipper.asked))
+        return found
+
+    monkeypatch.setattr(Flipper, "run", counted)
+    plan = make_plan(config, store)
+    named = {"gpt2": CELLS}
+    [cost] = curves_costs(config, Ledger(store), plan, {("gpt2", "float32", "random"): 0.5}, {}, named)
+    assert (cost.cells, cost.missing) == (3, 3)
+    perturb(config, store)
+    computed, asked = np.sum(ran, axis=0)
+    assert computed <= cost.forwards < asked
+    assert cost.seconds > 0.5 * cost.forwards * 3, "a sample has three tokens or more"
+    [cost] = curves_costs(config, Ledger(store), plan, {}, {}, named)
+    assert (cost.missing, cost.forwards) == (0, 0)
 
 
 class Killed(Perturber):

@@ -13,7 +13,6 @@ from jobs.plan.models import load_tokenizer
 from jobs.plan.products.record import Product, Wanted
 from jobs.store import Artifact, Ledger, key_of
 from lrp_core.interventions.tokens import MASK
-from lrp_core.types import Request
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, PerturbConfig, RunConfig
@@ -42,7 +41,7 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
     mask_id = load_tokenizer(model.resolved.config).mask_token_id if MASK in ways else None
     for planned in model.cells if ways else ():
         cell, inputs = planned.cell, model.inputs[planned.cell.task]
-        variants = tuple(request for request in planned.requests if _is_asked(settings, request))
+        variants = tuple(request for request in planned.requests if settings.asks(request))
         first = cell.dtype == model.resolved.config.dtypes_for(cell.task)[0]
         named = cell.task in (settings.tasks or (cell.task,)) and cell.method in (settings.methods or (cell.method,))
         if cell.product != "relevance" or not first or not named or not variants:
@@ -67,13 +66,6 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
 def subset(config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str) -> np.ndarray:
     """The samples, the same for every method: indices into the views."""
     return model.inputs[task].subset(settings.samples, config.seed)
-
-
-def _is_asked(settings: PerturbConfig, request: Request) -> bool:
-    """Methods without the choice of an explanation or embedding are always asked."""
-    return request.explanation in (*(settings.explanations or (request.explanation,)), "none") and (
-        request.embedding in (*(settings.embeddings or (request.embedding,)), "none")
-    )
 
 
 def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:

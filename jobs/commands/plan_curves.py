@@ -1,0 +1,90 @@
+"""What the faithfulness curves of a run will cost: forwards, before equal states merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.config import ModelConfig, PerturbConfig, RunConfig
+from jobs.methods import configured
+from jobs.plan.cells import ModelPlan, Plan, requests_of
+from jobs.plan.geometries import geometry_of
+from jobs.plan.products.curves import CURVES, subset, wanted_cells
+from jobs.store import Ledger
+
+
+@dataclass(frozen=True)
+class CurvesCost:
+    """The curves of one task of a model."""
+
+    cells: int
+    missing: int
+    forwards: int  # of a sample in a state, for what is missing; equal states of several methods count each time
+    seconds: float | None  # on one device; None when nothing is known
+
+
+def curves_costs(
+    config: RunConfig,
+    ledger: Ledger,
+    plan: Plan,
+    measured: Mapping[tuple[str, str, str], float],
+    flops: Mapping[str, float],
+    named: Mapping[str, list[str]],
+) -> Iterator[CurvesCost]:
+    """By model and task. `measured` are seconds per token by (model, dtype, pass), `flops` those that a device sustains
+    by precision, `named` are the methods of each model by its name.
+    """
+    settings = config.perturb
+    if settings is None:
+        return
+    by_name = {model.name: model for model in plan.models}
+    for model in config.models:
+        for task in config.tasks:
+            expected = CURVES.expected(config, model, task, named[model.name])
+            for dtype, cells in expected.items() if model.tasks is None or task in model.tasks else ():
+                missing = _missing(config, settings, ledger, by_name.get(model.name), task, named[model.name])
+                variants = _variants(config, settings, missing)
+                lengths = _lengths(config, settings, by_name.get(model.name), task)
+                states = len(settings.ways) * (2 + variants * 2 * (np.minimum(lengths, settings.steps) - 1))
+                forwards, tokens = (int(count.sum()) if variants else 0 for count in (states, states * lengths))
+                yield CurvesCost(cells, len(missing), forwards, _seconds(model, dtype, tokens, measured, flops))
+
+
+def _missing(
+    config: RunConfig, settings: PerturbConfig, ledger: Ledger, model: ModelPlan | None, task: str, named: list[str]
+) -> list[str]:
+    """Methods without curves of the task."""
+    if model is None or task not in model.inputs:
+        return [name for name in named if name in (settings.methods or (name,))]
+    wanted = (one for one in wanted_cells(config, settings, model) if one.artifact.task == task)
+    return [one.artifact.method for one in wanted if not ledger.is_done(one.artifact)]
+
+
+def _variants(config: RunConfig, settings: PerturbConfig, methods: list[str]) -> int:
+    known = configured(config)
+    return sum(settings.asks(request) for name in methods for request in requests_of(config, known[name]))
+
+
+def _lengths(config: RunConfig, settings: PerturbConfig, model: ModelPlan | None, task: str) -> np.ndarray:
+    """Tokens of each sample that is perturbed."""
+    if model is not None and task in model.inputs:
+        return model.inputs[task].lengths[subset(config, settings, model, task)]
+    samples, length = config.task(task).published
+    return np.full(min(samples, config.tasks[task].limit or samples, settings.samples or samples), length)
+
+
+def _seconds(
+    model: ModelConfig,
+    dtype: str,
+    tokens: int,
+    measured: Mapping[tuple[str, str, str], float],
+    flops: Mapping[str, float],
+) -> float | None:
+    """By the cheapest pass that was measured, which is no less than a forward, else by the model's geometry."""
+    rates = [rate for (name, precision, _), rate in measured.items() if (name, precision) == (model.name, dtype)]
+    geometry = geometry_of(model.id)
+    if rates:
+        return tokens * min(rates)
+    return None if geometry is None else 2.0 * geometry.block_parameters * tokens / flops[dtype]
