@@ -233,15 +233,23 @@ for _name, _doc in {
 def explain(
     sentence: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
     model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
-    target: Annotated[str, typer.Option("--target", help="The word to explain.")],
+    target: Annotated[str | None, typer.Option("--target", help="The word to explain; else the model's own.")] = None,
     foil: Annotated[str | None, typer.Option("--foil", help="The word it is contrasted with.")] = None,
     method: Annotated[str, typer.Option("--method", help="Methods, separated by commas.")] = "attnlrp",
+    explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
+    generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
+    words: Annotated[bool, typer.Option("--words", help="Sum the pieces of a word.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")] = "float32",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
 ) -> None:
-    """Explain one prediction in the terminal, coloured."""
+    """Explain one prediction, or several in turn, in the terminal, coloured."""
+    from jobs.commands.explain import Question
     from jobs.commands.explain import explain as show
 
-    show(sentence, model, target, foil, method, console, html)
+    question = Question(sentence, target, foil, explanation, generate)
+    show(question, model, method, console, html=html, json_file=json, by_word=words, dtype=dtype, device=device)
 
 
 def _load(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:

@@ -120,6 +120,17 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return texts
 
 
+def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
+    """Indices of the tokens of each word, in order: `pieces` that start with a space, or special tokens, start one."""
+    groups: list[list[int]] = []
+    for at, (token, alone) in enumerate(zip(tokens, special, strict=True)):
+        begins = token[:1].isspace() or alone or special[at - 1] or not groups
+        groups += [[at]] if begins else []
+        if not begins:
+            groups[-1].append(at)
+    return groups
+
+
 def _top(values: Sequence[float], counted: Sequence[bool]) -> int:
     """Where the largest relevance of the counted tokens is."""
     return max([at for at, counts in enumerate(counted) if counts] or range(len(values)), key=lambda at: values[at])

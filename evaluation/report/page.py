@@ -134,9 +134,10 @@ class Site:
         )
 
 
-def explain_page(entry: Mapping[str, Any], title: str, provenance: Provenance) -> str:
-    """One explained text (of :func:`heatmap.data`) as a page of its own, for `closelook explain --html`."""
-    return _render("explain.html", title=title, page="", pages=[], provenance=provenance, samples=island([entry]))
+def explain_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance) -> str:
+    """Explained predictions (of :func:`heatmap.data`) as a page of their own, for `closelook explain --html`."""
+    facts = {"page": "", "pages": [], "provenance": provenance, "single": len(entries) == 1}
+    return _render("explain.html", title=title, samples=island(list(entries)), **facts)
 
 
 def island(data: Any) -> Markup:

@@ -1,60 +1,196 @@
-"""One sentence, one prediction, explained in the terminal and on a page."""
+"""One text, one prediction or several in a row, explained in the terminal, on a page and as JSON."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
 
-from evaluation.benchmark.samples import Malformed, Row, sample, with_evidence
+from evaluation.benchmark.encoding import encode
+from evaluation.benchmark.samples import Filled, Malformed, Row, sample, with_evidence
 from evaluation.benchmark.views import tokenise
-from evaluation.report.heatmap import Line, beyond_noise, data, pieces, terminal
+from evaluation.report.heatmap import Line, beyond_noise, data, pieces, terminal, words
 from evaluation.report.page import Provenance, explain_page
 from jobs.config import ModelConfig
 from jobs.methods import method
-from jobs.plan.models import load_tokenizer, open_view, resolve
+from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.versions import versions
-from lrp_core.types import Batch, UnusableRows, UserError
+from lrp_core.method import Method
+from lrp_core.readout import with_predictions
+from lrp_core.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.view import ModelView
 
 PLACE = "___"
 
 
-def explain(
-    sentence: str, model_id: str, target: str, foil: str | None, names: str, console: Console, html: Path | None
-) -> None:
-    """Print the tokens of `sentence` coloured by what speaks for `target` (rather than `foil`), a line a method.
+@dataclass(frozen=True)
+class Question:
+    """What is to be explained; without a target, what the model itself predicts."""
 
-    `names` are methods separated by commas. `___` marks the place of the target; without it, the target follows the
-    sentence. Where there are no colours, the numbers are printed. Raises UserError for unknown models and methods, and
-    for words that are not one token of the model's, and for a page that cannot be written.
+    sentence: str  # `___` marks the place of the target; without it, the target follows the text
+    target: str | None = None
+    foil: str | None = None
+    explanation: str | None = None  # contrastive | target | log_prob; default: the first with a foil
+    generate: int = 1  # tokens that are explained, each after the ones before it
+
+    def __post_init__(self) -> None:
+        if (times := self.sentence.count(PLACE)) > 1:
+            raise UserError(f"{PLACE} marks the one place of the target, and the text has it {times} times")
+        if self.generate < 1:
+            raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate}")
+        if self.generate > 1 and self.target is not None:
+            raise UserError("--generate explains what the model itself predicts: leave --target and --foil out")
+        if self.foil is not None and self.target is None:
+            raise UserError("a foil is what a target is contrasted with: give --target too")
+
+    @property
+    def before(self) -> str:
+        return self.sentence.partition(PLACE)[0]
+
+    @property
+    def text(self) -> str:
+        before, place, after = self.sentence.partition(PLACE)
+        return before + after if place else before.rstrip() + " "
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One explained prediction: the tokens that the model read, and what each method says of them."""
+
+    tokens: list[str]
+    row: Row  # of the view schema, target included
+    target: str
+    foil: str | None
+    relevance: dict[str, Relevance]  # by method, of a batch of one
+
+    @property
+    def what(self) -> str:
+        return f"{self.target} rather than {self.foil}" if self.foil is not None else self.target
+
+    @property
+    def logits(self) -> list[float]:
+        """Of the target and, where there is one, the foil."""
+        one = next(iter(self.relevance.values()))
+        return [float(each[0]) for each in (one.logit_target, one.logit_foil) if each is not None]
+
+
+def explain(
+    question: Question,
+    model_id: str,
+    names: str,
+    console: Console,
+    *,
+    html: Path | None = None,
+    json_file: Path | None = None,
+    by_word: bool = False,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> None:
+    """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
+
+    `names` are methods separated by commas. Where there are no colours, the numbers are printed; `by_word` sums the
+    relevance of a word's pieces. Raises UserError for unknown models and methods, for words that are not one token of
+    the model's, for questions that a model or method has no answer to, and for files that cannot be written.
     """
     methods = [method(name.strip()) for name in names.split(",")]
     resolved = resolve(ModelConfig(name=_name(model_id), id=model_id))
     tokenizer = load_tokenizer(resolved.config)
-    row = _sample(sentence, target, foil)
-    views, rejects = tokenise([row], tokenizer, masked=resolved.kind.slot, max_length=resolved.max_length)
-    if rejects:
-        raise UserError(
-            ": ".join(filter(None, ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])))
-        )
-    (view_row,) = views
-    view, batch = open_view(resolved, "float32", "cpu"), Batch.collate([view_row], pad_id=0)
-    try:
-        found = {info.name: info(view, batch) for info in methods}
-    except UnusableRows as error:
-        raise UserError(f"{model_id}: {error.detail}") from None
-    tokens, special = pieces(tokenizer, view_row["input_ids"]), view_row["special_mask"]
-    what = f"{target} rather than {foil}" if foil is not None else target
-    one = found[methods[0].name]
-    logits = f"logit {one.logit_target[0]:.2f}"
-    if one.logit_foil is not None:
-        logits += f" against {one.logit_foil[0]:.2f}"
-    console.print(f"{model_id}: why {what} ({logits})", markup=False)
-    lines = [Line(name, relevance.tokens[0].tolist()) for name, relevance in found.items()]
-    shown = [float(each[0]) for each in (one.logit_target, one.logit_foil) if each is not None]
-    lines = [beyond_noise(line, shown) if info.conserves else line for line, info in zip(lines, methods, strict=True)]
+    row = _read(question, tokenizer, resolved)
+    view = open_view(resolved, dtype, device)
+    answers = list(_explained(question, row, methods, view, tokenizer, model_id))
+    for one in answers:
+        _print(one, methods, model_id, by_word, console)
+    provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
+    if html is not None:
+        entries = [_entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answers)]
+        _write(html, explain_page(entries, f"{model_id}: {' '.join(one.what for one in answers)}", provenance), console)
+    if json_file is not None:
+        facts = {"model": model_id, "identity": resolved.identity, "dtype": dtype, "versions": versions()}
+        found = {**facts, "text": question.sentence, "predictions": [_plain(one) for one in answers]}
+        _write(json_file, json.dumps(found, indent=1, ensure_ascii=False), console)
+
+
+def _explained(
+    question: Question, row: Row, methods: Sequence[Method], view: ModelView, tokenizer: Any, model_id: str
+) -> Iterator[Answer]:
+    """The prediction, or one after the other as each is read with what is explained before it."""
+    for _ in range(question.generate):
+        row = dict(with_predictions(view, [row], len(row["input_ids"]))[0])
+        batch = Batch.collate([row], pad_id=0)
+        try:
+            found = {one.name: one(view, batch, explanation=question.explanation) for one in methods}
+        except UnusableRows as error:
+            raise UserError(f"{model_id}: {error.detail}") from None
+        shown = pieces(tokenizer, [*row["input_ids"], row["target_id"]])
+        target = question.target or shown[-1].strip() or repr(shown[-1])
+        yield Answer(shown[:-1], row, target, question.foil, found)
+        if row["target_id"] == tokenizer.eos_token_id:
+            return
+        row = {
+            **row,
+            "input_ids": [*row["input_ids"], row["target_id"]],
+            "special_mask": [*row["special_mask"], False],
+            "position": row["position"] + 1,
+            "target_id": None,
+        }
+
+
+def _read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
+    """The row of the view schema; its target is None where the model is asked what it predicts."""
+    masked = resolved.kind.slot
+    if question.target is not None:
+        rows = [_sample(question, question.target)]
+        views, rejects = tokenise(rows, tokenizer, masked=masked, max_length=resolved.max_length)
+        if rejects:
+            parts = ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])
+            raise UserError(": ".join(filter(None, parts)))
+        return views[0]
+    if masked and question.generate > 1:
+        raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
+    text = question.before.rstrip()
+    if masked:
+        text = Filled.of(question.text, len(question.before), tokenizer.mask_token).text
+    (encoding,) = encode(tokenizer, [text])
+    encoding = encoding if masked else encoding.open_ended()
+    if not len(encoding) or encoding.special.all():
+        raise UserError("this sentence cannot be explained: no text before the place of the target")
+    if len(encoding) + question.generate - 1 > resolved.max_length:
+        raise UserError(f"{len(encoding)} tokens and {question.generate} more: {resolved.max_length} are the most")
+    ids = encoding.ids
+    position = ids.index(tokenizer.mask_token_id) if masked else len(ids) - 1
+    special = encoding.special.tolist()
+    return {"input_ids": ids, "position": position, "target_id": None, "foil_id": None, "special_mask": special}
+
+
+def _lines(one: Answer, methods: Sequence[Method]) -> list[Line]:
+    lines = [Line(name, found.tokens[0].double().tolist()) for name, found in one.relevance.items()]
+    return [
+        beyond_noise(line, one.logits) if info.conserves else line for line, info in zip(lines, methods, strict=True)
+    ]
+
+
+def _grouped(one: Answer, lines: Sequence[Line]) -> tuple[list[str], list[bool], list[Line]]:
+    """Words in the place of tokens; the relevance of their pieces is summed."""
+    special = one.row["special_mask"]
+    groups = words(one.tokens, special)
+    texts = ["".join(one.tokens[at] for at in group) for group in groups]
+    summed = [line._replace(values=[sum(line.values[at] for at in group) for group in groups]) for line in lines]
+    return texts, [special[group[0]] for group in groups], summed
+
+
+def _print(one: Answer, methods: Sequence[Method], model_id: str, by_word: bool, console: Console) -> None:
+    logits = "logit " + " against ".join(f"{logit:.2f}" for logit in one.logits)
+    console.print(f"{model_id}: why {one.what} ({logits})", markup=False)
+    tokens, special, lines = one.tokens, one.row["special_mask"], _lines(one, methods)
+    if by_word:
+        tokens, special, lines = _grouped(one, lines)
     width = max(len(line.label) for line in lines)
     for line in lines:
         if not any(line.values):
@@ -63,15 +199,60 @@ def explain(
         coloured = terminal(tokens, line.values, special=special)
         numbers = Text(" ".join(f"{token.strip()} {v:+.2f}" for token, v in zip(tokens, line.values, strict=True)))
         console.print(Text(f"{line.label:{width}}  ") + (coloured if console.color_system else numbers))
-    if html is not None:
-        facts = {"text": row["text"], "slot": row["slot"], "target": target, "foil": foil, "model": model_id}
-        entry = data(tokens, lines, special=special, **facts)
-        provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
-        try:
-            html.write_text(explain_page(entry, f"{model_id}: {what}", provenance), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write {html}: {error.strerror}") from None
-        console.print(f"written to {html}", markup=False)
+
+
+def _entry(
+    one: Answer, methods: Sequence[Method], question: Question, model_id: str, by_word: bool, at: int
+) -> dict[str, Any]:
+    """Of the page; the text of the prediction that is `at` so many tokens behind the first has those before it."""
+    tokens, special, lines = one.tokens, one.row["special_mask"], _lines(one, methods)
+    if by_word:
+        tokens, special, lines = _grouped(one, lines)
+    text = question.text
+    slot = len(question.before) if PLACE in question.sentence else len(text)
+    if at:
+        text = "".join(one.tokens) + " "
+        slot = len(text)
+    facts: dict[str, Any] = {
+        "sample_id": f"token {at + 1}",
+        "text": text,
+        "slot": slot,
+        "target": one.target,
+        "foil": one.foil,
+    }
+    return data(tokens, lines, special=special, model=model_id, **facts)
+
+
+def _plain(one: Answer) -> dict[str, Any]:
+    """As JSON, with all digits; `words` are [start, end) of tokens."""
+    row = one.row
+    methods = [
+        {
+            "method": name,
+            "explained": float(found.explained[0]),
+            "residual": None if found.residual is None else float(found.residual[0]),
+            "relevance": found.tokens[0].to(torch.float64).tolist(),
+        }
+        for name, found in one.relevance.items()
+    ]
+    return {
+        "target": one.target,
+        "foil": one.foil,
+        **{key: row[key] for key in ("target_id", "foil_id", "position", "input_ids", "special_mask")},
+        "tokens": one.tokens,
+        "words": [[group[0], group[-1] + 1] for group in words(one.tokens, row["special_mask"])],
+        "logit_target": one.logits[0],
+        "logit_foil": one.logits[1] if one.foil is not None else None,
+        "methods": methods,
+    }
+
+
+def _write(path: Path, text: str, console: Console) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    console.print(f"written to {path}", markup=False)
 
 
 def _name(model_id: str) -> str:
@@ -80,14 +261,11 @@ def _name(model_id: str) -> str:
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"
 
 
-def _sample(sentence: str, target: str, foil: str | None) -> Row:
-    if (times := sentence.count(PLACE)) > 1:
-        raise UserError(f"{PLACE} marks the one place of the target, and the text has it {times} times")
-    before, _, after = sentence.partition(PLACE)
-    text = before + after if PLACE in sentence else before.rstrip() + " "
-    slot = len(before) if PLACE in sentence else len(text)
+def _sample(question: Question, target: str) -> Row:
+    before, text = question.before, question.text
+    slot = len(before) if PLACE in question.sentence else len(text)
     try:
-        row = sample("terminal", text, slot, target, foil)
+        row = sample("terminal", text, slot, target, question.foil)
         return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
     except Malformed as error:
         raise UserError(f"this sentence cannot be explained: {error}") from None

@@ -237,7 +237,7 @@ def test_an_explained_sentence_is_a_heatmap_page(page, site):
     lines = [Line("AttnLRP", [0.1, 2.0, -1.0]), Line("LRP", [0.5, 0.2, 0.1])]
     entry = data(["The", " keys", " to"], lines, text=ATTACK, slot=len(ATTACK), target="are", foil="is", model="gpt2")
     provenance = Provenance("explain", "", {"closelook": "0.1"}, models=[("gpt2", "sha256:1")])
-    (site / "explain.html").write_text(explain_page(entry, "Why are rather than is", provenance), encoding="utf-8")
+    (site / "explain.html").write_text(explain_page([entry], "Why are rather than is", provenance), encoding="utf-8")
     tab = page("explain.html")
     names = tab.script("return [...document.querySelectorAll('#sample strong')].map((name) => name.innerText)")
     assert names == ["AttnLRP", "LRP"]

@@ -1,7 +1,6 @@
 """The command line: bad input is one line and exit code 2, and nothing is half-written."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -166,42 +165,6 @@ def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
     assert "ffffffffffff-00000-aa.parquet" in out
 
 
-def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model, tmp_path):
-    page = tmp_path / "page.html"
-    words = ["w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "attnlrp,random"]
-    code, out, _ = closelook("explain", "--model", str(model), *words, "--html", str(page))
-    assert code == 0
-    assert "why w10 rather than w11 (logit" in out
-    for method in ("attnlrp", "random"):
-        assert re.search(rf"^{method} +w5 [+-]\d.* w7 [+-]\d.* w9 [+-]\d", out, re.MULTILINE), out
-    assert "w7" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--target", "w10", "--method", "alti"], "which gpt2 models do not have: use alti_logit"),
-        (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
-        (["--target", "w10", "--method", "lrp,altii"], "unknown method 'altii' (did you mean 'alti'?)"),
-        (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
-        (
-            ["--target", "w1 w2"],
-            "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'",
-        ),
-    ],
-)
-def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, message):
-    code, _, err = closelook("explain", "--model", str(model), "w5 w7", *arguments)
-    assert code == 2
-    assert message in err
-    assert len(err.splitlines()) == 1
-
-
-def test_a_text_with_two_places_for_the_target_is_one_line(closelook, model):
-    code, _, err = closelook("explain", "--model", str(model), "w5 ___ w7 ___", "--target", "w10")
-    assert (code, err) == (2, "error: ___ marks the one place of the target, and the text has it 2 times\n")
-
-
 @pytest.mark.parametrize(
     ("wrong", "code", "message"),
     [
@@ -291,17 +254,6 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, mo
     assert err.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(line.startswith("attribute: ") for line in err.splitlines()[:-1])
     assert store.files("lock", ".json") == []
-
-
-def test_relevance_that_is_rounding_noise_is_not_shown_as_relevance(closelook, tmp_path):
-    page = tmp_path / "page.html"
-    arguments = ("The keys to the cabinet ___ old.", "--target", "are", "--foil", "is", "--html", str(page))
-    _, out, _ = closelook("explain", "--model", "demo/bert", "--method", "gradient_x_input,lrp", *arguments)
-    assert "gradient_x_input  nothing beyond rounding\n" in out
-    assert re.search(r"^lrp +the [+-]\d", out, re.MULTILINE) or "[CLS]" in out
-    assert "e-0" not in page.read_text()
-    _, out, _ = closelook("explain", "--model", "demo/gpt2", "--method", "gradient_x_input", *arguments[:5])
-    assert "rounding" not in out
 
 
 def test_an_unknown_benchmark_names_the_nearest(closelook):

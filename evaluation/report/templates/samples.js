@@ -30,7 +30,7 @@
     const button = element("button", "entry");
     button.type = "button";
     const tags = element("span", "tags");
-    tags.append(element("span", "tag", entry.task), element("span", "tag", entry.model),
+    tags.append(...[entry.task, entry.model].filter(Boolean).map((name) => element("span", "tag", name)),
       ...(entry.correct == null ? [] : [element("span", entry.correct ? "ok" : "bad", entry.correct ? "correct" : "wrong")]), element("span", "muted", `disagree ${percent(entry.disagreement)}`));
     button.append(element("span", "snippet", entry.text), tags);
     button.addEventListener("click", () => show(entry));

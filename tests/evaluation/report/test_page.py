@@ -111,7 +111,7 @@ def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
 
 
 def test_explained_sentence_is_a_page_of_its_own():
-    page = explain_page(entry(HOSTILE), HOSTILE, provenance())
+    page = explain_page([entry(HOSTILE)], HOSTILE, provenance())
     assert "<script>alert" not in page
     assert len(scripts(page)) == 2
 

@@ -1,0 +1,145 @@
+"""`closelook explain`: one prediction or several in turn, in the terminal, on a page and as JSON."""
+
+import itertools
+import json
+import re
+
+import pytest
+import torch
+
+from jobs.methods import METHODS
+from lrp_core import Batch, load_model
+
+
+def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model, tmp_path):
+    page = tmp_path / "page.html"
+    words = ["w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "attnlrp,random"]
+    code, out, _ = closelook("explain", "--model", str(model), *words, "--html", str(page))
+    assert code == 0
+    assert "why w10 rather than w11 (logit" in out
+    for method in ("attnlrp", "random"):
+        assert re.search(rf"^{method} +w5 [+-]\d.* w7 [+-]\d.* w9 [+-]\d", out, re.MULTILINE), out
+    assert "w7" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "w10", "--method", "alti"], "which gpt2 models do not have: use alti_logit"),
+        (["--target", "w10", "--method", "lpr"], "did you mean 'lrp'?"),
+        (["--target", "w10", "--method", "lrp,altii"], "unknown method 'altii' (did you mean 'alti'?)"),
+        (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
+        (
+            ["--target", "w1 w2"],
+            "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'",
+        ),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(closelook, model, arguments, message):
+    code, _, err = closelook("explain", "--model", str(model), "w5 w7", *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_text_with_two_places_for_the_target_is_one_line(closelook, model):
+    code, _, err = closelook("explain", "--model", str(model), "w5 ___ w7 ___", "--target", "w10")
+    assert (code, err) == (2, "error: ___ marks the one place of the target, and the text has it 2 times\n")
+
+
+def test_relevance_that_is_rounding_noise_is_not_shown_as_relevance(closelook, tmp_path):
+    page = tmp_path / "page.html"
+    arguments = ("The keys to the cabinet ___ old.", "--target", "are", "--foil", "is", "--html", str(page))
+    _, out, _ = closelook("explain", "--model", "demo/bert", "--method", "gradient_x_input,lrp", *arguments)
+    assert "gradient_x_input  nothing beyond rounding\n" in out
+    assert re.search(r"^lrp +the [+-]\d", out, re.MULTILINE) or "[CLS]" in out
+    assert "e-0" not in page.read_text()
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", "--method", "gradient_x_input", *arguments[:5])
+    assert "rounding" not in out
+
+
+def explained(closelook, tmp_path, model, *arguments):
+    """The JSON that a call writes."""
+    path = tmp_path / "found.json"
+    code, _, err = closelook("explain", "--model", str(model), *arguments, "--json", str(path))
+    assert code == 0, err
+    return json.loads(path.read_text())
+
+
+def test_the_json_holds_what_the_methods_give(closelook, model, tmp_path):
+    words = ("w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "lrp,alti_logit", "--dtype", "float64")
+    found = explained(closelook, tmp_path, model, *words)
+    [one] = found["predictions"]
+    assert found["dtype"] == "float64"
+    view = load_model(str(model), dtype="float64")
+    batch = Batch.collate([one], pad_id=0)
+    for said in one["methods"]:
+        relevance = METHODS[said["method"]](view, batch)
+        torch.testing.assert_close(torch.tensor(said["relevance"], dtype=torch.float64), relevance.tokens[0])
+        assert said["explained"] == pytest.approx(one["logit_target"] - one["logit_foil"])
+        assert sum(said["relevance"]) - said["explained"] == pytest.approx(said["residual"])
+
+
+def test_without_a_target_the_models_own_prediction_is_explained(closelook, model, tmp_path):
+    [one] = explained(closelook, tmp_path, model, "w5 w7 w9")["predictions"]
+    view = load_model(str(model))
+    logits = view.model(torch.tensor([one["input_ids"]])).logits[0, -1]
+    assert one["target_id"] == int(logits.argmax())
+    assert one["logit_target"] == pytest.approx(float(logits.max()), rel=1e-5)
+    assert one["foil"] is None
+
+
+def test_generated_tokens_are_explained_one_after_the_other(closelook, model, tmp_path):
+    found = explained(closelook, tmp_path, model, "w5 w7 w9", "--generate", "3")["predictions"]
+    assert len(found) == 3
+    for before, after in itertools.pairwise(found):
+        assert after["input_ids"] == [*before["input_ids"], before["target_id"]]
+        assert len(after["methods"][0]["relevance"]) == len(after["tokens"]) == len(before["tokens"]) + 1
+
+
+def test_the_log_probability_is_explained_where_it_is_asked_for(closelook, model, tmp_path):
+    asked = ("w5 w7 w9", "--target", "w10", "--explanation", "log_prob")
+    [one] = explained(closelook, tmp_path, model, *asked)["predictions"]
+    logits = load_model(str(model)).model(torch.tensor([one["input_ids"]])).logits[0, -1].log_softmax(-1)
+    assert one["methods"][0]["explained"] == pytest.approx(float(logits[one["target_id"]]), rel=1e-4)
+
+
+def test_pieces_are_summed_into_words(closelook, tmp_path):
+    asked = ("The keys to the cabinet", "--target", "are", "--foil", "is", "--method", "attnlrp")
+    [one] = explained(closelook, tmp_path, "demo/gpt2", *asked)["predictions"]
+    relevance = one["methods"][0]["relevance"]
+    texts = ["".join(one["tokens"][start:end]).strip() for start, end in one["words"]]
+    assert texts == ["The", "keys", "to", "the", "cabinet"]
+    sums = [sum(relevance[start:end]) for start, end in one["words"]]
+    _, out, _ = closelook("explain", "--model", "demo/gpt2", *asked, "--words")
+    shown = " ".join(f"{text} {value:+.2f}" for text, value in zip(texts, sums, strict=True))
+    assert out.splitlines()[1] == f"attnlrp  {shown}"
+
+
+def test_a_masked_model_explains_what_it_fills_in_itself(closelook, tmp_path):
+    [one] = explained(closelook, tmp_path, "demo/bert", "The keys to the cabinet ___ old.")["predictions"]
+    assert one["special_mask"][0]
+    assert one["special_mask"][-1]
+    assert one["tokens"][one["position"]].strip() == "[MASK]"
+    words = ["".join(one["tokens"][start:end]).strip() for start, end in one["words"]]
+    assert words[0] == "[CLS]"
+    assert words[-1] == "[SEP]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["w5", "--generate", "2", "--target", "w7"], "leave --target and --foil out"),
+        (["w5", "--generate", "0"], "--generate is a number of tokens, at least 1, not 0"),
+        (["w5", "--foil", "w7"], "a foil is what a target is contrasted with: give --target too"),
+        (["w5", "--target", "w7", "--explanation", "contrastive"], "foil"),
+        (["w5", "--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
+        (["w5 " * 200, "--generate", "2"], "are the most"),
+        (["___"], "no text before the place of the target"),
+    ],
+)
+def test_a_question_without_an_answer_is_one_line(closelook, model, arguments, message):
+    code, _, err = closelook("explain", "--model", str(model), *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
