@@ -54,7 +54,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="A name in jobs/conf (demo, real, paper, smoke) or a path. Default: what the --root keeps, else demo.",
+        help="A name in jobs/conf (demo, paper, attnlrp, real, smoke) or a path; else that of --root, else demo.",
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""The shapes of Close Look's nine models (its table 9), so that plans, benchmarks and dry runs need no weights."""
+"""The shapes of Close Look's nine models (its table 9) and of AttnLRP's, so that plans and dry runs need no weights."""
 
 from __future__ import annotations
 
@@ -104,12 +104,13 @@ GEOMETRIES = {
         _llama("Llama-3.2-1B", 16, 32, 2048, 8192, tied=True),
         _llama("Llama-3.2-3B", 28, 24, 3072, 8192, tied=True),
         _llama("Llama-3.1-8B", 32, 32, 4096, 14336, tied=False),
+        Geometry("Llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 32000, 4096, 11008, tied=False),
     )
 }
 
 
 def geometry_of(model_id: str) -> Geometry | None:
-    """The geometry of ``random/<name>`` or of a hub id of the nine; None for other models."""
+    """The geometry of ``random/<name>`` or of the hub id of one of them; None for other models."""
     if model_id.startswith("random/"):
         return GEOMETRIES.get(model_id.removeprefix("random/"))
     return next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)

@@ -6,6 +6,8 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.config.file import CONF_DIR, ConfigError
+from jobs.methods import configured
+from jobs.plan.geometries import geometry_of
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))
@@ -17,7 +19,7 @@ def test_every_shipped_config_parses(name, tmp_path):
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        ("smok", [], "no config 'smok': give a path or one of demo, paper, real, smoke"),
+        ("smok", [], "no config 'smok': give a path or one of attnlrp, demo, paper, real, smoke"),
         ("smoke", ["tokn_budget=3"], "unknown config key 'tokn_budget' (did you mean 'token_budget'?)"),
         ("smoke", ["ray.adress=x"], "unknown config key 'ray.adress' (did you mean 'address'?)"),
         ("smoke", ["models.gpt2.gpu=3"], "unknown config key 'models.gpt2.gpu' (did you mean 'gpus'?)"),
@@ -156,6 +158,24 @@ def test_paper_holds_the_models_and_precisions_of_close_look():
         assert all(("float64" in precisions[task]) == doubled for task in ("ra", "sva"))
     both = {model.name for model in config.models if len(model.dtypes_for("qa")) == 2}
     assert both == {"bert-large-uncased", "gpt2-xl", "Llama-3.2-1B"}
+
+
+def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_and_6():
+    config = RunConfig.load("attnlrp")
+    methods = configured(config)
+    assert len(methods) == 10
+    tuned = {"smoothgrad": ("sigma", 0.1), "atman": ("suppression", 1.0), "integrated_gradients": ("steps", 50)}
+    assert all(methods[name].values[option] == value for name, (option, value) in tuned.items())
+    assert all(
+        methods[name].values["discard_threshold"] == 1 for name in ("attention_rollout", "grad_attention_rollout")
+    )
+    assert config.tasks["next_word"].limit == 4000
+    assert config.task("next_word").beginning.tokens == 512
+    llama, known = config.models[0], geometry_of(config.models[0].id)
+    assert llama.dtypes_for("next_word") == ("bfloat16",)
+    assert known is not None
+    assert known.parameters / 1e9 == pytest.approx(6.74, rel=0.01)
+    assert not any(method.missing(known.model_family.capabilities) for method in methods.values())
 
 
 def test_a_config_is_frozen_and_survives_its_record():
