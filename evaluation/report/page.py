@@ -29,9 +29,11 @@ TEMPLATES = Path(__file__).with_name("templates")
 PAGES = {
     "index.html": "Overview",
     "tables.html": "Tables",
+    "faithfulness.html": "Faithfulness",
     "curves.html": "Pruning and runtime",
     "samples.html": "Samples",
 }
+_OF_PARTS = ("faithfulness.html", "curves.html")
 SCRIPTS = ("heatmap.js", "site.js", "samples.js")
 _DOTS = 9  # colours of models in style.css
 _DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other
@@ -67,13 +69,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Part:
-    """One half of the page of curves; `how` tells what to run when there is nothing to show."""
+    """A part of a page of figures; `how` tells what to run when there is nothing to show."""
 
     title: str
     how: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     note: str = ""  # what is missing of it
+    page: str = "curves.html"
+    details: Sequence[Table] = ()  # behind a click
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,11 @@ class Site:
         pages: dict[str, dict[str, Any]] = {
             "index.html": shown | self._overview(wide, long),
             "tables.html": shown | {"tables": [table for table in self.tables if table is not long]},
-            "curves.html": {"parts": self.parts},
+            **{page: {"parts": [part for part in self.parts if part.page == page]} for page in _OF_PARTS},
             "samples.html": {"samples": island(self.samples), "lead": self._lead()},
         }
         files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
-        for table in [*self.tables, *(table for part in self.parts for table in part.tables)]:
+        for table in [*self.tables, *(table for part in self.parts for table in (*part.tables, *part.details))]:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)

@@ -57,7 +57,7 @@ def markdown(table: Table, close_look: bool = False) -> str:
     marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     lines = [f"## {table.title}", "", escape(table.caption)]
     if close_look:
-        lines += ["", "In parentheses: Close Look's number, and ours minus it."]
+        lines += ["", f"In parentheses: the number of {table.paper}, and ours minus it."]
     heads = [escape(name) for name in table.heads]
     titles = [escape(" ".join(filter(None, (c.group, c.label, c.side)))) for c in table.columns]
     for section, rows in groupby(table.rows, key=lambda row: row.section):

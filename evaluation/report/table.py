@@ -11,7 +11,7 @@ NOISE = "noise"  # computed, and nothing but rounding
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, or why there is none (`state`). `reference` is Close Look's number for the same cell."""
+    """One number, or why there is none (`state`). `reference` is the paper's number for the same cell."""
 
     value: float | None = None
     state: str = DONE
@@ -24,7 +24,7 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus Close Look's."""
+        """Ours minus the paper's."""
         return None if self.value is None or self.reference is None else self.value - self.reference
 
 
@@ -60,6 +60,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     section: str = "task"  # what the sections of rows are
+    paper: str = "Close Look"  # whose numbers stand beside ours
 
 
 def mark(cells: Sequence[Cell], digits: int, second: bool = True, lower: bool = False) -> list[Cell]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, summarise
 from evaluation.scoring.flips import ORDERS
-from evaluation.scoring.statistics import Comparison, bootstrap_means, interval
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, interval, sign_flip_p
 
 AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "area"]
 CURVE_COLUMNS = ["explanation", "embedding", "perturbation", "order", "removed", "logit"]
@@ -34,6 +34,7 @@ class Areas:
     summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples that it has
     variants: Mapping[str, Variant]  # of each method the one that is told
     comparison: Comparison | None  # on the samples that all methods have
+    p_zero: Mapping[str, float]  # of each method, that `delta_area` is not zero, not adjusted for the number of methods
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,15 @@ def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, 
     ids = sorted(set.intersection(*(set(samples) for samples in found.values()))) if found else []
     stacked = np.array([[samples[name] for samples in found.values()] for name in ids])  # [N, M, 3]
     compared = paired(stacked, tuple(found), AREAS, resamples, seed) if ids else None
-    return Areas(summaries, {method: variants[method] for method in found}, compared)
+    p_zero = {method: _p_zero(np.array(list(own.values()))[:, 0], resamples, seed) for method, own in found.items()}
+    return Areas(summaries, {method: variants[method] for method in found}, compared, p_zero)
+
+
+def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:
+    """Of the null hypothesis that `values` [N], those that are finite, have either sign alike; 1 without any."""
+    finite = values[np.isfinite(values)]
+    beside_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
+    return float(sign_flip_p(beside_zero, FLIPS * resamples, seed)[0, 1, 0]) if len(finite) and resamples else 1.0
 
 
 def told(table: pa.Table) -> Variant | None:

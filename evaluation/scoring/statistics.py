@@ -6,6 +6,7 @@ Shapes: N samples, M methods, K metrics, R resamples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,14 +113,23 @@ def holm(p: np.ndarray) -> np.ndarray:
     pairs = p[upper]  # [pairs, K]
     if not len(pairs):
         return adjusted
-    order = pairs.argsort(axis=0)
-    factors = np.arange(len(pairs), 0, -1)[:, None]
-    stepped = np.maximum.accumulate(np.take_along_axis(pairs, order, axis=0) * factors, axis=0).clip(max=1)
-    unsorted = np.empty_like(pairs)
-    np.put_along_axis(unsorted, order, stepped, axis=0)
-    adjusted[upper] = unsorted
-    adjusted[upper[::-1]] = unsorted
+    adjusted[upper] = adjusted[upper[::-1]] = _stepped(pairs)
     return adjusted
+
+
+def step_down(p: Sequence[float]) -> list[float]:
+    """p values of several tests, adjusted for their number (Holm 1979)."""
+    return _stepped(np.asarray(p, float)[:, None])[:, 0].tolist()
+
+
+def _stepped(p: np.ndarray) -> np.ndarray:
+    """`p` [P, K] adjusted for the P tests of each of K."""
+    order = p.argsort(axis=0)
+    factors = np.arange(len(p), 0, -1)[:, None]
+    stepped = np.maximum.accumulate(np.take_along_axis(p, order, axis=0) * factors, axis=0).clip(max=1)
+    unsorted = np.empty_like(p)
+    np.put_along_axis(unsorted, order, stepped, axis=0)
+    return unsorted
 
 
 def stars(p: float) -> str:

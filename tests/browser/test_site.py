@@ -95,7 +95,7 @@ def click(tab, selector):
     tab.script("document.querySelector(arguments[0]).click()", selector)
 
 
-@pytest.mark.parametrize("name", ["index.html", "tables.html", "curves.html", "samples.html"])
+@pytest.mark.parametrize("name", ["index.html", "tables.html", "faithfulness.html", "curves.html", "samples.html"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_open_and_fit_their_width(page, name, width):
     tab = page(name)

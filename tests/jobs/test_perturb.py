@@ -18,8 +18,10 @@ from jobs.config.file import ConfigError
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.products.curves import wanted_cells
 from jobs.stages.attribute import attribute
+from jobs.stages.evaluate import evaluate
 from jobs.stages.perturb import perturb
 from jobs.stages.perturb.worker import Perturber
+from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import load_model
 from lrp_core.types import UserError
@@ -289,3 +291,26 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(tmp_path, m
     assert (tmp_path / "killed" / "killed").exists()
     assert bytes_of(config, store) == whole
     assert store.files("attempts", ".json", recursive=True) == []
+
+
+def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    assert attribute(config, store).complete
+    assert evaluate(config, store).complete
+    assert report(config, store).complete
+    page = store.read_bytes("report/faithfulness.html").decode()
+    assert "3 sets of curves are not drawn: run <code>closelook perturb</code>" in page
+    assert perturb(config, store).complete
+    assert report(config, store).computed == 1, "new curves make a new report"
+    page = store.read_bytes("report/faithfulness.html").decode()
+    assert "Not run." not in page
+    assert "not drawn" not in page
+    assert "gpt2, embeddings zeroed" in page
+    assert "gpt2, deleted" in page
+    text = store.read_bytes("report/tables/faithfulness.csv").decode()
+    cell = cells_of(config, store)["attnlrp"]
+    whole = Ledger(store).read(cell, CURVES).to_pylist()
+    rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "full")]
+    areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
+    assert f"{areas['lerf']:.12g}"[:9] in text
+    assert b"Evidence against faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")

@@ -1,0 +1,92 @@
+"""Faithfulness: curves of perturbed inputs with the areas under them, and every method's evidence against them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from evaluation.report import faithfulness as tables
+from evaluation.report.faithfulness import Drawn, points
+from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
+from evaluation.report.page import Part
+from evaluation.report.results import Results
+from evaluation.schema import CURVES
+from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, areas_of, mean_curves
+from jobs.commands.plan import forwards
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.plan.products.curves import PerturbedCell, wanted_cells
+from jobs.store import Ledger
+
+PAGE = "faithfulness.html"
+_COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
+
+
+def faithfulness_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """The wanted curves that are drawn; sets that are not are counted and marked missing."""
+    shown = [one for one in _drawn(config, plan, ledger, results) if one.areas.variants or one.lacking]
+    lacking = {(one.model, one.task, method) for one in shown for method in one.lacking}
+    note = f"{len(lacking)} sets of curves are not drawn: run `closelook perturb`." if lacking else ""
+    made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
+    figures, pairs = curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
+    return Part("Faithfulness", tables.NOT_DRAWN, figures, made, note, page=PAGE, details=pairs)
+
+
+def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """What has both evidence and curves."""
+    lengths = {
+        (model.name, task): float(inputs.lengths.mean()) if len(inputs.lengths) else 0.0
+        for model in plan.models
+        for task, inputs in model.inputs.items()
+    }
+    drawn, found = [], []
+    for one in _drawn(config, plan, ledger, results, with_curves=False):
+        cost = {name: forwards(config, [name], lengths[one.model, one.task]) for name in one.areas.variants}
+        own = points(one, results, cost)
+        if own:
+            drawn.append(one)
+            found.append(own)
+    how = "It needs scores against evidence and curves of the same methods: run `closelook evaluate` and `perturb`."
+    made = [tables.evidence_table(drawn, found, results), tables.agreement_table(drawn, found)] if drawn else []
+    return Part("Evidence against faithfulness", how, evidence_figure(drawn, found, results), made, page=PAGE)
+
+
+def _drawn(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, *, with_curves: bool = True) -> list[Drawn]:
+    """By task, model and perturbation."""
+    tasks = list(results.tasks)
+    return sorted(_of_models(config, plan, ledger, with_curves), key=lambda one: tasks.index(one.task))
+
+
+def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, with_curves: bool) -> Iterator[Drawn]:
+    resamples, seed = config.report.resamples, config.seed
+    if config.perturb is None:
+        return
+    for model in plan.models:
+        cells: dict[str, list[PerturbedCell]] = defaultdict(list)
+        for cell in wanted_cells(config, config.perturb, model):
+            cells[cell.artifact.task].append(cell)
+        for task, own in cells.items():
+            done = {c.artifact.method: _read(ledger, c) for c in own if ledger.is_done(c.artifact)}
+            lacking = [c.artifact.method for c in own if c.artifact.method not in done]
+            for way in own[0].ways:
+                areas = areas_of(done, way, resamples, seed)
+                curves = {
+                    method: mean_curves(done[method], way, variant, resamples, seed)
+                    for method, variant in (areas.variants.items() if with_curves else ())
+                }
+                yield Drawn(
+                    model.name,
+                    task,
+                    own[0].artifact.dtype,
+                    way,
+                    areas,
+                    {method: found for method, found in curves.items() if found},
+                    lacking,
+                    published=model.resolved.config.id.rpartition("/")[2],
+                )
+
+
+def _read(ledger: Ledger, cell: PerturbedCell) -> pa.Table:
+    return ledger.read(cell.artifact, CURVES, _COLUMNS)
