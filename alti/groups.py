@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lrp_core.types import Batch
+from lrp_core.variants import rows_of
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,10 @@ class Group:
         offset = torch.arange(int(length.max()), device=mask.device)
         columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]  # those that are seen come first
         place = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
+        position = place.gather(1, whole.position[picked, None]).squeeze(1)
+        batch = rows_of(whole, picked).over_tokens(lambda of_tokens: of_tokens.gather(1, columns), position)
         return cls(
-            batch=Batch(
-                input_ids=whole.input_ids[picked].gather(1, columns),
-                attention_mask=(offset < length[:, None]).to(mask.dtype),
-                position=place.gather(1, whole.position[picked, None]).squeeze(1),
-                target_ids=whole.target_ids[picked],
-                foil_ids=None if whole.foil_ids is None else whole.foil_ids[picked],
-            ),
+            batch=replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype)),
             rows=picked,
             columns=columns,
             real=mask.gather(1, columns),

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from lrp_core.types import Batch, Relevance, Request, UnusableRows, rows_named
+from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError, rows_named
 from lrp_core.view import ModelView
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of models, so that two views of one share it
@@ -70,13 +70,39 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     lengths, width = real.sum(-1), real.shape[1]
     longest = view.max_length
     _refuse(lengths > longest, "too_long", f"the model takes {longest} tokens: drop or shorten longer samples")
-    ids = torch.cat([batch.input_ids, *(x[:, None] for x in (batch.target_ids, batch.foil_ids) if x is not None)], 1)
-    outside = torch.nonzero(((ids < 0) | (ids >= view.vocab)).any(-1)).flatten().tolist()
-    if outside:
-        raise IndexError(f"{rows_named(outside)}: token index out of range, the vocabulary has {view.vocab}")
+    predicted = torch.stack([ids for ids in (batch.target_ids, batch.foil_ids) if ids is not None], 1)
+    _check_range(batch.input_ids, view.vocab, "token index out of range, the vocabulary has")
+    what = (
+        "label out of range, the number of the model's labels is"
+        if view.kind.labels
+        else "token index out of range, the vocabulary has"
+    )
+    _check_range(predicted, view.n_targets, what)
+    _check_segments(view, batch)
     at = batch.position.clamp(0, width - 1)
     on_token = (at == batch.position) & real[torch.arange(len(batch), device=real.device), at]
     _refuse(~on_token & (lengths > 0), "no_position", "the position to predict is on padding or outside of the row")
+    if view.kind.reads != "anywhere":
+        seen = real.cumsum(-1).gather(1, at[:, None])[:, 0]  # tokens up to the position
+        elsewhere = seen != (1 if view.kind.reads == "first" else lengths)
+        place = f"the model's head reads at the {view.kind.reads} token alone: give its place as the position"
+        _refuse(elsewhere & (lengths > 0), "no_position", place)
+
+
+def _check_range(ids: Tensor, size: int, says: str) -> None:
+    """Raises IndexError for `ids` [B, N] outside of a table of `size` rows."""
+    outside = torch.nonzero(((ids < 0) | (ids >= size)).any(-1)).flatten().tolist()
+    if outside:
+        raise IndexError(f"{rows_named(outside)}: {says} {size}")
+
+
+def _check_segments(view: ModelView, batch: Batch) -> None:
+    """Raises UserError for token types of a model that has none, IndexError for those that it does not know."""
+    if batch.token_type_ids is None:
+        return
+    if view.family.segment_embedding is None:
+        raise UserError(f"{view.family.title} have no segments: leave token_type_ids out")
+    _check_range(batch.token_type_ids, view.config.type_vocab_size, "token type out of range, the segments number")
 
 
 def check_logits(view: ModelView, batch: Batch, logits: Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 #: Ways to take a token away: its embedding zeroed, the mask token in its place, or deleted.
 ZERO, MASK, DELETE = "zero", "mask", "delete"
@@ -22,8 +22,35 @@ class Kind:
     slot: bool  # the prediction is read at a mask token inside the text, else after the text
     perturbations: tuple[str, ...]  # ways to take a token away
     forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
+    labels: bool = False  # it predicts one of its labels, or a score where it has one label; else a token
+    reads: Literal["anywhere", "first", "last"] = "anywhere"  # the only token of a sample that the head may read
+    with_labels: Kind | None = None  # the kind of the same models with a classifier or a regressor on top
 
 
+_LABELS: dict[str, Any] = {
+    "auto": "AutoModelForSequenceClassification",
+    "classes": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "slot": False,
+    "labels": True,
+}
+_WITHOUT_CACHE = {"use_cache": False}
+CLASSIFIER = Kind(
+    "classifier",
+    "classifier or regressor on an encoder",
+    causal=False,
+    perturbations=(ZERO, MASK),
+    reads="first",
+    **_LABELS,
+)
+CAUSAL_CLASSIFIER = Kind(
+    "causal_classifier",
+    "classifier or regressor on a causal model",
+    causal=True,
+    perturbations=(ZERO, DELETE),
+    forward_options=_WITHOUT_CACHE,
+    reads="last",
+    **_LABELS,
+)
 MASKED = Kind(
     "masked",
     "masked language model",
@@ -32,6 +59,7 @@ MASKED = Kind(
     causal=False,
     slot=True,
     perturbations=(ZERO, MASK),
+    with_labels=CLASSIFIER,
 )
 CAUSAL = Kind(
     "causal",
@@ -41,6 +69,7 @@ CAUSAL = Kind(
     causal=True,
     slot=False,
     perturbations=(ZERO, DELETE),
-    forward_options={"use_cache": False},
+    forward_options=_WITHOUT_CACHE,
+    with_labels=CAUSAL_CLASSIFIER,
 )
-KINDS = {kind.name: kind for kind in (MASKED, CAUSAL)}
+KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER)}

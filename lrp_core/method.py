@@ -217,7 +217,7 @@ class Method:
         if missing:
             instead = f": use {self.instead}" if self.instead else ""
             says = " and ".join(need.says for need in missing)
-            raise UnsupportedMethod(f"{self.name} needs {says}, which {family.name} models do not have{instead}")
+            raise UnsupportedMethod(f"{self.name} needs {says}, which {family.title} do not have{instead}")
 
     def check(self, request: Request) -> None:
         """Raises UnsupportedMethod if this method has no such explanation or embedding."""

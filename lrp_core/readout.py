@@ -11,7 +11,7 @@ from torch import Tensor
 from lrp_core.explained import explained_by
 from lrp_core.guard import undisturbed
 from lrp_core.parts import weights_of
-from lrp_core.types import Batch
+from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
 _ROWS, _TOKENS = 1024, 8192  # logits held at once; fixed, so that a row's neighbours change its sums little
@@ -22,9 +22,12 @@ def explained_numbers(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits [B, 2] of target and foil ([B, 1] without foils) and the explained number [B] of each explanation.
 
-    `hidden` [B, T, D] is the last hidden state. Raises what `Explained.of` raises.
+    `hidden` [B, T, D] is the last hidden state. Raises what `Explained.of` raises, and UserError for the
+    probability of a score.
     """
     wanted = [explained_by(name) for name in dict.fromkeys(explanations)]
+    if view.predicts_score and not all(one.linear for one in wanted):
+        raise UserError("a score has no probability: explain it by 'target'")
     state = view.prediction(hidden, batch)
     logits = view.unembed(state, batch)
     total = None if all(one.linear for one in wanted) else over_vocabulary(view, state)[0].to(logits.device)

@@ -70,7 +70,8 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
         yield norm.module, _norm_hook(norm, switch)
     kind = activation(view.activation_name)
     if view.head_activation is not None:
-        yield view.head_activation, lambda _, args, y: activate(args[0], y, kind, False, switch)
+        of_head = activation(view.head_activation_name)
+        yield view.head_activation, lambda _, args, y: activate(args[0], y, of_head, False, switch)
     gated = view.family.gate is not None
     for layer in _ruled_layers(view, switch.planned):
         yield layer.module, partial(_project, layer=layer, switch=switch)

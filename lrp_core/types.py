@@ -69,26 +69,33 @@ class Batch:
     position: Tensor  # [B] int64, index into T where the prediction is read
     target_ids: Tensor  # [B] int64
     foil_ids: Tensor | None = None  # [B] int64; None explains the target alone
+    token_type_ids: Tensor | None = None  # [B, T] int64, the segment of each token, 0 on padding; None: all are 0
 
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
-        """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`) to one length; all have foils or none."""
+        """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`, `token_type_ids`) to one length.
+
+        All rows have foils, or none has; so with token types.
+        """
         import torch
 
         if side not in ("left", "right"):
             raise UserError(f"padding side is 'left' or 'right', not {side!r}")
-        foils = [row.get("foil_id") for row in rows]
-        if None in foils and any(foil is not None for foil in foils):
-            raise UserError("some rows of the batch have a foil and some have none: batch them separately")
+        foils, types = ([row.get(name) for row in rows] for name in ("foil_id", "token_type_ids"))
+        for given, what in ((foils, "a foil"), (types, "token types")):
+            if len({one is None for one in given}) > 1:
+                raise UserError(f"some rows of the batch have {what} and some have none: batch them separately")
         width = max(len(row["input_ids"]) for row in rows)
         input_ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-        attention_mask = torch.zeros_like(input_ids)
+        attention_mask, token_types = torch.zeros_like(input_ids), torch.zeros_like(input_ids)
         position = torch.empty(len(rows), dtype=torch.int64)
         for i, row in enumerate(rows):
             length = len(row["input_ids"])
             start = width - length if side == "left" else 0
             input_ids[i, start : start + length] = torch.as_tensor(row["input_ids"], dtype=torch.int64)
             attention_mask[i, start : start + length] = 1
+            if types[i] is not None:
+                token_types[i, start : start + length] = torch.as_tensor(types[i], dtype=torch.int64)
             position[i] = start + row["position"]
         targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
         return cls(
@@ -97,7 +104,14 @@ class Batch:
             position,
             targets,
             None if None in foils else torch.tensor(foils, dtype=torch.int64),
+            None if None in types else token_types,
         )
+
+    def over_tokens(self, pick: Callable[[Tensor], Tensor], position: Tensor) -> Batch:
+        """The batch with `pick` applied to all that has a number for each token [B, T], and the new `position` [B]."""
+        types = None if self.token_type_ids is None else pick(self.token_type_ids)
+        ids, mask = pick(self.input_ids), pick(self.attention_mask)
+        return replace(self, input_ids=ids, attention_mask=mask, position=position, token_type_ids=types)
 
     def to(self, device: torch.device | str) -> Batch:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}

@@ -31,7 +31,7 @@ def unpadded(batch: Batch, i: int) -> Batch:
     """Sample `i` alone."""
     own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
     position = mask[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
-    return replace(own, input_ids=own.input_ids[:, mask], attention_mask=own.attention_mask[:, mask], position=position)
+    return own.over_tokens(lambda of_tokens: of_tokens[:, mask], position)
 
 
 def pieces(variants: range, tokens: int, token_budget: int) -> Iterator[range]:

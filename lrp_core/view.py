@@ -34,11 +34,11 @@ class ModelView:
     def of(cls, model: PreTrainedModel) -> ModelView:
         """Wraps a model, puts it in evaluation mode and freezes its parameters.
 
-        Raises UnsupportedModel for an unknown family, a model without language-modelling head, and norms without
-        weights.
+        Raises UnsupportedModel for an unknown family, a model whose head predicts neither tokens nor labels, and norms
+        without weights.
         """
-        family = family_of(model.config)
-        if model.get_output_embeddings() is None:
+        family = family_of(model.config, type(model).__name__)
+        if family.unembedding is None and model.get_output_embeddings() is None:
             raise UnsupportedModel(without_head(type(model).__name__, family))
         view = cls(model.eval().requires_grad_(False), family)
         bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
@@ -83,6 +83,16 @@ class ModelView:
         return self.config.vocab_size
 
     @property
+    def n_targets(self) -> int:
+        """How many tokens, or labels, the head may predict."""
+        return self.config.num_labels if self.kind.labels else self.vocab
+
+    @property
+    def predicts_score(self) -> bool:
+        """Whether what the head puts out is a number by itself, rather than the logit of a token or a class."""
+        return self.kind.labels and (self.n_targets == 1 or self.config.problem_type == "regression")
+
+    @property
     def max_length(self) -> int:
         """Most tokens a sample may have."""
         taken = self.config.pad_token_id + 1 if self.family.positions_after_padding else 0
@@ -108,7 +118,9 @@ class ModelView:
 
     @cached_property
     def unembedding(self) -> Any:
-        return self.model.get_output_embeddings()
+        """The linear layer that gives logits: a row for each token of the vocabulary, or for each label."""
+        path = self.family.unembedding
+        return self.model.get_output_embeddings() if path is None else _at(self.model, path)
 
     @cached_property
     def blocks(self) -> list[BlockView]:
@@ -129,7 +141,11 @@ class ModelView:
     @cached_property
     def head_activation(self) -> nn.Module | None:
         """Our own instance of the head transform's activation, since some families call a function there."""
-        return ACT2FN[self.activation_name] if self.family.head_dense else None
+        return ACT2FN[self.head_activation_name] if self.family.head_dense else None
+
+    @property
+    def head_activation_name(self) -> str:
+        return self.family.head_activation or self.activation_name
 
     @property
     def activation_name(self) -> str:
@@ -176,7 +192,8 @@ class ModelView:
             with weights_of(_at(self.model, self.family.position_embedding)) as module:
                 full = full + nn.functional.embedding(ids, module.weight)
         if self.family.segment_embedding:
-            full = full + _at(self.model, self.family.segment_embedding)(torch.zeros_like(batch.input_ids))
+            ids = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
+            full = full + _at(self.model, self.family.segment_embedding)(ids)
         return token, full
 
     def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
@@ -184,20 +201,22 @@ class ModelView:
 
         `positions` [B, T] are by default those that the attention mask counts.
         """
+        segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
         return self.model.base_model(
             inputs_embeds=self.token_embedding(batch.input_ids) if token is None else token,
             attention_mask=batch.attention_mask,
             position_ids=self.position_ids(batch.attention_mask) if positions is None else positions,
             return_dict=True,
+            **segments,
             **self.kind.forward_options,
         ).last_hidden_state
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Head transform of masked models, the identity for causal ones. [..., D] to [..., D]."""
-        if self.family.head_dense is None or self.head_norm is None or self.head_activation is None:
+        """What stands between hidden states and the unembedding, if anything does. [..., D] to [..., D]."""
+        if self.family.head_dense is None or self.head_activation is None:
             return hidden
-        dense = _at(self.model, self.family.head_dense)
-        return self.head_norm.module(self.head_activation(dense(hidden)))
+        transformed = self.head_activation(_at(self.model, self.family.head_dense)(hidden))
+        return transformed if self.head_norm is None else self.head_norm.module(transformed)
 
     def unembedding_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows [..., D] and biases [...] (None where there are none) of the unembedding for token ids [...]."""

@@ -21,12 +21,19 @@ def tokens(view: ModelView, row: dict) -> Tensor:
 
 
 def logits(view: ModelView, row: dict, embeddings: Tensor | None = None, **options) -> Tensor:
-    """Logits of the whole vocabulary [V] at the predicted position, of token `embeddings` [T, D] (default: its own)."""
+    """Logits of the whole vocabulary, or of all labels, [V] of token `embeddings` [T, D] (default: its own)."""
     embeddings = tokens(view, row) if embeddings is None else embeddings
+    if row.get("token_type_ids") is not None:
+        options["token_type_ids"] = torch.tensor([row["token_type_ids"]])
     found = view.model(inputs_embeds=embeddings[None], use_cache=False, **options) if view.kind.causal else view.model(
         inputs_embeds=embeddings[None], **options
     )  # fmt: skip
-    return found.logits[0, row["position"]]
+    return read(view, row, found.logits[0])
+
+
+def read(view: ModelView, row: dict, found: Tensor) -> Tensor:
+    """Logits [V] at the predicted position of what a model puts out: [T, V], or [V] where it predicts labels."""
+    return found if view.kind.labels else found[row["position"]]
 
 
 def number(of_vocabulary: Tensor, row: dict, explanation: str) -> Tensor:
@@ -81,7 +88,7 @@ def attention_maps(view: ModelView, row: dict, explanation: str) -> tuple[list[T
     leaf = tokens(view, row).requires_grad_()
     options = {"use_cache": False} if view.kind.causal else {}
     found = view.model(inputs_embeds=leaf[None], output_attentions=True, **options)
-    of_vocabulary = found.logits[0, row["position"]]
+    of_vocabulary = read(view, row, found.logits[0])
     gradients = torch.autograd.grad(number(of_vocabulary, row, explanation), found.attentions)
     view.model.set_attn_implementation(before)
     seen = torch.ones(length, length, dtype=torch.bool)

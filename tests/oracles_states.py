@@ -23,13 +23,22 @@ def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
 
 def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     """Logits of target and foil by the stock head applied to each token of `state` [T, D], each by itself: [T, 2]."""
-    root = view.model
+    root, wanted = view.model, [row["target_id"], row.get("foil_id", row["target_id"])]
     state = state if view.final_norm is None else view.final_norm.module(state)
+    if view.kind.labels:
+        return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, wanted]
     head = {"bert": lambda x: root.cls(x), "roberta": lambda x: root.lm_head(x)}.get(
         view.family.name, root.get_output_embeddings()
     )
-    wanted = [row["target_id"], row["foil_id"]]
     return torch.stack([head(state[None, None, t])[0, 0, wanted] for t in range(len(state))])
+
+
+def _labels(view: ModelView, state: Tensor) -> Tensor:
+    """Logits of all labels, as the stock head reads them from one state [D] as if it were the text's."""
+    root = view.model
+    if view.family.name == "bert":
+        return root.classifier(root.bert.pooler(state[None, None]))[0]
+    return root.classifier(state[None, None])[0] if view.family.name == "roberta" else root.score(state)
 
 
 def norm(states: list[Tensor], view: ModelView, row: dict, which: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 import torch
 from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from lrp_core import ModelView, random_model
 
@@ -39,8 +40,20 @@ def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: in
     return ModelView.of(view.model.to(getattr(torch, dtype)))
 
 
+def tiny_classifier(family: str, labels: int = 3, **changes) -> ModelView:
+    """A tiny model with a classifier on top, a regressor where it has one label."""
+    architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[family]
+    return tiny_model(family, architectures=[architecture], num_labels=labels, **changes)
+
+
 def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict]:
-    """View rows of random tokens; causal models predict after the last token, masked ones inside."""
+    """View rows of random tokens.
+
+    Causal models predict after the last token, masked ones inside, classifiers where their head reads: a label rather
+    than the next one, or a score.
+    """
+    if view.kind.labels:
+        return _labelled_rows(view, lengths, seed)
     generator = torch.Generator().manual_seed(seed)
     draw = lambda n: torch.randint(3, view.vocab, (n,), generator=generator).tolist()  # noqa: E731
     return [
@@ -51,4 +64,17 @@ def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict
             "foil_id": ids[1],
         }
         for length in lengths
+    ]
+
+
+def _labelled_rows(view: ModelView, lengths, seed: int) -> list[dict]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {
+            "input_ids": torch.randint(3, view.vocab, (length,), generator=generator).tolist(),
+            "position": 0 if view.kind.reads == "first" else length - 1,
+            "target_id": i % view.n_targets,
+            **({} if view.predicts_score else {"foil_id": (i + 1) % view.n_targets}),
+        }
+        for i, length in enumerate(lengths)
     ]

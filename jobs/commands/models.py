@@ -23,13 +23,19 @@ def show(console: Console) -> None:
         table.add_column(heading)
     for family in FAMILIES.values():
         norms = f"{family.norm}, {family.norm_order}"
-        table.add_row(family.name, family.kind.name, norms, FAMILIES.owner(family.name), _methods(family))
+        table.add_row(family.name, _kinds(family), norms, FAMILIES.owner(family.name), _methods(family))
     console.print(table)
     console.print("family: `model_type` in the config.json of a checkpoint")
 
 
 def _read_at(kind: Kind) -> str:
+    if kind.reads != "anywhere":
+        return f"at the {kind.reads} token"
     return "at the mask token inside the text" if kind.slot else "after the text"
+
+
+def _kinds(family: Family) -> str:
+    return family.kind.name if family.with_labels is None else f"{family.kind.name}, {family.with_labels.kind.name}"
 
 
 def _methods(family: Family) -> str:

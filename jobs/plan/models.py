@@ -71,6 +71,11 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         return ResolvedModel(model, model.id, None, identity, FAMILIES[geometry.family], geometry.max_length)
     location, config = _read_config(model)
     family = family_of(config)
+    if family.kind.labels:
+        raise UserError(
+            f"model {model.name} predicts labels, and every task a word: explain it in Python (lrp_core.load_model), "
+            f"or give a {FAMILIES[family.name].kind.title}"
+        )
     max_length = config.max_position_embeddings - (config.pad_token_id + 1 if family.positions_after_padding else 0)
     if Path(location).is_dir():
         return ResolvedModel(model, location, None, f"sha256:{_hash_directory(Path(location))}", family, max_length)

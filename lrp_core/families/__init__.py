@@ -31,14 +31,14 @@ FAMILIES: Extended[Family] = Extended(
     Family,
 )
 
-#: transformers' tables of classes that predict no token. Their heads would be left out without a word.
+#: transformers' tables of classes that predict neither a token nor a label of the text. Their heads would be left out
+#: without a word.
 _OTHER_HEADS = tuple(
     f"MODEL_FOR_{task}_MAPPING_NAMES"
     for task in (
         "MULTIPLE_CHOICE",
         "NEXT_SENTENCE_PREDICTION",
         "QUESTION_ANSWERING",
-        "SEQUENCE_CLASSIFICATION",
         "TOKEN_CLASSIFICATION",
     )
 )
@@ -69,22 +69,37 @@ def introduce() -> None:
             ) from error
 
 
-def family_of(config: PretrainedConfig) -> Family:
-    """Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers."""
+def family_of(config: PretrainedConfig, architecture: str | None = None) -> Family:
+    """The family, with labels where the class `architecture` has them (default: the class that the config names).
+
+    Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers.
+    """
     family = describing(config.model_type)
+    for named in (config.architectures or ()) if architecture is None else (architecture,):
+        family = _with_head_of(family, named)
     for requirement in family.requires:
         unmet = requirement.unmet_by(config)
         if unmet is not None:
-            raise UnsupportedModel(f"{family.name} models {unmet}")
-    for architecture in config.architectures or ():
-        if any(_class_in(table, family) == architecture for table in _OTHER_HEADS):
-            raise UnsupportedModel(without_head(architecture, family))
+            raise UnsupportedModel(f"{family.title} {unmet}")
     return family
 
 
+def _with_head_of(family: Family, architecture: str) -> Family:
+    if any(_class_in(table, family) == architecture for table in _OTHER_HEADS):
+        raise UnsupportedModel(without_head(architecture, family))
+    kind = family.kind.with_labels
+    if kind is None or _class_in(kind.classes, family) != architecture:
+        return family
+    labelled = family.with_labels
+    if labelled is None:
+        raise UnsupportedModel(without_head(architecture, family))
+    return labelled
+
+
 def without_head(architecture: str, family: Family) -> str:
-    """What to say of a class of the family whose head predicts no token, naming the class that would fit."""
-    fits = _class_in(family.kind.classes, family) or family.kind.auto
+    """What to say of a class of the family whose head is not explained, naming the classes that would fit."""
+    heads = [family] if family.with_labels is None else [family, family.with_labels]
+    fits = " or ".join(_class_in(head.kind.classes, head) or head.kind.auto for head in heads)
     return f"{architecture} has no language-modelling head: give a {fits} model"
 
 

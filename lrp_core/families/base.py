@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lrp_core.capabilities import (
@@ -64,6 +64,21 @@ STEADY_ROTARY = Requirement(
 
 
 @dataclass(frozen=True)
+class LabelHead:
+    """What stands on a model that predicts labels: a linear layer with a row for each, and what it reads."""
+
+    output: str
+    dense: str | None = None  # a linear layer before it, with `activation` behind
+    activation: str = "tanh"
+
+
+#: Of models with labels: where several may hold at once there is no runner-up, nor a distribution over them.
+ONE_LABEL = Requirement(
+    "problem_type", (None, "single_label_classification", "regression"), "labels that exclude each other, or a score"
+)
+
+
+@dataclass(frozen=True)
 class Family:
     """Paths of modules: from the model's root for the model's parts, from a block for the block's parts."""
 
@@ -79,8 +94,11 @@ class Family:
     position_embedding: str | None = None  # learned positions, added to the token embedding
     segment_embedding: str | None = None  # segment 0 is added to the token embedding
     embedding_norm: str | None = None
-    head_dense: str | None = None  # head transform of masked models: dense, activation, norm
+    head_dense: str | None = None  # what stands before the unembedding: dense, activation, norm
     head_norm: str | None = None
+    head_activation: str | None = None  # default: that of the blocks
+    unembedding: str | None = None  # default: what transformers calls the output embeddings
+    label_head: LabelHead | None = None  # of the same models with labels, where they are described
 
     # block
     attention: str = "self_attn"
@@ -115,11 +133,33 @@ class Family:
     )
 
     @property
+    def title(self) -> str:
+        """Such models, in a message."""
+        return f"{self.name} models with labels" if self.kind.labels else f"{self.name} models"
+
+    @property
+    def with_labels(self) -> Family | None:
+        """The family of these models with a classifier or a regressor on top; None where nobody described it."""
+        head, kind = self.label_head, self.kind.with_labels
+        if head is None or kind is None:
+            return None
+        return replace(
+            self,
+            kind=kind,
+            head_dense=head.dense,
+            head_norm=None,
+            head_activation=head.activation,
+            unembedding=head.output,
+            requires=(*self.requires, ONE_LABEL),
+        )
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """What methods may need of a model and these models have."""
         of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
             {UNCENTRED} if self.norm == "rms" else set()
         )
         ways = {MASK: MASKING, DELETE: DELETION}
-        of_kind = {ways[way] for way in self.kind.perturbations if way in ways}
+        known = self.kind.perturbations if self.kind.slot else [way for way in self.kind.perturbations if way != MASK]
+        of_kind = {ways[way] for way in known if way in ways}
         return frozenset({GRADIENTS, RULES, ATTENTION} | of_norms | of_kind)

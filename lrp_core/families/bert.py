@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family, Requirement
+from lrp_core.families.base import Family, LabelHead, Requirement
 from lrp_core.kinds import MASKED
 
 BERT = Family(
@@ -13,6 +13,7 @@ BERT = Family(
     norm_order="post",
     head_dense="cls.predictions.transform.dense",
     head_norm="cls.predictions.transform.LayerNorm",
+    label_head=LabelHead("classifier", dense="bert.pooler.dense"),
     attention="attention.self",
     query="attention.self.query",
     key="attention.self.key",

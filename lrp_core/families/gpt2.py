@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family, Requirement
+from lrp_core.families.base import Family, LabelHead, Requirement
 from lrp_core.kinds import CAUSAL
 
 GPT2 = Family(
@@ -10,6 +10,7 @@ GPT2 = Family(
     norm="layer",
     norm_order="pre",
     final_norm="transformer.ln_f",
+    label_head=LabelHead("score"),
     attention="attn",
     query="attn.c_attn",
     key="attn.c_attn",

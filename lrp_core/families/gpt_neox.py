@@ -1,4 +1,4 @@
-from lrp_core.families.base import STEADY_ROTARY, Family
+from lrp_core.families.base import STEADY_ROTARY, Family, LabelHead
 from lrp_core.kinds import CAUSAL
 
 GPT_NEOX = Family(
@@ -9,6 +9,7 @@ GPT_NEOX = Family(
     norm="layer",
     norm_order="pre",
     final_norm="gpt_neox.final_layer_norm",
+    label_head=LabelHead("score"),
     attention="attention",
     query="attention.query_key_value",
     key="attention.query_key_value",

@@ -1,4 +1,4 @@
-from lrp_core.families.base import STEADY_ROTARY, Family
+from lrp_core.families.base import STEADY_ROTARY, Family, LabelHead
 from lrp_core.kinds import CAUSAL
 
 LLAMA = Family(
@@ -9,6 +9,7 @@ LLAMA = Family(
     norm="rms",
     norm_order="pre",
     final_norm="model.norm",
+    label_head=LabelHead("score"),
     gate="mlp.gate_proj",
     grouped=True,
     norm_eps="variance_epsilon",

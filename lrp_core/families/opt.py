@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family, Requirement, SameAs
+from lrp_core.families.base import Family, LabelHead, Requirement, SameAs
 from lrp_core.kinds import CAUSAL
 
 OPT = Family(
@@ -11,6 +11,7 @@ OPT = Family(
     norm="layer",
     norm_order="pre",
     final_norm="model.decoder.final_layer_norm",
+    label_head=LabelHead("score"),
     output="self_attn.out_proj",
     attention_norm="self_attn_layer_norm",
     mlp_norm="final_layer_norm",

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from lrp_core.families.base import LabelHead
 from lrp_core.families.bert import BERT
 
 ROBERTA = replace(
@@ -12,5 +13,6 @@ ROBERTA = replace(
     embedding_norm="roberta.embeddings.LayerNorm",
     head_dense="lm_head.dense",
     head_norm="lm_head.layer_norm",
+    label_head=LabelHead("classifier.out_proj", dense="classifier.dense"),
     positions_after_padding=True,
 )

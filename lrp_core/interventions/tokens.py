@@ -71,9 +71,5 @@ def _without(batch: Batch, removed: Tensor) -> Batch:
     width = int(count.max())
     first = torch.argsort(~kept, dim=-1, stable=True)[:, :width]  # kept tokens in their order
     inside = torch.arange(width, device=count.device) < count
-    return replace(
-        batch,
-        input_ids=batch.input_ids.gather(1, first),
-        attention_mask=inside.to(batch.attention_mask.dtype),
-        position=position,
-    )
+    kept_first = batch.over_tokens(lambda of_tokens: of_tokens.gather(1, first), position)
+    return replace(kept_first, attention_mask=inside.to(batch.attention_mask.dtype))

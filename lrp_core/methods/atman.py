@@ -8,7 +8,7 @@ values of the unsuppressed run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -113,13 +113,7 @@ def explain_many(
     token, positions = view.token_embedding(batch.input_ids), view.position_ids(batch.attention_mask)
     for samples, keys, start in _parts(view, batch, token_budget):
         run = _Suppression(samples, keys, start, 1 - suppression, as_printed, layers)
-        rows = rows_of(batch, samples)
-        rows = replace(
-            rows,
-            input_ids=rows.input_ids[:, start:],
-            attention_mask=rows.attention_mask[:, start:],
-            position=rows.position - start,
-        )
+        rows = _from(start, rows_of(batch, samples))
         at = samples.to(token.device)
         with around_attention(view, {block.attention: run.attend for block in view.blocks}, stock="eager"):
             hidden = view.hidden(rows, token[at, start:], positions[at, start:])
@@ -131,6 +125,11 @@ def explain_many(
         request: relevance_of(drops[name].to(batch.input_ids.device), logits, whole[name], conserves=False)
         for request, name in read.items()
     }
+
+
+def _from(start: int, rows: Batch) -> Batch:
+    """The rows without their first `start` tokens."""
+    return rows.over_tokens(lambda of_tokens: of_tokens[:, start:], rows.position - start)
 
 
 def _record(

@@ -29,9 +29,11 @@ def explain_many(
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward: the head, with its transform, reads the last state of every token.
 
-    With `layers` it also reads the states behind the blocks below, through the final norm where the model has one (the
-    paper's own, RoBERTa, has none). Tokens behind the prediction of a causal model get nothing: they have no say.
-    Raises UserError for a contrastive request without foils.
+    Of a score, which has no zero of its own, it is the distance to what the head reads at the prediction, as the
+    formula has it; `reverse` ranks as the paper's text says. With `layers` the states behind the blocks below are read
+    too, through the final norm where the model has one (the paper's own, RoBERTa, has none). Tokens behind the
+    prediction of a causal model get nothing: they have no say. Raises UserError for a contrastive request without
+    foils.
     """
     batch = batch.to(view.device)
     with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
@@ -39,7 +41,10 @@ def explain_many(
     behind = [*(_final(view, states[layer].to(last.device)) for layer in range(1, len(states))), last]
     logits = view.logits(last, batch)
     read = torch.stack([view.unembed(view.head(state), batch) for state in behind], 2)  # [B, 2, L, T]
-    seen = _with_a_say(view, batch).to(logits.device)
+    seen, far = _with_a_say(view, batch).to(logits.device), None
+    if view.predicts_score:
+        at = batch.position.to(read.device)[:, None, None, None].expand(*read.shape[:3], 1)
+        far = (read - read.gather(3, at)).abs()
     vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.token_embedding(batch.input_ids)}
     results = {}
     for request in requests:
@@ -48,7 +53,8 @@ def explain_many(
         )
         measure, by_layer = _MEASURES[request.method]
         norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
-        found = measure(norm, explained.of(read)).masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
+        of_head = explained.of(read if far is None else -far if request.option("reverse", False) else far)
+        found = measure(norm, of_head).masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
         results[request] = relevance_of(
             found[:, -1],
             logits,

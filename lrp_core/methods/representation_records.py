@@ -16,6 +16,12 @@ _NORM = Option(
     choices=(EMBEDDING_OUTPUT, WORD),
     per_request=True,
 )
+_REVERSE = Option(
+    "reverse",
+    False,
+    "of a score: tokens whose states read most like the prediction come first, as the text has it, not the formula",
+    per_request=True,
+)
 
 
 def _of_states(name: str, label: str, **record: Any) -> Method:
@@ -63,6 +69,7 @@ REPRESENTATION = (
     _of_states(
         "logat",
         "LogAt",
+        options=(_REVERSE,),
         gives=("tokens", "layers"),
         order=87,
         about="the explained number as the head reads it from every token's last state",
@@ -71,7 +78,7 @@ REPRESENTATION = (
     _of_states(
         "normxlogit",
         "NormXLogit",
-        options=(_NORM,),
+        options=(_NORM, _REVERSE),
         gives=("tokens", "layers"),
         order=88,
         about="logat times the norm of the input; its ranking is that of signed values, hence not free of scale",

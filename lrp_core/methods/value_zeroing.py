@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -126,5 +125,4 @@ def _seen(view: ModelView, sample: Batch) -> Batch:
     """The sample without what stands behind the prediction of a causal model, which has no say."""
     if not view.kind.causal:
         return sample
-    end = int(sample.position) + 1
-    return replace(sample, input_ids=sample.input_ids[:, :end], attention_mask=sample.attention_mask[:, :end])
+    return sample.over_tokens(lambda of_tokens: of_tokens[:, : int(sample.position) + 1], sample.position)

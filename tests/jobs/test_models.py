@@ -13,6 +13,7 @@ from jobs.stages.attribute.worker import WorkerOptions
 from lrp_core import Request
 from lrp_core.types import UserError
 from tests.jobs.small import rows_of, save_model
+from tests.tiny import tiny_classifier
 
 #: Weights by table 9 of Close Look, in millions.
 SIZES = {
@@ -80,6 +81,13 @@ def test_the_first_tokenizer_that_loads_is_used(tmp_path):
 def test_a_model_on_a_hub_that_does_not_answer_is_unavailable_not_wrong():
     with pytest.raises(ModelUnavailable, match="hub does not answer, and it is not in the local cache"):
         resolve(ModelConfig(name="m", id="openai-community/gpt2-of-nobody"))
+
+
+def test_a_model_that_predicts_labels_is_refused_where_tasks_predict_words(tmp_path):
+    tiny_classifier("bert", dtype="float32").model.save_pretrained(tmp_path)
+    message = r"model sst2 predicts labels, and every task a word: .* give a masked language model$"
+    with pytest.raises(UserError, match=message):
+        resolve(ModelConfig(name="sst2", id=str(tmp_path)))
 
 
 def test_weights_that_cannot_be_read_make_a_model_unavailable(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForTokenClassification
 
 from lrp_core import UnsupportedModel, UserError, load_model, random_model
 from tests.tiny import MORE, TINY, tiny_config
@@ -151,9 +151,9 @@ def test_older_layouts_of_complete_weights_load(layout, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_classifier_is_refused_by_name(family, tmp_path):
+def test_a_head_that_is_not_explained_is_refused_by_name(family, tmp_path):
     """Also those whose tied head would load without a missing weight."""
-    model = AutoModelForSequenceClassification.from_config(tiny_config(family, tie_word_embeddings=True))
+    model = AutoModelForTokenClassification.from_config(tiny_config(family, tie_word_embeddings=True))
     model.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=f"{type(model).__name__} has no language-modelling head: give a "):
         load_model(tmp_path)
