@@ -1,4 +1,4 @@
-"""Relevance for transformer language models: families, rules, gradient-family methods, attention rollout.
+"""Relevance for transformer language models: families and kinds of models, rules, interventions, methods.
 
 Names are imported when first used, so that code that needs only the errors does not wait for torch.
 """

@@ -1,4 +1,4 @@
-"""The tasks. A new one is one file and one line here; a package's own come through :func:`register`."""
+"""The tasks. A new one is one file and one line here; a package's own come through :func:`register`, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lrp_core.types import UserError
 
 __all__ = ["TASKS", "Task", "fed_by", "register", "task_of"]
 
-TASKS: Registry[Task] = Registry("task", RA, SVA, QA, NEXT_WORD)
+TASKS: Registry[Task] = Registry("task")
 
 
 def register(task: Task, by: str = OURS) -> Task:
@@ -31,6 +31,10 @@ def register(task: Task, by: str = OURS) -> Task:
     for source in task.sources:
         SOURCES.register(source, by)
     return TASKS.register(task, by)
+
+
+for _task in (RA, SVA, QA, NEXT_WORD):
+    register(_task)
 
 
 def fed_by(source: str) -> list[Task]:

@@ -1,6 +1,6 @@
 """Where samples come from: published data sets, the demo language, users' own files.
 
-A new one is one file and one line here; a package's own are those that its tasks name.
+A new one is one file, and stands among the `sources` of the task that it feeds, which brings it into the table.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from typing import TYPE_CHECKING
 
 from evaluation.benchmark.samples import Row, is_reject, reject
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
-from evaluation.benchmark.sources.blimp import BLIMP
 from evaluation.benchmark.sources.files import Record, checksum, fetch
-from evaluation.benchmark.sources.generated import DEMO
-from evaluation.benchmark.sources.lgd import LGD
 from evaluation.benchmark.sources.own import SAMPLES
-from evaluation.benchmark.sources.squad import SQUAD
-from evaluation.benchmark.sources.wikitext import WIKIPEDIA, WIKITEXT
 from lrp_core.registry import Registry
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:  # takes a second to import, and only the hub needs it
     import datasets
 
-SOURCES: Registry[AnySource] = Registry("source", BLIMP, LGD, SQUAD, WIKIPEDIA, WIKITEXT, DEMO, SAMPLES)
+SOURCES: Registry[AnySource] = Registry("source", SAMPLES)  # which feeds any task; the others come with the tasks
 GENERATED_ROWS = 1000  # where no limit is given
+
+
+def source_of(name: str) -> AnySource:
+    """The source of this name. Raises KeyError."""
+    import evaluation.tasks  # noqa: F401 - which brings the others, and imports this module
+
+    return SOURCES[name]
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def read(found: Survey) -> Iterator[Row]:
 
 def _rows(origin: Origin) -> Iterator[Row]:
     """Every row of the source; a row whose content came before is a reject."""
-    source = SOURCES[origin.source]
+    source = source_of(origin.source)
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
         return
@@ -140,7 +142,7 @@ def pinned(origin: Origin) -> Origin:
 
     Raises UserError when it cannot be had, or its checksum is not the pinned one.
     """
-    source = SOURCES[origin.source]
+    source = source_of(origin.source)
     if isinstance(source, Generated):
         return origin
     if origin.path is None and origin.hub is None:

@@ -149,13 +149,13 @@ def _survey(origin: Origin, record: dict[str, Any] | None) -> Survey:
 
 
 def _is_generated(origin: Origin) -> bool:
-    return isinstance(sources.SOURCES[origin.source], Generated)
+    return isinstance(sources.source_of(origin.source), Generated)
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
     """Raises UserError when the annotator that the task needs is missing."""
     settings, kind = config.tasks[task], config.task(task).evidence
-    if kind is None or kind == "source" or sources.SOURCES[settings.source].brings_evidence:
+    if kind is None or kind == "source" or sources.source_of(settings.source).brings_evidence:
         return None
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 

@@ -28,7 +28,7 @@ SQUAD = {"data": [{"title": "A", "paragraphs": [{"context": CONTEXT, "qas": [WHO
 
 
 def read(tmp_path, source, content, **options):
-    file = tmp_path / f"data{sources.SOURCES[source].suffixes[0]}"
+    file = tmp_path / f"data{sources.source_of(source).suffixes[0]}"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     found = sources.survey(Origin("task", source, path=str(options.pop("at", file)), **options))
     return found, list(sources.read(found))
