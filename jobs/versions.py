@@ -9,7 +9,7 @@ PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow"
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Of Python, PACKAGES and `more`, but for those that are not installed."""
+    """The versions of Python, PACKAGES and `more`, but for those that are not installed."""
     found = {"python": platform.python_version()}
     for package in (*PACKAGES, *more):
         try:

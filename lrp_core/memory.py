@@ -89,7 +89,7 @@ _LOST = ("CUDA error", "CUBLAS_STATUS", "cuBLAS", "CUDNN_STATUS", "cuDNN error",
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the device or of the host; torch's CPU allocator and the device's libraries raise a plain RuntimeError."""
+    """Whether memory ran out, on the device or host: torch's CPU allocator and some libraries raise RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)

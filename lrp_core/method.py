@@ -197,7 +197,7 @@ class Method:
 
     @property
     def pass_name(self) -> str:
-        """Of the call of `explain` in measurements; other values of options are another pass."""
+        """What measurements call this call of `explain`; other values of options are another pass."""
         own = [option for option in self.options if not option.per_request]
         changed = [f"{o.name}={plain(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
         return f"{self.passes}({','.join(changed)})" if changed else self.passes

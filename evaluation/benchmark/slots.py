@@ -78,7 +78,7 @@ def _tail(word: str, joint: str, context: Encoding, encoding: Encoding, tokenize
 
 
 def _first_difference(tails: Sequence[Tail], single: bool) -> Prediction:
-    """Of one tail, its first token that is not white space alone. Raises Malformed."""
+    """The first tokens in which tails differ; for one tail, its first that is not white space. Raises Malformed."""
     if single:
         for tail in tails:
             if len(tail.ids) - tail.blanks > 1:

@@ -93,7 +93,7 @@ class Results:
         return found
 
     def score(self, place: Place, metric: str, **changes: str) -> Score | None:
-        """Of the default variant with `changes`; None when the cell has no such variant."""
+        """The score of the default variant with `changes`; None when the cell has no such variant."""
         if place not in self.defaults:
             return None
         return self.scores.get((place, self.defaults[place]._replace(**changes), metric))

@@ -65,7 +65,7 @@ def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, 
 
 
 def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:
-    """Of the null hypothesis that `values` [N], those that are finite, have either sign alike; 1 without any."""
+    """The p value of finite `values` [N] having either sign alike; 1 where there are none."""
     finite = values[np.isfinite(values)]
     beside_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
     return float(sign_flip_p(beside_zero, FLIPS * resamples, seed)[0, 1, 0]) if len(finite) and resamples else 1.0

@@ -124,7 +124,7 @@ def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:
 
 
 def _interval(resampled: np.ndarray) -> tuple[float, float]:
-    """Of those resamples that have a value: one that drew a single sample over and over has no correlation."""
+    """The interval over resamples that have a value: one that drew a single sample over and over has no correlation."""
     usable = resampled[np.isfinite(resampled)]
     if not len(usable):
         return np.nan, np.nan

@@ -24,7 +24,7 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one sample, over the batches of a pass: seconds as (first quartile, median, third quartile)."""
+    """What a sample costs, over the batches of a pass; seconds are (first quartile, median, third quartile)."""
 
     batches: int
     sample_s: tuple[float, float, float]

@@ -31,7 +31,8 @@ _PLACES = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
 class Bench:
     """Results of one benchmark: `rows` are measurements, `ratios` are what is promised.
 
-    Of a row, floats, summaries and what ends in `_bytes` are measured; all else says what was measured, and how.
+    A row's floats, its summaries and its fields that end in `_bytes` are measured values. Its other fields say what was
+    measured, and how.
     """
 
     name: str

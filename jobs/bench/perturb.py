@@ -45,7 +45,7 @@ class Case:
         self.logits()
 
     def logits(self) -> np.ndarray:
-        """Of every state of every sample, one after the other."""
+        """The logits of every state of every sample, one after the other."""
         found = Flipper(self.view, ZERO, self.token_budget).run(self.samples)
         return np.concatenate([outputs.logit for outputs in found])
 

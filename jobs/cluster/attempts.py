@@ -88,7 +88,7 @@ class Attempts:
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:
-        """Of processes of this run while `name` ran, on nodes that are still there."""
+        """How many processes of this run died while `name` ran, on nodes that are still there."""
         return _counted(self._notes["deaths"].get(name, ()))
 
     def _rest(self) -> None:

@@ -76,7 +76,7 @@ class Answer:
 
     @property
     def logits(self) -> list[float]:
-        """Of the target and, where there is one, the foil."""
+        """The logits of the target and, where there is one, of the foil."""
         one = next(iter(self.relevance.values()))
         return [float(each[0]) for each in (one.logit_target, one.logit_foil) if each is not None]
 
@@ -204,7 +204,7 @@ def _print(one: Answer, methods: Sequence[Method], model_id: str, by_word: bool,
 def _entry(
     one: Answer, methods: Sequence[Method], question: Question, model_id: str, by_word: bool, at: int
 ) -> dict[str, Any]:
-    """Of the page; the text of the prediction that is `at` so many tokens behind the first has those before it."""
+    """A prediction on the page. `at` counts the tokens that were predicted before it, which its text goes on with."""
     tokens, special, lines = one.tokens, one.row["special_mask"], _lines(one, methods)
     if by_word:
         tokens, special, lines = _grouped(one, lines)

@@ -94,7 +94,7 @@ def _explained(config: RunConfig, settings: PerturbConfig) -> None:
 
 
 def _described(model: ModelConfig) -> None:
-    """Of a folder, by its config.json alone; other models, and what is wrong with a folder, wait for their turn."""
+    """Looks at the config.json of a model's folder; other models, and broken folders, wait for their turn."""
     try:
         described = json.loads((Path(model.id).expanduser() / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -291,7 +291,7 @@ class RunConfig(Frozen):
         return tuple(own.get(method.name, method) if method.is_bare else method for method in model.methods)
 
     def every_method(self) -> tuple[MethodConfig, ...]:
-        """Those of the run, then what its models have beside them."""
+        """The methods of the run, then what its models have beside them."""
         every = (*self.methods, *(method for model in self.models for method in self.methods_of(model)))
         return tuple({method.name: method for method in every}.values())
 

@@ -142,7 +142,7 @@ def _cells(
 
 
 def requests_of(config: RunConfig, info: Method) -> tuple[Request, ...]:
-    """Those of the configured variants that the method knows; its own single variant where it has no choice."""
+    """The configured variants that the method knows; its own single variant where it has no choice."""
     explanations = [e for e in info.explanations if e in config.explanations] or info.explanations[:1]
     embeddings = [e for e in info.embeddings if e in config.embeddings] or info.embeddings[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))

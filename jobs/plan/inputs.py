@@ -30,12 +30,12 @@ class Inputs:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that relevance depends on; evidence is not part of it."""
+        """A hash of everything that relevance depends on; evidence is not part of it."""
         return self._digest(INPUT_COLUMNS)
 
     @cached_property
     def masks_digest(self) -> str:
-        """Of what tells which tokens may be perturbed."""
+        """A hash of what tells which tokens may be perturbed."""
         return self._digest(MASK_COLUMNS)
 
     def _digest(self, columns: list[str]) -> str:
@@ -52,7 +52,7 @@ class Inputs:
 
     @property
     def folder(self) -> str:
-        """Of the views in the store."""
+        """The folder of the views in the store."""
         return views_of(self.tokenizer, self.task).folder
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:

@@ -279,7 +279,7 @@ def _fetch(location: str, name: str, revision: str | None = None) -> str | None:
 
 
 def _hash_directory(directory: Path) -> str:
-    """Of the weights and the config; other files of the directory change no number."""
+    """A hash of the weights and the config; other files of the directory change no number."""
     digest = hashlib.sha256()
     for path in sorted([directory / "config.json", *directory.glob("*.safetensors")]):
         known = path.stat()

@@ -84,7 +84,7 @@ class Artifact:
 
     @property
     def name(self) -> str:
-        """Of its manifest."""
+        """The name of its manifest."""
         return self._filled(self.layout.manifest)
 
     @property
@@ -136,7 +136,7 @@ class Artifact:
 
 @lru_cache(maxsize=4096)
 def _pattern(shard: str, own: str, *columns: str) -> re.Pattern[str]:
-    """Of file names that `shard` of a layout gives at a place of these columns, under its `own` key or any other."""
+    """Matches file names that a layout's `shard` gives at a place of these columns, under its `own` key or another."""
     values = dict(zip(("model", "task", "dtype", "method"), map(re.escape, columns), strict=True))
     literal = re.split(r"(\{\w+\})", shard)
     known = values | {"key": rf"(?P<key>{re.escape(own)}|[0-9a-f]{{{_DIGITS}}})", "unit": ".*"}

@@ -210,7 +210,7 @@ class Store:
             return None
 
     def _info(self, where: Any) -> Any:
-        """Of a path, or of all that a selector selects."""
+        """What the file system says of a path, or of all that a selector selects."""
         return retried(lambda: self._fs.get_file_info(where))
 
     def _at(self, path: str) -> str:

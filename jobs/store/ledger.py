@@ -22,7 +22,7 @@ _FOLDER = "manifest"
 
 
 class Ledger:
-    """Of one store. No query changes the store."""
+    """What one store holds. No query changes it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -97,12 +97,12 @@ def _passes(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Of the HTTP response that the error is about."""
+    """The status of the HTTP response that the error is about."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _is_offline(error: BaseException) -> bool:
-    """Of the hub's client, which counts it among connection errors."""
+    """Whether the hub's client refused to go online, which it counts among connection errors."""
     return "OfflineModeIsEnabled" in _classes(error)
 
 

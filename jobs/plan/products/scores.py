@@ -40,7 +40,7 @@ def scores_of(cell: Artifact, key: str = "") -> Artifact:
 
 
 def _digest(store: Store, views: str) -> str:
-    """Of everything in the views that scores depend on."""
+    """A hash of everything in the views that scores depend on."""
     table = store.read(views, VIEW, VIEW_COLUMNS).replace_schema_metadata(None).combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

@@ -19,7 +19,7 @@ from jobs.store import Artifact, Ledger, Store
 
 @dataclass(frozen=True)
 class Rejects:
-    """Those of one cell."""
+    """The rejects of one cell."""
 
     counts: Counter[str]  # rows by reason
     examples: dict[str, str]  # a sample and its detail by reason

@@ -199,7 +199,7 @@ class Worker:
 
 
 def _distinct(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
-    """Of the passes: methods of one pass share theirs."""
+    """One outcome a pass: methods of one pass share theirs."""
     return list({id(outcome): outcome for outcome in outcomes.values()}.values())
 
 

@@ -146,7 +146,7 @@ def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
 
 
 def _tokens(inputs: Inputs, settings: PerturbConfig) -> np.ndarray:
-    """Of the forwards of both curves of each sample [N], before equal states merge."""
+    """Tokens of the forwards that both curves of each sample take [N], before equal states merge."""
     return 2 * inputs.lengths * np.minimum(inputs.lengths, settings.steps)
 
 

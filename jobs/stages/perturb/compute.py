@@ -203,7 +203,7 @@ def _columns(curves: Curves) -> Iterator[list[dict[str, Any]]]:
 
 
 def _reject(row: Row, methods: Iterable[str], reason: str, detail: str, drawn: Drawn) -> None:
-    """Of each method once."""
+    """A reject for each method, once."""
     for method in dict.fromkeys(methods):
         if all(reject.sample_id != row["sample_id"] for reject in drawn.rejects[method]):
             drawn.rejects[method].append(Reject(row["sample_id"], reason, detail))

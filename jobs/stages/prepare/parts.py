@@ -96,7 +96,7 @@ def parts_of(work: TaskWork) -> Iterator[pa.Table]:
 
 
 def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
-    """Of a part's rows and of its rejects."""
+    """Where a part's rows lie, and its rejects."""
     rows, rejects = (f"{folder}/{artifact.shard(f'{part:05d}')}" for folder in artifact.folders)
     return rows, rejects
 

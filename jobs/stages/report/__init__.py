@@ -88,7 +88,7 @@ def all_tables(store: Store, results: Results) -> list[Table]:
 
 
 def _key(config: RunConfig, ledger: Ledger) -> str:
-    """Of everything the report reads: it is written again when that changes."""
+    """A hash of everything the report reads: it is written again when that changes."""
     files = [
         ledger.store.files(folder, suffix, recursive=True)
         for folder in ("runtime", "pruning", "bench")

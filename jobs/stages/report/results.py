@@ -133,7 +133,7 @@ def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
 
 
 def _size(model: ModelConfig) -> Size:
-    """Of the model without its weights: parameters that are tied count once."""
+    """The size of the model, which needs no weights: parameters that are tied count once."""
     from lrp_core import random_model
 
     config = architecture(model)

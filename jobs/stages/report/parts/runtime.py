@@ -16,7 +16,7 @@ from jobs.store import Ledger
 
 
 def runtime_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
-    """Of every batch whose times are in the store."""
+    """The cost of every batch whose times are in the store."""
     store = ledger.store
     rows: list[dict[str, Any]] = []
     for (model, task), dtypes in results.dtypes.items():
