@@ -27,18 +27,25 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     state = state if view.final_norm is None else view.final_norm.module(state)
     if view.kind.labels:
         return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, wanted]
-    head = {"bert": lambda x: root.cls(x), "roberta": lambda x: root.lm_head(x)}.get(
-        view.family.name, root.get_output_embeddings()
-    )
+    heads = {
+        "bert": lambda x: root.cls(x),
+        "roberta": lambda x: root.lm_head(x),
+        "distilbert": lambda x: root.vocab_projector(root.vocab_layer_norm(root.activation(root.vocab_transform(x)))),
+        "electra": lambda x: root.generator_lm_head(root.generator_predictions(x)),
+    }
+    head = heads.get(view.family.name, root.get_output_embeddings())
     return torch.stack([head(state[None, None, t])[0, 0, wanted] for t in range(len(state))])
 
 
 def _labels(view: ModelView, state: Tensor) -> Tensor:
     """Logits of all labels, as the stock head reads them from one state [D] as if it were the text's."""
     root = view.model
-    if view.family.name == "bert":
-        return root.classifier(root.bert.pooler(state[None, None]))[0]
-    return root.classifier(state[None, None])[0] if view.family.name == "roberta" else root.score(state)
+    heads = {
+        "bert": lambda: root.classifier(root.bert.pooler(state[None, None]))[0],
+        "distilbert": lambda: root.classifier(root.pre_classifier(state).relu()),
+        **dict.fromkeys(("roberta", "electra"), lambda: root.classifier(state[None, None])[0]),
+    }
+    return heads.get(view.family.name, lambda: root.score(state))()
 
 
 def norm(states: list[Tensor], view: ModelView, row: dict, which: str) -> Tensor:

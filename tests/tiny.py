@@ -17,6 +17,16 @@ TINY = {
 #: Families beyond the three of Close Look.
 MORE = {
     "roberta": {**_COMMON, **_SPECIAL, **_MLP, "pad_token_id": 1, "max_position_embeddings": 34},
+    "distilbert": {
+        "vocab_size": 50,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 24,
+        "max_position_embeddings": 32,
+        "pad_token_id": 0,
+    },
+    "electra": {**_COMMON, **_MLP, "embedding_size": 16},
     "opt": {**_COMMON, **_SPECIAL, "ffn_dim": 24, "max_position_embeddings": 32, "word_embed_proj_dim": 16},
     "gpt_neox": {**_COMMON, **_SPECIAL, **_MLP},
     "mistral": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},

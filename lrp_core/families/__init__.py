@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from lrp_core.families.base import Family
 from lrp_core.families.bert import BERT
+from lrp_core.families.distilbert import DISTILBERT
+from lrp_core.families.electra import ELECTRA
 from lrp_core.families.gemma import GEMMA
 from lrp_core.families.gpt2 import GPT2
 from lrp_core.families.gpt_neox import GPT_NEOX
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 FAMILIES: Extended[Family] = Extended(
-    Registry("family", BERT, ROBERTA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA),
+    Registry("family", BERT, ROBERTA, DISTILBERT, ELECTRA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA),
     "closelook.families",
     Family,
 )

@@ -1,0 +1,22 @@
+from dataclasses import replace
+
+from lrp_core.families.base import LabelHead, SameAs
+from lrp_core.families.bert import BERT
+
+ELECTRA = replace(
+    BERT,
+    name="electra",
+    blocks="electra.encoder.layer",
+    token_embedding="electra.embeddings.word_embeddings",
+    position_embedding="electra.embeddings.position_embeddings",
+    segment_embedding="electra.embeddings.token_type_embeddings",
+    embedding_norm="electra.embeddings.LayerNorm",
+    head_dense="generator_predictions.dense",
+    head_norm="generator_predictions.LayerNorm",
+    head_activation="gelu",
+    label_head=LabelHead("classifier.out_proj", dense="classifier.dense", activation="gelu"),
+    requires=(
+        *BERT.requires,
+        SameAs("embedding_size", "hidden_size", "embeddings_project stands between embeddings and blocks"),
+    ),
+)
