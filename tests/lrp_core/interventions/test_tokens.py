@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lrp_core import Batch
+from lrp_core.families import FAMILIES
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.readout import over_vocabulary
 from lrp_core.types import UserError
@@ -75,7 +76,7 @@ def test_masked_tokens_are_the_mask_token(family, side):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("family", [name for name in [*TINY, *MORE] if name not in ("bert", "roberta")])
+@pytest.mark.parametrize("family", [name for name in [*TINY, *MORE] if FAMILIES[name].kind.causal])
 def test_a_deletion_closes_up_and_predicts_at_the_last_token_that_remains(family, side):
     view = tiny_model(family)
     rows = ragged_rows(view)
