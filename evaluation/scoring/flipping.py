@@ -154,5 +154,5 @@ class _Rows:
         for i, sample in enumerate(which):
             states = self.samples[sample][1].removed
             removed[of == i, : states.shape[1]] = states[self.state[chosen[of == i]]]
-        repeated = {name: value[of] for name, value in vars(batch).items()}
+        repeated = {name: value[of] for name, value in vars(batch).items() if value is not None}
         return replace(batch, **repeated), torch.from_numpy(removed), contrasted

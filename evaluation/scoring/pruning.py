@@ -65,7 +65,8 @@ class Sweep:
 
     def _margins(self, sample: Batch, layers: list[HeadsLeft]) -> Tensor:
         rows = len(layers[-1].parents)
-        repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(sample).items()}
+        known = {name: value for name, value in vars(sample).items() if value is not None}
+        repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in known.items()}
         with undisturbed(self.view):
             with heads_removed(self.view, layers):
                 hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
