@@ -1,0 +1,48 @@
+"""What the trained models use is what LRP says they use: its order of tokens beats a random one."""
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from evaluation.benchmark.demo import MODELS, generate, model_dir
+from evaluation.benchmark.samples import Beginning
+from evaluation.benchmark.views import tokenise
+from evaluation.scoring.perturbing import Asked, Flips, draw
+from evaluation.scoring.statistics import FLIPS, bootstrap_means, interval, sign_flip_p, step_down
+from lrp_core import Batch, attribute, load_model
+from lrp_core.readout import with_predictions
+
+METHODS = ("lrp", "attnlrp", "random")
+SAMPLES, RESAMPLES = 40, 1000
+
+
+def differences(name, task):
+    """Areas of LeRF minus MoRF [N, M] of the methods, explaining the target (on next_word the model's own)."""
+    view, tokenizer = load_model(str(model_dir(name))), AutoTokenizer.from_pretrained(model_dir(name))
+    rows, beginning = list(generate(task, SAMPLES)), Beginning(512, "prediction")
+    options = {"masked": view.kind.slot, "max_length": view.max_length, "beginning": beginning}
+    views, rejects = tokenise(rows, tokenizer, **options)
+    assert not rejects
+    views = [row | {"foil_id": None} for row in with_predictions(view, views, 4096)]
+    batch = Batch.collate(views, pad_id=0)
+    tokens = [attribute(method, view, batch).tokens.double().numpy() for method in METHODS]  # [M] of [N, T]
+    flips = Flips("zero", 100, True, seed=0)
+    asked = [
+        Asked.of(row, np.stack([own[at, : row["length"]] for own in tokens]), flips, view.kind.slot)
+        for at, row in enumerate(views)
+    ]
+    curves, _ = draw(view, asked, flips, 8192)
+    return np.array([one.areas["delta_area"] for one in curves])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lrp_and_attnlrp_beat_random_and_random_is_no_better_than_its_reverse(name):
+    p_random = []
+    for task in ("sva", "next_word"):
+        found = differences(name, task)
+        low, high = interval(bootstrap_means(found, RESAMPLES, 0))
+        assert low[0] > high[2], f"{task}: lrp beside random"
+        assert low[1] > high[2], f"{task}: attnlrp beside random"
+        beside_zero = np.stack([found[:, 2], np.zeros(SAMPLES)], axis=1)[..., None]
+        p_random.append(float(sign_flip_p(beside_zero, FLIPS * RESAMPLES, 0)[0, 1, 0]))
+    assert min(step_down(p_random)) > 0.05
