@@ -245,6 +245,11 @@ def explain(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
 ) -> None:
     """Explain one prediction, or several in turn, in the terminal, coloured."""
+    from jobs.methods import method as check
+
+    for name in method.split(","):
+        check(name.strip())  # before the heavy imports: a mistyped name is told at once
+
     from jobs.commands.explain import Question
     from jobs.commands.explain import explain as show
 

@@ -75,10 +75,17 @@ def test_what_does_not_exist_is_one_line_before_torch_is_imported(setting, messa
     assert message in told(err)
 
 
+def test_a_mistyped_method_of_one_sentence_is_told_as_soon():
+    arguments = ("explain", "--model", "demo/gpt2", "--method", "lrp, lpr", "The keys")
+    code, out, err = ended(closelook(*arguments, PYTHONPROFILEIMPORTTIME="1"))
+    assert (code, out) == (2, "")
+    assert "unknown method 'lpr' (did you mean 'lrp'?)" in told(err)
+
+
 def told(err):
     """The line of an error that is told before torch is imported, from what a process that says its imports writes."""
     imported = set(re.findall(r"^import time: .*\| +(\S+)$", err, re.MULTILINE))
-    assert "jobs.config.run" in imported
+    assert "jobs.methods" in imported
     assert not imported & {"torch", "transformers", "ray"}
     (line,) = [line for line in err.splitlines() if not line.startswith("import time: ")]
     return line
