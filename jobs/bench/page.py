@@ -31,18 +31,18 @@ TITLES = {
 def main() -> None:
     """Rewrites the part of docs/performance.md between the markers."""
     before = PAGE.read_text(encoding="utf-8")
-    after = rewritten(before, section(results()))
+    after = rewritten(before, section(results()), START, END)
     PAGE.write_text(after, encoding="utf-8")
     print(f"{PAGE.name}: {'up to date' if after == before else 'rewritten'}")
 
 
-def rewritten(text: str, block: str) -> str:
-    """`text` with `block` between its markers. Raises ValueError where they are missing."""
-    head, start, rest = text.partition(START)
-    _, end, tail = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"docs/performance.md lacks the lines {START} and {END}")
-    return f"{head}{START}\n{block}{END}{tail}"
+def rewritten(text: str, block: str, start: str, end: str) -> str:
+    """`text` with `block` between the lines `start` and `end`. Raises ValueError where they are missing."""
+    head, found_start, rest = text.partition(start)
+    _, found_end, tail = rest.partition(end)
+    if not (found_start and found_end):
+        raise ValueError(f"the page lacks the lines {start} and {end}")
+    return f"{head}{start}\n{block}{end}{tail}"
 
 
 def results(folder: Path = RESULTS) -> list[tuple[str, dict[str, Any]]]:

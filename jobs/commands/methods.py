@@ -1,6 +1,11 @@
-"""The methods there are, from their records."""
+"""The methods there are, from their records: on the screen, and in docs/methods.md.
+
+`python -m jobs.commands.methods` writes the latter.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -8,8 +13,11 @@ from rich.table import Table
 
 from jobs.methods import METHODS, method
 from lrp_core.method import Method, plain
+from lrp_core.registry import OURS
 
 TOKENS = 30  # of the sample whose cost is shown
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+START, END = "<!-- methods: written by python -m jobs.commands.methods -->", "<!-- end of methods -->"
 
 
 def show(console: Console, name: str | None = None) -> None:
@@ -65,6 +73,36 @@ def _show_one(console: Console, record: Method) -> None:
     console.print(f"  in a config: methods: [{_written(record)}]", markup=False)
 
 
+def page_table() -> str:
+    """The table of docs/methods.md: every record of ours."""
+    rows = [("method", "what it is", "options", "needs", "cost", "promises", "source"), ("---",) * 7]
+    for record in METHODS.values():
+        if METHODS.owner(record.name) == OURS:
+            rows.append(
+                (
+                    f"`{record.name}`",
+                    record.about,
+                    ", ".join(f"`{option.name}` ({plain(option.default)})" for option in record.options),
+                    " and ".join(need.says for need in record.needs),
+                    f"{record.cost(TOKENS):g}{' + b' if record.rules else ''}",
+                    "the explained number as its sum" if record.conserves else "",
+                    record.source,
+                )
+            )
+    return "\n" + "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows) + "\n"
+
+
+def main() -> None:
+    """Rewrites the table in docs/methods.md."""
+    from jobs.bench.page import rewritten
+
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), page_table(), START, END), encoding="utf-8")
+
+
 def _written(record: Method) -> str:
     options = ", ".join(f"{option.name}: {plain(option.default)}" for option in record.options)
     return f"{record.name}: {{{options}}}" if options else record.name
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,9 @@ def a_result():
 
 def test_the_page_is_what_the_result_files_say():
     text = page.PAGE.read_text(encoding="utf-8")
-    assert page.rewritten(text, page.section(page.results())) == text, "run `python -m jobs.bench.page`"
+    assert page.rewritten(text, page.section(page.results()), page.START, page.END) == text, (
+        "run `python -m jobs.bench.page`"
+    )
 
 
 def test_models_are_columns_and_missed_targets_say_so():
@@ -42,6 +44,6 @@ def test_a_paragraph_names_command_device_versions_and_file():
 
 def test_only_what_is_between_the_markers_changes():
     text = f"before\n{page.START}\nold\n{page.END}\nafter\n"
-    assert page.rewritten(text, "new\n") == f"before\n{page.START}\nnew\n{page.END}\nafter\n"
+    assert page.rewritten(text, "new\n", page.START, page.END) == f"before\n{page.START}\nnew\n{page.END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the lines"):
-        page.rewritten("no markers", "new\n")
+        page.rewritten("no markers", "new\n", page.START, page.END)
