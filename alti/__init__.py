@@ -38,6 +38,7 @@ alti = Method(
     explain="alti.methods:explain_many",
     family="vector",
     needs=(POST_NORM,),
+    gives=("tokens", "layers"),
     explanations=("none",),
     embeddings=("none",),
     conserves=False,
@@ -69,7 +70,24 @@ alti_logit = Method(
     about="logit updates of every attention block, moved to the inputs through ALTI maps",
     source="Ferrando et al. 2023; Close Look B.1",
 )
-METHODS: Registry[Method] = Registry("method", alti, alti_logit)
+globenc = Method(
+    "globenc",
+    version=1,
+    label="GlobEnc",
+    explain="alti.methods:globenc",
+    family="vector",
+    needs=(POST_NORM,),
+    gives=("tokens", "layers"),
+    explanations=("none",),
+    embeddings=("none",),
+    conserves=False,
+    forwards=2.5,
+    instead="alti_logit",
+    order=22,
+    about="norms of what tokens bring to tokens behind both norms of a block, multiplied over layers",
+    source="Modarressi et al. 2022",
+)
+METHODS: Registry[Method] = Registry("method", alti, alti_logit, globenc)
 
 __getattr__ = lazily(
     __name__,

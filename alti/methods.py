@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from alti import METHODS, planner
 from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
 from alti.planner import MemoryNeeds, MemoryPlan
-from alti.post_norm import mixing
+from alti.post_norm import ALTI, GLOBENC, Maps, mixing
 from lrp_core.explained import explained_by, without_sum
 from lrp_core.memory import is_out_of_memory
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
@@ -21,7 +21,7 @@ from lrp_core.view import ModelView
 
 log = logging.getLogger(__name__)
 
-_OVER_TOKENS = ("tokens", "attended", "attention")  # numbers whose last axis is T
+_OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # numbers whose last axis is T
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,52 @@ class AltiRelevance(Relevance):
     plans: tuple[MemoryPlan, ...] = ()  # one for each group of samples, in the order of computation
 
 
-@torch.no_grad()
 def explain_many(
     view: ModelView,
     batch: Batch,
     requests: Sequence[Request],
     *,
     heads: bool = False,
+    layers: bool = False,
     initial: bool = True,
     byte_budget: int | None = None,
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one set of maps for each group of samples that fits `byte_budget`.
 
     The budget is for what lives beyond the weights; None takes what the device has free. Samples of like length go
-    together, without the padding that others need; out of memory halves a group, then its chunk. Of alti_logit, `heads`
-    pools head relevance, and `initial` gives the predicted position what its embeddings add to the logit.
+    together, without the padding that others need; out of memory halves a group, then its chunk. Of alti, `layers`
+    gives the row of each layer's own map. Of alti_logit, `heads` pools head relevance, and `initial` gives the
+    predicted position what its embeddings add to the logit.
     Raises UnsupportedMethod for a model of the other norm order, UserError for a contrastive request without foils or a
     budget too small for one sample.
     """
+    return _explain(view, batch, requests, ALTI, byte_budget, heads=heads, layers=layers, initial=initial)
+
+
+def globenc(
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    *,
+    layers: bool = False,
+    byte_budget: int | None = None,
+) -> dict[Request, Relevance]:
+    """As alti, with GlobEnc's maps. Its plan is that of alti, whose vectors take the bytes."""
+    return _explain(view, batch, requests, GLOBENC, byte_budget, layers=layers)
+
+
+@torch.no_grad()
+def _explain(
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    maps: Maps,
+    byte_budget: int | None,
+    *,
+    heads: bool = False,
+    layers: bool = False,
+    initial: bool = True,
+) -> dict[Request, Relevance]:
     for request in requests:
         check(view, request.method)
     batch = batch.to(view.device)
@@ -58,12 +86,12 @@ def explain_many(
     parts = [
         part
         for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(batch).tolist(), budget)
-        for part in _within_memory(view, Group.of(batch, rows), explanations, plan)
+        for part in _within_memory(view, Group.of(batch, rows), maps, explanations, plan)
     ]
     plans = tuple(plan for _, plan, _ in parts)
     whole = {name: _assemble(batch, parts, name) for name in parts[0][2]}
     if view.family.norm_order == "post":
-        relevance = without_sum(whole["tokens"], whole["logits"])
+        relevance = replace(without_sum(whole["tokens"], whole["logits"]), layers=whole["layers"] if layers else None)
         return dict.fromkeys(requests, AltiRelevance(**vars(relevance), plans=plans))
     logits = whole.pop("logits")
     every = LogitContributions(**whole)
@@ -83,10 +111,12 @@ def check(view: ModelView, method: str) -> None:
 _Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # numbers [b, ...] by name
 
 
-def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], plan: MemoryPlan) -> Iterator[_Part]:
+def _within_memory(
+    view: ModelView, group: Group, maps: Maps, explanations: Sequence[str], plan: MemoryPlan
+) -> Iterator[_Part]:
     """Numbers of the group; of its halves, then with smaller chunks, when memory runs out. Raises when none is left."""
     try:
-        yield group, plan, _compute(view, group.batch, explanations, plan)
+        yield group, plan, _compute(view, group.batch, maps, explanations, plan)
         return
     except Exception as error:
         if not is_out_of_memory(error) or plan.smallest:
@@ -95,13 +125,15 @@ def _within_memory(view: ModelView, group: Group, explanations: Sequence[str], p
     if view.device.type == "cuda":
         torch.cuda.empty_cache()
     for half in group.halves() if plan.batch > 1 else [group]:
-        yield from _within_memory(view, half, explanations, plan.halved(len(half.batch)))
+        yield from _within_memory(view, half, maps, explanations, plan.halved(len(half.batch)))
 
 
-def _compute(view: ModelView, batch: Batch, explanations: Sequence[str], plan: MemoryPlan) -> dict[str, Tensor]:
+def _compute(
+    view: ModelView, batch: Batch, maps: Maps, explanations: Sequence[str], plan: MemoryPlan
+) -> dict[str, Tensor]:
     if view.family.norm_order == "post":
-        logits, tokens = mixing(view, batch, plan.chunk)
-        numbers = {"logits": logits, "tokens": tokens}
+        logits, tokens, rows = mixing(view, batch, plan.chunk, maps)
+        numbers = {"logits": logits, "tokens": tokens, "layers": rows}
     else:
         logits, contributions = decompose(view, batch, explanations, plan.chunk)
         numbers = {"logits": logits, **vars(contributions)}

@@ -158,10 +158,10 @@ def test_out_of_memory_halves_the_group_then_the_chunk(view, monkeypatch, caplog
     whole = method(view, batch)
     compute = alti.methods._compute
 
-    def scarce(view, batch, explanations, plan):
+    def scarce(view, batch, maps, explanations, plan):
         if len(batch) > 1 or plan.chunk.vectors > 10:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return compute(view, batch, explanations, plan)
+        return compute(view, batch, maps, explanations, plan)
 
     monkeypatch.setattr(alti.methods, "_compute", scarce)
     found = method(view, batch)

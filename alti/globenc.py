@@ -1,0 +1,65 @@
+"""GlobEnc (Modarressi et al. 2022): the norm of what each source token brings to a block's output, both norms included.
+
+Transformed vectors pass the attention's norm and the MLP's, linearised with the deviations of the states that these
+norms see; the MLP itself is left out, and so are the norms' biases and that of the output projection. Deviations scale
+all of a row and are gone once it sums to one, so neither is computed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from alti.layers import Layer
+from alti.maps import normalised, output_weights
+from alti.transformed import Chunk, slices
+
+_SOURCES = 64  # tokens whose value-output vectors are held for a single row
+
+
+def norm_map(layer: Layer, chunk: Chunk) -> Tensor:
+    """Map [B, Ti, Tj] of one block; rows sum to one, and a row that nothing reaches is the identity's."""
+    weights, own = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
+    return _map(layer, weights, own.expand(len(weights), -1, -1), layer.allowed, chunk.sources)
+
+
+def norm_row(layer: Layer, position: Tensor) -> Tensor:
+    """Row [B, 1, Tj] of `norm_map` for one destination for each sample [B]."""
+    there = layer.at(position)
+    weights = there.weights()  # [B, H, Tj, 1]
+    return _map(
+        layer, weights, torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1), there.allowed, _SOURCES
+    )
+
+
+def _map(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: int) -> Tensor:
+    """`weights` [B, H, Tj, Ti]; `own` [B, Ti, Tj] is 1 where destination and source are the same token.
+
+    `allowed` [B | 1, Ti, Tj] is bool; value-output vectors of `held` tokens exist at a time, in float32's bytes.
+
+    The square of the norm of sum_h w_h u_h is w G w with the inner products G of the u_h, which source j has once for
+    all destinations: nothing as wide as a vector is made for a pair of tokens. They are taken in float64, where what
+    heads take from each other leaves digits enough.
+    """
+    residual = _through_norms(layer, layer.residual.double())
+    output = _through_norms(layer, output_weights(layer).double())  # [H, K, D]
+    n, _, length, destinations = weights.shape
+    square = residual.new_empty(n, destinations, length)
+    for sources in slices(0, length, max(1, held // (2 * n))):
+        vectors = torch.einsum("bhjk,hkd->bjhd", layer.values()[:, :, sources].double(), output)
+        inner = vectors @ vectors.transpose(-1, -2)  # [B, j, H, H]
+        w = weights[:, :, sources].permute(0, 2, 3, 1).double()  # [B, j, Ti, H]
+        x = residual[:, sources]
+        with_own = (w @ (vectors @ x.unsqueeze(-1)))[..., 0] * 2 + x.square().sum(-1, keepdim=True)  # [B, j, Ti]
+        of_pairs = (w @ inner * w).sum(-1).transpose(1, 2)
+        square[:, :, sources] = of_pairs + own[:, :, sources] * with_own.transpose(1, 2)
+    hidden = ~(allowed | own.bool())
+    return normalised(square.clamp_min(0).sqrt().masked_fill(hidden, 0).to(layer.dtype), own)
+
+
+def _through_norms(layer: Layer, x: Tensor) -> Tensor:
+    """[..., D] behind both norms, but for their deviations and biases."""
+    for norm in (layer.block.attention_norm, layer.block.mlp_norm):
+        weight, _ = norm.parameters()
+        x = (x - x.mean(-1, keepdim=True)) * weight.to(x)
+    return x

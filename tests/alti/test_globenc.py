@@ -1,0 +1,55 @@
+"""GlobEnc against the oracle that has every vector."""
+
+import pytest
+import torch
+
+from alti import METHODS
+from lrp_core import Batch, UnsupportedMethod
+from tests import oracles_vectors as oracles
+from tests.tiny import ragged_rows, tiny_classifier, tiny_model
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("tiny", [tiny_model, tiny_classifier])
+def test_globenc_equals_the_oracle(tiny, side):
+    view = tiny("bert", num_hidden_layers=3)
+    rows = ragged_rows(view)
+    found = METHODS["globenc"](view, Batch.collate(rows, 0, side), layers=True)
+    for i, row in enumerate(rows):
+        maps, length, position = oracles.globenc(view, row), len(row["input_ids"]), row["position"]
+        real = slice(-length, None) if side == "left" else slice(0, length)
+        wanted = torch.linalg.multi_dot(maps[::-1])[position]
+        torch.testing.assert_close(found.tokens[i, real], wanted, rtol=0, atol=1e-10)
+        for layer, of_layer in enumerate(maps):
+            torch.testing.assert_close(found.layers[i, layer, real], of_layer[position], rtol=0, atol=1e-10)
+        assert abs(float(found.tokens[i].sum()) - 1) < 1e-10
+
+
+def test_globenc_is_refused_by_name_for_models_that_normalise_before():
+    view = tiny_model("gpt2")
+    with pytest.raises(UnsupportedMethod, match=r"globenc needs blocks that normalise after the sum .* use alti_logit"):
+        METHODS["globenc"](view, Batch.collate(ragged_rows(view), 0))
+
+
+def test_globenc_keeps_its_digits_in_float32():
+    exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
+    batch = Batch.collate(ragged_rows(exact), 0)
+    wanted, found = (METHODS["globenc"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers_of", ["alti", "globenc"])
+def test_layers_are_rows_of_the_layers_own_maps(layers_of):
+    view = tiny_model("roberta")
+    batch = Batch.collate(ragged_rows(view), 0)
+    whole, one = (METHODS[layers_of](v, batch, layers=True).layers for v in (view, _first_layer_of(view)))
+    torch.testing.assert_close(whole[:, :1], one)
+
+
+def _first_layer_of(view):
+    """The same model without its second layer."""
+    shallow = tiny_model("roberta")
+    shallow.model.load_state_dict(view.model.state_dict())
+    shallow.model.config.num_hidden_layers = 1
+    del shallow.model.roberta.encoder.layer[1]
+    return type(shallow).of(shallow.model)
