@@ -171,12 +171,13 @@ def _entry(entries: list[Any], path: str, override: str) -> tuple[str, str, Any]
 def _fill(raw: dict[str, Any]) -> dict[str, Any]:
     """Replace ``{data}`` and ``{assets}``; what needs a placeholder without a value becomes null or leaves its list.
 
-    `left_out` says what, and why.
+    `left_out` says what, and why; a configuration that a root keeps says it already.
     """
-    left_out: list[str] = []
+    left_out: list[str] = [*raw.get("left_out", ())]
     values = {"data": raw.get("data")}
     values["assets"] = _substitute(raw.get("assets"), values, "assets", left_out)
-    filled = {key: _substitute(value, values, key, left_out) for key, value in raw.items() if key not in values}
+    known = (*values, "left_out")
+    filled = {key: _substitute(value, values, key, left_out) for key, value in raw.items() if key not in known}
     return {**filled, **values, "left_out": left_out}
 
 

@@ -125,9 +125,12 @@ def test_a_mistake_beside_the_root_is_told_as_one_in_any_configuration(computed,
     assert (code, err) == (2, "error: unknown config key 'sed' (did you mean 'seed'?)\n")
 
 
-@pytest.mark.parametrize("name", ["demo", "smoke", "paper"])
+@pytest.mark.parametrize("name", ["demo", "smoke", "paper", "real"])
 def test_what_is_kept_is_what_was_loaded_wherever_the_root_is_now(name, tmp_path):
-    config = RunConfig.load(name, str(tmp_path / "root"))
+    (tmp_path / "sva").mkdir()
+    overrides = [f"data={tmp_path}", "assets=null"] if name == "real" else []
+    config = RunConfig.load(name, str(tmp_path / "root"), overrides)
+    assert bool(config.left_out) == (name == "real"), "for want of data"
     store = Store(config.root)
     store.create()
     with keeping(config, store) as changed:
