@@ -40,6 +40,7 @@ OVERHEAD_METHODS = ["attnlrp", "gradient_x_input"]
 LENGTHS = {"ra": (4, 8), "sva": (8, 40), "qa": (120, 260)}  # tokens, fewest and most, as in the published data
 OVERHEAD_ROWS = {"qa": 20}
 COST_ROWS = {"ra": 100, "sva": 40, "qa": 4}
+QUICK_FORWARDS = 10  # of a sample: quick runs leave out methods that need more
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -179,6 +180,8 @@ def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:
     """One core's seconds per 1,000 samples, by task and pass. Returns all passes over the gradients' one, by task."""
     family = GEOMETRIES[geometry].model_family
     methods = [name for name, method in METHODS.items() if not method.missing(family.capabilities)]
+    if runs.quick:
+        methods = [name for name in methods if METHODS[name].cost(LENGTHS["sva"][1]) <= QUICK_FORWARDS]
     gradients = [name for name in methods if METHODS[name].rules is not None]  # all in one pass
     of_gradients = METHODS[gradients[0]].pass_name
     config = runs.config(geometry, 1, COST_ROWS, methods)

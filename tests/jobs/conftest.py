@@ -1,4 +1,4 @@
-"""One local Ray and one small model for all the tests of a module, and the command line."""
+"""One local Ray for all modules, one small model for all the tests of a module, and the command line."""
 
 import sys
 from pathlib import Path
@@ -14,14 +14,19 @@ from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 
+@pytest.fixture(scope="session", autouse=True)
+def last_ray():
+    """Ends the Ray that the last module left."""
+    yield
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+
+
 @pytest.fixture(scope="module")
 def local_ray():
-    """Ray inside this process, on two CPUs and loopback only."""
+    """Ray inside this process, on two CPUs and loopback only: modules share it, as its start takes seconds."""
     connect(RunConfig.load("smoke"))
-    import ray
-
-    yield ray
-    ray.shutdown()
+    return sys.modules["ray"]
 
 
 @pytest.fixture

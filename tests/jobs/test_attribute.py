@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from evaluation.schema import REJECT, RUNTIME
 from jobs.cluster import scheduler
@@ -62,7 +63,7 @@ def test_a_finished_run_does_nothing(undisturbed, monkeypatch):
     assert (summary.computed, summary.skipped) == (0, 5)
 
 
-def test_an_added_method_is_all_that_is_computed(undisturbed, model):
+def test_an_added_method_is_all_that_is_computed(undisturbed, inline):
     config, store, relevance = undisturbed
     before = set(store.files("relevance", recursive=True))
     more = config.model_copy(update={"methods": (*config.methods, MethodConfig(name="lrp", method="lrp"))})
@@ -95,7 +96,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_costs_nothing(undisturbed, aga
     assert relevance_of(config, store) == undisturbed[2]
 
 
-def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(undisturbed, again):
+def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(undisturbed, again, inline):
     config, store = again
     poisoned = [dict(row) for row in ROWS]
     poisoned[3]["input_ids"] = [VOCABULARY + 1, *ROWS[3]["input_ids"][1:]]
@@ -180,24 +181,17 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed,
     assert store.files("relevance/rejects", recursive=True) == []
 
 
-def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, monkeypatch):
-    class Small(Worker):
-        def __call__(self, table):
-            import torch
+def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, inline, monkeypatch):
+    from jobs.stages.attribute.compute import Explainer
 
-            from jobs.stages.attribute.compute import Explainer
+    whole = Explainer.batch
 
-            whole = Explainer.batch
+    def small(explainer, rows):
+        if len(rows) * max(len(row["input_ids"]) for row in rows) > 50:
+            torch.empty(1 << 55)  # more than any machine has: what the allocator raises is real
+        return whole(explainer, rows)
 
-            def batch(explainer, rows):
-                if len(rows) * max(len(row["input_ids"]) for row in rows) > 50:
-                    torch.empty(1 << 55)  # more than any machine has: what the allocator raises is real
-                return whole(explainer, rows)
-
-            Explainer.batch = batch
-            return super().__call__(table)
-
-    monkeypatch.setattr(stage, "Worker", Small)
+    monkeypatch.setattr(Explainer, "batch", small)
     config, store = again
     assert attribute(config, store).complete
     assert store.manifest(next(make_plan(config, store).cells()).cell.name)["fallbacks"]["batches_halved"] > 0
@@ -208,7 +202,9 @@ def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, monkeypatc
             assert row["relevance"] == pytest.approx(wanted["relevance"], rel=1e-5, abs=1e-5)
 
 
-def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(undisturbed, tmp_path, model, closelook):
+def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(
+    undisturbed, tmp_path, model, closelook, inline
+):
     broken = save_model(tmp_path / "broken")
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-50])
@@ -227,24 +223,21 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(undistu
     assert relevance_of(healthy, store) == undisturbed[2]
 
 
-def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_it(undisturbed, again, monkeypatch):
-    class Full(Worker):
-        def __call__(self, table):
-            import jobs.store.files
+def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_it(
+    undisturbed, again, inline, monkeypatch
+):
+    import jobs.store.files
 
-            write = jobs.store.files._write_local
+    write = jobs.store.files._write_local
 
-            def full(target, data):
-                if "attnlrp" in target:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                write(target, data)
-
-            jobs.store.files._write_local = full
-            return super().__call__(table)
+    def full(target, data):
+        if "attnlrp" in target:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(target, data)
 
     config, store = again
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "Worker", Full)
+        patch.setattr(jobs.store.files, "_write_local", full)
         summary = attribute(config, store)
     assert len(summary.failures) == 1
     assert f"no space left under {store.root}" in summary.failures[0]

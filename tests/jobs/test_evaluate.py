@@ -166,12 +166,11 @@ def test_a_store_of_another_schema_version_is_refused(tmp_path):
 
 
 @pytest.mark.ray
-def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch):
-    one, plan = write_store(tmp_path / "one", tasks=("sva",), methods=("attnlrp", "random"))
+def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch, local_ray):
+    one, plan = write_store(tmp_path / "one", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
     evaluate.score_plan(CONFIG, plan, one)
     monkeypatch.setattr(evaluate, "TASK_VALUES", 100)
-    many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"))
-    local = CONFIG.model_copy(update={"ray": CONFIG.ray.model_copy(update={"address": "local"})})
-    assert evaluate.score_plan(local, plan, many).computed == 2
+    many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
+    assert evaluate.score_plan(CONFIG, plan, many).computed == 2
     for found, expected in zip(scores(many), scores(one), strict=True):
         assert found == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from jobs.cluster.pools import Share, Slots
+from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.worker import Worker
@@ -17,7 +18,7 @@ QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}  # 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head and a second node with one CPU each."""
+    """A head and a second node with one CPU each, whose workers can import this file."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -27,6 +28,7 @@ def cluster():
     nodes.second = nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
     ray.init(address=nodes.address, log_to_driver=False)
+    ray.cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["Slow"]))
     yield nodes
     ray.shutdown()
     nodes.shutdown()
@@ -39,13 +41,11 @@ class Slow(Worker):
 
 
 @pytest.mark.ray
-def test_a_run_outlives_a_node_that_is_removed(cluster, tmp_path, model, monkeypatch):
-    import ray.cloudpickle
+def test_a_run_outlives_a_node_that_is_removed(cluster, expected, tmp_path, model, monkeypatch):
+    import ray
 
-    ray.cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["Slow"]))
     monkeypatch.setattr(stage, "Worker", Slow)
-    setting = [{"name": "gpt2", "id": str(model), "workers": [1, 2]}]
-    config = config_of(tmp_path / "root", models=setting)
+    config = config_of(tmp_path / "root", models=[{"name": "gpt2", "id": str(model), "workers": [1, 2]}])
     store = prepared(config, ROWS)
 
     def remove():
@@ -59,11 +59,55 @@ def test_a_run_outlives_a_node_that_is_removed(cluster, tmp_path, model, monkeyp
     thread.join()
     while len([node for node in ray.nodes() if node["Alive"]]) > 1:  # Ray notices after a while
         time.sleep(0.1)
-    undisturbed = config_of(tmp_path / "undisturbed", models=setting)
-    other = prepared(undisturbed, ROWS)
-    monkeypatch.setattr(stage, "Worker", Worker)
-    assert attribute(undisturbed, other).complete
-    assert relevance_of(config, store) == relevance_of(undisturbed, other)
+    assert relevance_of(config, store) == expected
+
+
+@pytest.mark.ray
+def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(cluster, tmp_path, model, monkeypatch):
+    """The only unit's batch runs on two nodes in turn, each of which is lost meanwhile, then on a third."""
+    import ray
+
+    label = {"lost": "yes"}
+    nodes = {node.node_id: node for node in (cluster.add_node(num_cpus=1, labels=label) for _ in range(3))}
+    cluster.wait_for_nodes()
+    begun = tmp_path / "begun"
+    begun.touch()
+
+    class Stuck(Worker):
+        def __call__(self, table):
+            from jobs.stages.attribute.compute import Explainer
+
+            whole = Explainer.batch
+
+            def batch(explainer, rows):
+                if len(begun.read_text().split()) < 2:
+                    with begun.open("a") as file:
+                        file.write(ray.get_runtime_context().get_node_id() + "\n")
+                    time.sleep(600)
+                return whole(explainer, rows)
+
+            Explainer.batch = batch
+            return super().__call__(table)
+
+    def lose_two():
+        for seen in (1, 2):
+            while len(lines := begun.read_text().split()) < seen:
+                time.sleep(0.05)
+            cluster.remove_node(nodes.pop(lines[-1]), allow_graceful=False)
+
+    threading.Thread(target=lose_two, daemon=True).start()
+    monkeypatch.setattr(stage, "Worker", Stuck)
+    models = [{"name": "gpt2", "id": str(model), "labels": label}]
+    config = config_of(tmp_path / "root", models=models, max_attempts=1, token_budget=512)
+    store = prepared(config, ROWS[:8])
+    summary = attribute(config, store)
+    for node in nodes.values():
+        cluster.remove_node(node)
+    assert summary.complete, summary.failures
+    assert len(set(begun.read_text().split())) == 2
+    for planned in make_plan(config, store).cells():
+        record = store.manifest(planned.cell.name)
+        assert (record["explained"], record["rejects"]) == (8, {})
 
 
 @pytest.mark.ray

@@ -272,7 +272,9 @@ class Killed(Perturber):
 
 
 @pytest.mark.ray
-def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(tmp_path, model, inline, small_units, monkeypatch):
+def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
+    tmp_path, model, local_ray, inline, small_units, monkeypatch
+):
     config, store = run_of(tmp_path / "whole", model)
     write_relevance(config, store)
     assert perturb(config, store).complete
@@ -282,12 +284,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(tmp_path, m
     monkeypatch.setattr(stage, "Perturber", Killed)
     config, store = run_of(tmp_path / "killed", model)
     write_relevance(config, store)
-    try:
-        assert perturb(config, store).failures == ()
-    finally:
-        import ray
-
-        ray.shutdown()
+    assert perturb(config, store).failures == ()
     assert (tmp_path / "killed" / "killed").exists()
     assert bytes_of(config, store) == whole
     assert store.files("attempts", ".json", recursive=True) == []

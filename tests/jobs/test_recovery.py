@@ -19,7 +19,6 @@ from jobs.store import Ledger, Store
 from jobs.store.lock import Locked, run_lock
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 
-pytestmark = pytest.mark.ray
 ROWS = rows_of(24)
 REPOSITORY = Path(__file__).parents[2]
 
@@ -47,7 +46,7 @@ stage.attribute(config, Store(config.root))
 
 @pytest.fixture(scope="module", autouse=True)
 def bucket():
-    """An S3 server of this test; Ray's workers inherit its address, as they would inherit credentials."""
+    """An S3 server of this test, with its address and credentials in the environment."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -84,7 +83,8 @@ class Interrupted(Worker):
         raise OSError("connection lost")
 
 
-def test_a_run_continues_after_its_driver_was_killed(expected, tmp_path, model):
+@pytest.mark.ray
+def test_a_run_continues_after_its_driver_was_killed(expected, tmp_path, model, inline):
     config = config_of(tmp_path / "root", model)
     store = prepared(config, ROWS)
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
@@ -99,7 +99,7 @@ def test_a_run_continues_after_its_driver_was_killed(expected, tmp_path, model):
     assert {path: store.modified_s(path) for path in committed} == committed, "nothing was computed again"
 
 
-def test_an_interrupted_run_on_an_object_store_is_resumed(expected, bucket, model, monkeypatch):
+def test_an_interrupted_run_on_an_object_store_is_resumed(expected, bucket, model, monkeypatch, inline):
     config = config_of(f"s3://{bucket}/run", model)
     store = prepared(config, ROWS)
     with monkeypatch.context() as patch:

@@ -116,7 +116,6 @@ def test_an_object_store_that_is_busy_for_a_while_costs_no_unit(bucket, tmp_path
     assert relevance_of(config, store) == relevance_of(undisturbed, other)
 
 
-@pytest.mark.ray
 def test_a_hub_that_turns_workers_away_for_a_while_does_not_fail_the_model(tmp_path, model):
     config = config_of(tmp_path / "root", model)
     store = prepared(config, ROWS)
@@ -132,7 +131,9 @@ def test_a_hub_that_turns_workers_away_for_a_while_does_not_fail_the_model(tmp_p
     (tmp_path / "hub.yaml").write_text(
         config_of(config.root, models=[{"name": "gpt2", "id": "owner/gpt2"}]).model_dump_json()
     )
-    code, out, err = ended(closelook("attribute", "--config", str(tmp_path / "hub.yaml"), **online))
+    code, out, err = ended(
+        closelook("attribute", "--config", str(tmp_path / "hub.yaml"), module="tests.jobs.inline", **online)
+    )
     hub.close()
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out

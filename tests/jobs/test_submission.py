@@ -15,6 +15,7 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.store import Store
+from jobs.store.lock import run_lock
 from tests.jobs.small import REPOSITORY, relevance_of
 
 pytestmark = pytest.mark.ray
@@ -106,6 +107,7 @@ def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(head, 
     assert "attribute: 3 computed, 0 up to date" in out
     assert "succeeded" in out
     assert (root / "report" / "index.html").is_file()
+    assert all(table.num_rows for table in relevance_under(root).values())
     assert "nothing to do" in submit(head, *job(root))[1]
 
 
@@ -128,15 +130,15 @@ def test_no_one_without_the_token_is_answered(head):
         urllib.request.urlopen(f"{head[0]}/api/jobs/", timeout=30)
 
 
-def test_of_two_submissions_at_once_one_is_refused_and_the_other_completes(head, finished, tmp_path):
-    both = [start(head, *job(tmp_path / "root")) for _ in range(2)]
-    ends = [(process.communicate(timeout=300)[0], process.returncode) for process in both]
-    (completed, _), (refused, _) = sorted(ends, key=lambda end: end[1])
-    assert sorted(code for _, code in ends) == [0, 1], ends
-    assert "attribute: 3 computed, 0 up to date" in completed
-    assert f"error: {tmp_path / 'root'} is in use by process" in refused
-    assert "computed" not in refused
-    assert relevance_under(tmp_path / "root") == relevance_under(finished[0])
+def test_a_job_for_a_root_in_use_is_refused_with_a_line(head, tmp_path):
+    root = tmp_path / "root"
+    store = Store(str(root))
+    store.create()
+    with run_lock(store):
+        code, out = submit(head, *job(root))
+    assert code == 1
+    assert f"error: {root} is in use by process {os.getpid()}" in out
+    assert "computed" not in out
 
 
 def test_a_submitted_job_with_bad_input_fails_with_its_line(head, tmp_path):
