@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from jobs.commands.options import Config, Root, Set, Wait
 from jobs.stages.run import STAGES
 from lrp_core.types import UserError
 
@@ -49,22 +50,6 @@ app = typer.Typer(
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="A name in jobs/conf (demo, paper, attnlrp, real, smoke) or a path; else that of --root, else demo.",
-        show_default=False,
-    ),
-]
-Root = Annotated[str | None, typer.Option("--root", help="Where everything is kept: a path, s3:// or gs:// URL.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as often as needed.")
-]
-Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for another run of this root.")
-]
 BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
 
 
@@ -118,26 +103,9 @@ def gc(
     """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
     loaded, store = _load(config, root, set)
 
-    from jobs.commands.gc import garbage
-    from jobs.config.kept import refuse_another
-    from jobs.store.lock import run_lock
+    from jobs.commands.gc import collect
 
-    refuse_another(loaded, store)
-    with run_lock(store):
-        removed = kept = 0
-        for group in garbage(loaded, store):
-            console.print(f"{group.why}: {len(group.files)} files", style="bold", markup=False)
-            for path in group.files:
-                console.print(f"  {path}", markup=False)
-            if not (dry_run or yes or group.leftover):
-                kept += len(group.files)
-                continue
-            removed += len(group.files)
-            for path in () if dry_run else group.files:
-                store.delete(path)
-    console.print(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
-    if kept:
-        console.print(f"{kept} files are stale for config {loaded.name}: if it is the run's own, --yes removes them")
+    collect(loaded, store, console, dry_run=dry_run, stale_too=yes)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

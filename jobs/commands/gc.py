@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
+
 from jobs.config import RunConfig
-from jobs.config.kept import differences
+from jobs.config.kept import differences, refuse_another
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, make_plan
 from jobs.plan.products import stale, wanted
@@ -20,6 +22,7 @@ from jobs.plan.products.relevance import HEADS, RELEVANCE
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import short
 from jobs.store.ledger import key_in, manifest
+from jobs.store.lock import run_lock
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a writer that is alive
 MOST_DIFFERENCES = 4  # that a reason lists
@@ -35,6 +38,29 @@ class Garbage:
     why: str
     files: tuple[str, ...]
     leftover: bool = False  # of killed writers: of no use to any run
+
+
+def collect(config: RunConfig, store: Store, console: Console, *, dry_run: bool, stale_too: bool) -> None:
+    """Print every group of garbage and remove leftovers, and what is stale where `stale_too`; nothing if `dry_run`.
+
+    Raises UserError where the root keeps another configuration than `config`.
+    """
+    refuse_another(config, store)
+    with run_lock(store):
+        removed = kept = 0
+        for group in garbage(config, store):
+            console.print(f"{group.why}: {len(group.files)} files", style="bold", markup=False)
+            for path in group.files:
+                console.print(f"  {path}", markup=False)
+            if not (dry_run or stale_too or group.leftover):
+                kept += len(group.files)
+                continue
+            removed += len(group.files)
+            for path in () if dry_run else group.files:
+                store.delete(path)
+    console.print(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
+    if kept:
+        console.print(f"{kept} files are stale for config {config.name}: if it is the run's own, --yes removes them")
 
 
 def garbage(config: RunConfig, store: Store) -> list[Garbage]:
