@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lrp_core.capabilities import POST_NORM, PRE_NORM
+from lrp_core.capabilities import POST_NORM, PRE_NORM, RULES
 from lrp_core.lazy import lazily
 from lrp_core.method import Method, Option
 from lrp_core.registry import Registry
@@ -87,7 +87,29 @@ globenc = Method(
     about="norms of what tokens bring to tokens behind both norms of a block, multiplied over layers",
     source="Modarressi et al. 2022",
 )
-METHODS: Registry[Method] = Registry("method", alti, alti_logit, globenc)
+decompx = Method(
+    "decompx",
+    version=1,
+    label="DecompX",
+    explain="alti.decompx:explain_many",
+    family="vector",
+    options=(
+        Option(
+            "score",
+            "norm",
+            "of a regression: the norms of the last vectors, as published, or what they add to the score",
+            choices=("norm", "parts"),
+        ),
+    ),
+    needs=(POST_NORM, RULES),
+    embeddings=("none",),
+    forwards=lambda _, tokens: 1.5 * tokens,
+    instead="alti_logit",
+    order=15,
+    about="every state as a sum of one vector for each input token, through all blocks and the head",
+    source="Modarressi et al. 2023",
+)
+METHODS: Registry[Method] = Registry("method", alti, alti_logit, globenc, decompx)
 
 __getattr__ = lazily(
     __name__,

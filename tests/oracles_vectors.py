@@ -1,7 +1,9 @@
-"""GlobEnc by the letter, on BERT: one sample, every vector of every pair of tokens at once.
+"""GlobEnc and DecompX by the letter, on BERT: one sample, every vector of every pair of tokens at once.
 
 A sample is a view row. Weights are read from the stock model's modules, attention weights from its own output.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -54,3 +56,58 @@ def globenc(view: ModelView, row: dict) -> list[Tensor]:
             rows[i] = _linear_norm(behind, before_second[i], second).norm(dim=-1)
         maps.append(rows / rows.sum(-1, keepdim=True))
     return maps
+
+
+def _with_bias(vectors: Tensor, bias: Tensor) -> Tensor:
+    """AbsDot: vectors [K, D] share a bias [D] by the sizes of their inner products with it."""
+    shares = (vectors @ bias).abs()
+    return vectors + torch.outer(shares / (shares.sum() + 1e-12), bias)
+
+
+def _dense(vectors: Tensor, linear: nn.Linear) -> Tensor:
+    return _with_bias(vectors @ linear.weight.T, linear.bias)
+
+
+def _activated(vectors: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Every vector is multiplied by what the function multiplies their sum by."""
+    whole = vectors.sum(0)
+    return vectors * (function(whole) / (whole + 1e-12))
+
+
+def _normed(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:
+    return _with_bias(_linear_norm(vectors, vectors.sum(0), norm), norm.bias)
+
+
+def decompx_vectors(view: ModelView, row: dict) -> Tensor:
+    """Modarressi et al. 2023: the last state of each token as a sum over input tokens, [Ti, Tk, D]."""
+    attention, states = _attention(view, row)
+    length, vectors = len(row["input_ids"]), None
+    for layer, weights in zip(view.model.bert.encoder.layer, attention, strict=True):
+        value, output = layer.attention.self.value, layer.attention.output
+        if vectors is None:
+            x = torch.zeros(length, length, states[0].shape[-1], dtype=states[0].dtype)
+            for k in range(length):
+                x[k, k] = states[0][k]
+            mixed, bias = _moved(layer, weights, value(states[0])), output.dense.bias
+        else:
+            x, mixed = vectors, torch.zeros_like(vectors)
+            for k in range(length):
+                mixed[:, k] = _moved(layer, weights, x[:, k] @ value.weight.T).sum(1)
+            bias = output.dense.weight @ value.bias + output.dense.bias
+        after = []
+        for i in range(length):
+            z = _normed(_with_bias(mixed[i] + x[i], bias), output.LayerNorm)
+            inside = _activated(_dense(z, layer.intermediate.dense), layer.intermediate.intermediate_act_fn)
+            after.append(_normed(_dense(inside, layer.output.dense) + z, layer.output.LayerNorm))
+        vectors = torch.stack(after)
+    return vectors
+
+
+def decompx(view: ModelView, row: dict) -> Tensor:
+    """What each token adds to the logits of all tokens or labels at the predicted position, [Tk, V]."""
+    vectors, model = decompx_vectors(view, row)[row["position"]], view.model
+    if view.kind.labels:
+        return _dense(_activated(_dense(vectors, model.bert.pooler.dense), torch.tanh), model.classifier)
+    head = model.cls.predictions
+    inside = _activated(_dense(vectors, head.transform.dense), head.transform.transform_act_fn)
+    return _dense(_normed(inside, head.transform.LayerNorm), head.decoder)

@@ -1,0 +1,77 @@
+"""DecompX against the oracle that has every vector, and its sum against the model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import alti.decompx
+from alti import METHODS
+from lrp_core import Batch, UnsupportedMethod, UserError
+from tests import oracles_vectors as oracles
+from tests.tiny import ragged_rows, tiny_classifier, tiny_model
+
+POST_NORM = ["bert", "distilbert", "electra", "roberta"]
+EXACT = {"rtol": 0, "atol": 1e-10}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("tiny", [tiny_model, tiny_classifier])
+def test_decompx_equals_the_oracle(tiny, side):
+    view = tiny("bert", num_hidden_layers=3)
+    rows = ragged_rows(view)
+    batch = Batch.collate(rows, 0, side)
+    for explanation in ("contrastive", "target"):
+        found = METHODS["decompx"](view, batch, explanation=explanation).tokens
+        for i, row in enumerate(rows):
+            parts, real = oracles.decompx(view, row), batch.attention_mask[i] == 1
+            foil = parts[:, row["foil_id"]] if explanation == "contrastive" else 0
+            torch.testing.assert_close(found[i, real], parts[:, row["target_id"]] - foil, **EXACT)
+            assert not found[i, ~real].any()
+
+
+@pytest.mark.parametrize("name", POST_NORM)
+@pytest.mark.parametrize("tiny", [tiny_model, tiny_classifier])
+def test_parts_of_decompx_sum_to_the_logit_biases_and_all(name, tiny):
+    view = tiny(name, num_hidden_layers=3)
+    found = METHODS["decompx"](view, Batch.collate(ragged_rows(view), 0))
+    assert found.explained.abs().min() > 1e-3
+    torch.testing.assert_close(found.residual, torch.zeros_like(found.residual), **EXACT)
+
+
+def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to_it():
+    view = tiny_classifier("bert", labels=1)
+    rows = ragged_rows(view)
+    batch = Batch.collate(rows, 0)
+    norms, parts = (METHODS["decompx"](view, batch, score=score) for score in ("norm", "parts"))
+    for i, row in enumerate(rows):
+        length = len(row["input_ids"])
+        wanted = oracles.decompx_vectors(view, row)[row["position"]].norm(dim=-1)
+        torch.testing.assert_close(norms.tokens[i, :length], wanted, **EXACT)
+        torch.testing.assert_close(parts.tokens[i, :length], oracles.decompx(view, row)[:, 0], **EXACT)
+    assert norms.residual is None
+    torch.testing.assert_close(parts.residual, torch.zeros_like(parts.residual), **EXACT)
+
+
+def test_decompx_keeps_its_digits_in_float32():
+    exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
+    batch = Batch.collate(ragged_rows(exact), 0)
+    wanted, found = (METHODS["decompx"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_the_budget_bounds_what_is_held_and_changes_no_number(monkeypatch):
+    view = tiny_model("bert")
+    batch = Batch.collate(ragged_rows(view), 0)
+    wanted = METHODS["decompx"](view, batch).tokens
+    with pytest.raises(UserError, match=r"DecompX needs (\d+) bytes for one sample of \d+ tokens") as error:
+        METHODS["decompx"](view, replace(batch), byte_budget=1000)
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(alti.decompx, "_HIDDEN", 1)
+    torch.testing.assert_close(METHODS["decompx"](view, batch).tokens, wanted, **EXACT)
+
+
+def test_decompx_is_refused_by_name_for_models_that_normalise_before():
+    view = tiny_model("llama")
+    with pytest.raises(UnsupportedMethod, match=r"decompx needs blocks that normalise after the sum .* use alti_logit"):
+        METHODS["decompx"](view, Batch.collate(ragged_rows(view), 0))
