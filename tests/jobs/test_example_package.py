@@ -92,12 +92,3 @@ def test_without_the_package_the_error_names_every_line_that_needs_it(config):
         RunConfig.load(config)
     told = re.findall(r"config key '(\S+)': ([^;(]*[^;(\s])", str(caught.value))
     assert told == NEEDED
-
-
-def test_classes_that_cannot_be_imported_are_one_line_with_the_package(tmp_path, config):
-    site = installed(tmp_path)
-    (site / "closelook_example" / "modeling.py").write_text("import nothing_of_the_kind\n")
-    code, _, err = ended(closelook("plan", "--config", config, PYTHONPATH=f"{site}:{REPOSITORY}"))
-    assert code == 2
-    assert "closelook-example brings the classes of gpt2-renamed models in closelook_example.modeling, which" in err
-    assert err.count("\n") == 1

@@ -1,6 +1,7 @@
 """Records of installed packages."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 from transformers import GPT2Config
@@ -103,3 +104,14 @@ def test_a_package_may_bring_a_model_family(site, monkeypatch):
     with pytest.raises(UnsupportedModel, match=r"no family describes 'gpt2-other' models; supported: .*gpt2-renamed"):
         families.family_of(config)
     sys.modules.pop("plug_family", None)
+
+
+def test_classes_that_cannot_be_imported_are_one_line_with_the_package(monkeypatch):
+    table = Registry("family", *families.FAMILIES.values())
+    monkeypatch.setattr(families, "FAMILIES", table)
+    families.introduce()
+    table.register(replace(families.GPT2, name="gpt2-renamed", classes="plug_no_such"), by="plug-a")
+    message = "^plug-a brings the classes of gpt2-renamed models in plug_no_such, which cannot be imported .*: mend or "
+    with pytest.raises(UserError, match=message) as error:
+        families.introduce()
+    assert "\n" not in str(error.value)
