@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -115,16 +115,20 @@ class _Run:
     slots: Slots
     on_gpu: bool
     progress: Progress
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def through(self, works: Sequence[Work], most: int) -> Iterator[tuple[str, list[str]]]:
         """Start every work as soon as its workers fit, at most `most` at once. Yields the failures as works end."""
         waiting, running = list(works), 0
         ended: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
-        while waiting or running:
-            while running < most and self._start_next(waiting, ended):
-                running += 1
-            yield ended.get()
-            running -= 1
+        try:
+            while waiting or running:
+                while running < most and self._start_next(waiting, ended):
+                    running += 1
+                yield ended.get()
+                running -= 1
+        finally:
+            self.stopped.set()  # by Ctrl-C, too: the root may soon be another run's
 
     def _start_next(self, waiting: list[Work], ended: queue.SimpleQueue[tuple[str, list[str]]]) -> bool:
         """Start the first waiting work whose workers fit; whether there is one."""
@@ -163,7 +167,8 @@ class _Run:
         except Exception as error:  # whatever Ray raises ends this work, not the others
             errors.append(_line(work, error))
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return [*(error + more for error in errors[:1]), *_ended(work, errors)]
+        ends = [] if self.stopped.is_set() else _ended(work, errors)
+        return [*(error + more for error in errors[:1]), *ends]
 
 
 def _ended(work: Work, told: Sequence[str] = ()) -> list[str]:

@@ -119,6 +119,31 @@ def test_a_store_that_fails_workers_and_driver_alike_is_told_once(do):
     assert failures == ["no space left under /root", "model b: no space left under /root"]
 
 
+def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
+    """The driver is interrupted while it waits; the model's thread finds its workers gone later."""
+    gone, closed, threads = threading.Event(), [], threading.enumerate()
+
+    class Interrupted:
+        def get(self):
+            raise KeyboardInterrupt
+
+        def put(self, end):
+            closed.append(end)
+
+    class Held(list):
+        def __iter__(self):
+            gone.wait(10)
+            yield RuntimeError("the workers are gone")
+
+    monkeypatch.setattr(scheduler.queue, "SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        do(("a", [1, 1], Held([{}])), ended=lambda: pytest.fail("closed"))
+    gone.set()
+    for thread in set(threading.enumerate()) - set(threads):
+        thread.join(10)
+    assert closed == [("a", ["model a: RuntimeError: the workers are gone"])]
+
+
 def test_works_without_units_need_no_cluster(do, monkeypatch):
     monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
     assert do(("a", [1, 1], []), ended=lambda: ["its cells are closed"]) == ["its cells are closed"]
