@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import relevance_of, whichever
 from lrp_core.parts import BlockView
 from lrp_core.types import Batch, Relevance, Request
-from lrp_core.variants import TOKEN_BUDGET, pieces, unpadded
+from lrp_core.variants import TOKEN_BUDGET, unpadded
 from lrp_core.view import ModelView
 
 
@@ -42,7 +41,7 @@ def explain_many(
             continue
         sample = unpadded(batch, i)
         position = int(sample.position)
-        maps = layer_maps(view, _seen(view, sample), token_budget)
+        maps = _maps(view, _seen(view, sample), token_budget)
         row = maps[-1][position]
         for below in reversed(maps[:-1]):
             row = row.to(below.device) @ below
@@ -54,69 +53,82 @@ def explain_many(
     return dict.fromkeys(requests, found)
 
 
-def layer_maps(view: ModelView, sample: Batch, token_budget: int = TOKEN_BUDGET) -> list[Tensor]:
-    """The map [T, T] of each layer for one sample without padding, in float32 at least; rows sum to 1 or are 0."""
-    zeroing = [_Zeroing(block, token_budget) for block in view.blocks]
+def _maps(view: ModelView, sample: Batch, token_budget: int) -> list[Tensor]:
+    """The map [T, T] of each layer for one sample without padding, in float32 at least; rows sum to 1 or are 0.
+
+    Of the last layer only the row where the sample is read is worked out.
+    """
+    read = [None] * (view.n_layers - 1) + [int(sample.position)]
+    zeroing = [_Zeroing(block, row, token_budget) for block, row in zip(view.blocks, read, strict=True)]
     with ExitStack() as undo:
         undo.enter_context(around_attention(view, {z.block.attention: z.attend for z in zeroing}, stock="eager"))
         for layer in zeroing:
-            hook = layer.block.module.register_forward_hook(layer.run_again, with_kwargs=True)
-            undo.callback(hook.remove)
+            for module, hook in ((layer.block.attention, layer.enter), (layer.block.output, layer.project)):
+                undo.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            undo.callback(layer.block.module.register_forward_hook(layer.run_again, with_kwargs=True).remove)
         view.hidden(sample)
     return [layer.map for layer in zeroing]
 
 
 class _Zeroing:
-    """One layer of a forward of one sample.
+    """One layer of a forward of one sample, and what is run again of it.
 
-    Attention weights do not depend on values, so a variant's context is the sample's minus what it has from one token.
-    From the output projection on, all variants go through the block as rows; the sample's own residual is broadcast.
+    Attention weights do not depend on values, so without a token's values a context is what it was minus what it had
+    from the token. From the output projection on a block knows no tokens, only rows: one for each pair of a token and
+    a source that it looks at.
     """
 
     map: Tensor  # [T, T], there after the forward
 
-    def __init__(self, block: BlockView, token_budget: int) -> None:
+    def __init__(self, block: BlockView, row: int | None, token_budget: int) -> None:
         self.block = block
+        self._row = row  # the only destination that is asked for; None: all are
         self._token_budget = token_budget
+        self._changed: Tensor | None = None  # contexts [1, N, H * K] while the block is run again
+
+    def enter(self, _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Attention reads the sample's own states, whatever rows the rest of the block is given."""
+        if self._changed is None:
+            self._read = args, options
+            return None
+        return self._read
 
     def attend(
         self, kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
+        if self._changed is not None:
+            return torch.zeros_like(query).transpose(1, 2), None  # the output projection reads the changed contexts
         context, weights = kernel(module, query, key, value, mask, **options)
         assert weights is not None  # the eager kernel returns them
         self._weights = weights[0]  # [H, T, T]
         self._values = value[0].repeat_interleave(weights.shape[1] // value.shape[1], 0)  # [H, T, K]
         return context, weights
 
+    def project(self, _: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
+        if self._changed is None:
+            self._context = args[0][0].unflatten(-1, (len(self._values), -1))  # [T, H, K]
+            return None
+        return (self._changed,), options
+
     def run_again(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
-        own = _directions(output)  # [1, T, D]
-        length = own.shape[1]
-        moved = own.new_zeros(length, length)
-        for part in pieces(range(length), length, self._token_budget):
-            without = slice(part.start, part.stop)
-            with self._variants(without):
-                changed = _directions(module.forward(*args, **options))  # [R, T, D]
-            moved[:, without] = (changed - own).square().sum(-1).T / 2  # 1 - cosine, without its cancellation
-        moved = moved * self._weights.any(0)  # elsewhere there is rounding only
+        hidden, *rest = args
+        own = _directions(output)[0]  # [T, D]
+        moved = own.new_zeros(len(own), len(own))
+        looks = self._weights.any(0)  # elsewhere nothing moves
+        pairs = looks.nonzero() if self._row is None else looks[self._row].nonzero().flatten()
+        if self._row is not None:
+            pairs = torch.stack([torch.full_like(pairs, self._row), pairs], 1)
+        for at, source in (part.unbind(1) for part in pairs.split(self._token_budget)):
+            lost = self._weights[:, at, source, None] * self._values[:, source]  # [H, N, K]
+            self._changed = (self._context[at] - lost.transpose(0, 1)).flatten(1)[None]
+            states = _directions(module.forward(hidden[:, at.to(hidden.device)], *rest, **options))[0]
+            moved[at, source] = (states - own[at]).square().sum(-1) / 2  # 1 - cosine, without its cancellation
+        self._changed = None
         self.map = moved / moved.sum(-1, keepdim=True).clamp_min(torch.finfo(moved.dtype).tiny)
-
-    @contextmanager
-    def _variants(self, without: slice) -> Iterator[None]:
-        """Inside, the output projection reads one row for each token that is left out, [R, T, H * K]."""
-        handle = self.block.output.register_forward_pre_hook(partial(self._vary, without=without))
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def _vary(self, _: nn.Module, args: tuple[Tensor, ...], without: slice) -> tuple[Tensor]:
-        (context,) = args  # [1, T, H * K]
-        lost = torch.einsum("hst,htk->tshk", self._weights[:, :, without], self._values[:, without])
-        return (context - lost.flatten(2).to(context),)
 
 
 def _directions(output: Any) -> Tensor:
-    """The states that a block puts out, [..., T, D], as unit vectors in float32 at least."""
+    """Of the states that a block puts out, [..., T, D], in float32 at least."""
     states = output if isinstance(output, Tensor) else output[0]
     return nn.functional.normalize(states.to(torch.promote_types(states.dtype, torch.float32)), dim=-1)
 
