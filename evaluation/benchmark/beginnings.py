@@ -6,10 +6,11 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import encode
 from evaluation.benchmark.samples import Beginning, Malformed, Row
+from lrp_core.kinds import Kind
 
 
 def begin(
-    row: Row, tokenizer: PreTrainedTokenizerBase, masked: bool, max_length: int, beginning: Beginning | None
+    row: Row, tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int, beginning: Beginning | None
 ) -> Row:
     """The view of a generic row without a slot.
 
@@ -21,15 +22,15 @@ def begin(
         raise Malformed("no slot", "the task does not say how much of a text is read")
     [encoding] = encode(tokenizer, [row["text"]])
     ordinary = (~encoding.special).nonzero()[0]
-    behind = encoding.ids[ordinary[-1] + 1 :] if masked and len(ordinary) else []
+    behind = encoding.ids[ordinary[-1] + 1 :] if kind.slot and len(ordinary) else []
     before = encoding.ids[: ordinary[0]] if len(ordinary) else []
-    room = max_length - len(before) - len(behind) - masked
+    room = max_length - len(before) - len(behind) - kind.slot
     count = min(beginning.tokens, room, len(ordinary) - 1)
     if count < 1:
         raise Malformed("no token follows the beginning", f"the text has {len(ordinary)} tokens")
     text = [encoding.ids[at] for at in ordinary[: count + 1]]
-    ids = [*before, *text[:count], *([tokenizer.mask_token_id] if masked else []), *behind]
-    read = count + masked
+    ids = [*before, *text[:count], *([tokenizer.mask_token_id] if kind.slot else []), *behind]
+    read = count + kind.slot
     return {
         "sample_id": row["sample_id"],
         "input_ids": ids,

@@ -17,6 +17,7 @@ from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Beginning, Filled, Malformed, Row, Span, Words, reject
 from evaluation.benchmark.slots import Prediction, continuing, filling
+from lrp_core.kinds import Kind
 from lrp_core.types import UserError
 
 VERSION = 2  # raised when other tokens come out of the same samples: views of older versions are made again
@@ -26,7 +27,7 @@ def tokenise(
     rows: Iterable[Row],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    masked: bool,
+    kind: Kind,
     max_length: int,
     truncate: bool = False,
     answers: bool = False,
@@ -43,22 +44,22 @@ def tokenise(
         raise UserError(
             f"{tokenizer.name_or_path} is no fast tokenizer; only those tell which characters a token covers"
         )
-    if masked and tokenizer.mask_token is None:
+    if kind.slot and tokenizer.mask_token is None:
         raise UserError(f"{tokenizer.name_or_path} has no mask token, so it does not fit a masked model")
     views, rejects = [], []
 
     def refuse(row: Row, error: Malformed) -> None:
         rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
 
-    manner = _Manner(tokenizer, masked, answers, words)
+    manner = _Manner(tokenizer, kind, answers, words)
     specials, readings = _special_tokens(tokenizer), []
     for row in rows:
         try:
             if row["slot"] is None:
                 _refuse_special(row, specials)
-                views.append(begin(row, tokenizer, masked, max_length, beginning))
+                views.append(begin(row, tokenizer, kind, max_length, beginning))
                 continue
-            readings.append(_read(row, tokenizer.mask_token if masked else None, specials))
+            readings.append(_read(row, tokenizer.mask_token if kind.slot else None, specials))
         except Malformed as error:
             refuse(row, error)
     encodings = manner.encode(readings)
@@ -72,7 +73,7 @@ def tokenise(
                 if not truncate:
                     raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
                 reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
-            views.append(_view(reading, encoding, prediction, tokenizer.mask_token_id if masked else None))
+            views.append(_view(reading, encoding, prediction, tokenizer.mask_token_id if kind.slot else None))
         except Malformed as error:
             refuse(reading.row, error)
     return views, rejects
@@ -93,17 +94,17 @@ class _Manner:
     """How one kind of model reads samples and is asked about them."""
 
     tokenizer: PreTrainedTokenizerBase
-    masked: bool
+    kind: Kind
     answers: bool
     words: Words
 
     def encode(self, readings: Sequence[_Reading]) -> list[Encoding]:
         encodings = encode(self.tokenizer, [reading.text for reading in readings])
-        return encodings if self.masked else [encoding.open_ended() for encoding in encodings]
+        return encodings if self.kind.slot else [encoding.open_ended() for encoding in encodings]
 
     def predict(self, readings: Sequence[_Reading], encodings: Sequence[Encoding]) -> list[Prediction | Malformed]:
         rows = [reading.row for reading in readings]
-        if self.masked:
+        if self.kind.slot:
             return filling(rows, self.tokenizer, self.answers)
         return continuing(rows, [reading.text for reading in readings], encodings, self.tokenizer, self.words)
 

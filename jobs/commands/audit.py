@@ -68,7 +68,7 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
                 "beyond_limit": record["beyond_limit"],
                 **figures.of_views(shards),
                 "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
-                "paper_share": shares.get("masked" if view["masked"] else "causal"),
+                "paper_share": shares.get(view["kind"]),
                 **samples,
             }
     return found

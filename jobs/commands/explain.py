@@ -144,27 +144,27 @@ def _explained(
 
 def _read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     """The row of the view schema; its target is None where the model is asked what it predicts."""
-    masked = resolved.kind.slot
+    kind = resolved.kind
     if question.target is not None:
         rows = [_sample(question, question.target)]
-        views, rejects = tokenise(rows, tokenizer, masked=masked, max_length=resolved.max_length)
+        views, rejects = tokenise(rows, tokenizer, kind=kind, max_length=resolved.max_length)
         if rejects:
             parts = ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])
             raise UserError(": ".join(filter(None, parts)))
         return views[0]
-    if masked and question.generate > 1:
+    if kind.slot and question.generate > 1:
         raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
     text = question.before.rstrip()
-    if masked:
+    if kind.slot:
         text = Filled.of(question.text, len(question.before), tokenizer.mask_token).text
     (encoding,) = encode(tokenizer, [text])
-    encoding = encoding if masked else encoding.open_ended()
+    encoding = encoding if kind.slot else encoding.open_ended()
     if not len(encoding) or encoding.special.all():
         raise UserError("this sentence cannot be explained: no text before the place of the target")
     if len(encoding) + question.generate - 1 > resolved.max_length:
         raise UserError(f"{len(encoding)} tokens and {question.generate} more: {resolved.max_length} are the most")
     ids = encoding.ids
-    position = ids.index(tokenizer.mask_token_id) if masked else len(ids) - 1
+    position = ids.index(tokenizer.mask_token_id) if kind.slot else len(ids) - 1
     special = encoding.special.tolist()
     return {"input_ids": ids, "position": position, "target_id": None, "foil_id": None, "special_mask": special}
 

@@ -77,8 +77,8 @@ def test_words_of_several_tokens_are_an_option_of_every_task_for_causal_models(t
         )
         store = Store(config.root)
         assert prepare(config, store).complete
-        names = {record["masked"]: record["tokenizer"] for _, record in Ledger(store).records("views")}
-        return {kind: store.read(views_of(names[kind == "masked"], "mine").folder, VIEW).to_pylist() for kind in KINDS}
+        names = {record["kind"]: record["tokenizer"] for _, record in Ledger(store).records("views")}
+        return {kind: store.read(views_of(names[kind], "mine").folder, VIEW).to_pylist() for kind in KINDS}
 
     assert rows() == {"masked": [], "causal": []}
     found = rows(words="first_difference")

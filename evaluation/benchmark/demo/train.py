@@ -164,9 +164,7 @@ def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: 
 
     Raises RuntimeError where a draw does not fit the tokenizer.
     """
-    rows, rejects = tokenise(
-        generate(task, n, seed), tokenizer, masked=view.kind.slot, max_length=tokenizer.model_max_length
-    )
+    rows, rejects = tokenise(generate(task, n, seed), tokenizer, kind=view.kind, max_length=tokenizer.model_max_length)
     if rejects:
         raise RuntimeError(
             f"{task}: {len(rejects)} draws do not fit the tokenizer, the first by {rejects[0]['reason']}"

@@ -34,6 +34,7 @@ from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store, key_of
 from jobs.store.artifacts import samples_of, views_of
 from jobs.versions import versions
+from lrp_core.kinds import Kind
 from lrp_core.types import UserError
 
 VERSION = 2  # raised when other samples or evidence come out: what older versions made is stale
@@ -47,7 +48,7 @@ class Reader:
 
     key: str
     model: ModelConfig  # one of them, which says where the tokenizer comes from
-    masked: bool
+    kind: Kind
     max_length: int
     tasks: frozenset[str]
 
@@ -90,13 +91,14 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
         except ModelUnavailable as error:
             lines.append(f"no views for {model.name}: {error}")
             continue
-        slot, max_length = resolved.kind.slot, resolved.max_length
-        tokenise((), tokenizer, masked=slot, max_length=max_length)  # raises where it does not fit
+        kind, max_length = resolved.kind, resolved.max_length
+        tokenise((), tokenizer, kind=kind, max_length=max_length)  # raises where it does not fit
         tasks = frozenset(task for task in config.tasks if model.tasks is None or task in model.tasks)
-        found = Reader(tokenizer_key(tokenizer), model, slot, max_length, tasks)
+        found = Reader(tokenizer_key(tokenizer), model, kind, max_length, tasks)
         known = readers.setdefault(found.key, found)
-        if known.masked != found.masked:
-            raise UserError(f"models {known.model.name} and {model.name} share a tokenizer, and only one is masked")
+        if known.kind != found.kind:
+            both = f"models {known.model.name} and {model.name} share a tokenizer"
+            raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {found.kind.title}")
         length = min(known.max_length, found.max_length)
         readers[found.key] = replace(known, max_length=length, tasks=known.tasks | tasks)
     return readers, lines
@@ -117,9 +119,10 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: dict[str, Reade
     )
     samples, views = replace(samples_of(task), key=key), []
     for reader in readers.values():
-        options = (reader.masked, reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
-        key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=options)
-        view = ViewWork(replace(views_of(reader.key, task), key=key), *options)
+        options = (reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
+        asked = [reader.kind.name, *options]
+        key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=asked)
+        view = ViewWork(replace(views_of(reader.key, task), key=key), reader.kind, *options)
         if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
     return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples))
@@ -263,7 +266,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         record = {
             "task": work.task,
             "tokenizer": name,
-            "masked": view.masked,
+            "kind": view.kind.name,
             "benchmark": work.artifact.key,
             "rows": tally.rows[name],
             "rejects": tally.rejects[name],

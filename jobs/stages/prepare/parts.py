@@ -23,6 +23,7 @@ from jobs.config import ModelConfig
 from jobs.plan.models import ModelUnavailable, load_tokenizer, tokenizer_key
 from jobs.store import Artifact, Store
 from jobs.tasks import tasks
+from lrp_core.kinds import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,7 +49,7 @@ class ViewWork:
     """Views to make of a task: for which tokenizer, under which key."""
 
     artifact: Artifact
-    masked: bool
+    kind: Kind
     max_length: int
     truncate: bool
     answers: bool
@@ -184,7 +185,7 @@ class PartWorker:
             views, rejects = tokenise(
                 rows,
                 self._tokenizer(view.tokenizer),
-                masked=view.masked,
+                kind=view.kind,
                 max_length=view.max_length,
                 truncate=view.truncate,
                 answers=view.answers,

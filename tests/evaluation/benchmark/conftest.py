@@ -14,6 +14,8 @@ from transformers import (
     RobertaTokenizerFast,
 )
 
+from lrp_core import kinds
+
 #: How Llama 3 splits a text: words with the space before them, digits in groups of three, a space before digits alone.
 LLAMA_3 = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 WORDS = (
@@ -84,6 +86,11 @@ def _trained(kind: str) -> PreTrainedTokenizerFast:
 
 KINDS = ("wordpiece", "roberta", "bpe", "bpe_bos", "metaspace")
 MASKED = ("wordpiece", "roberta")
+
+
+def kind_of(tokenizer: str) -> kinds.Kind:
+    """The kind of the models that read with this one of KINDS."""
+    return kinds.MASKED if tokenizer in MASKED else kinds.CAUSAL
 
 
 @pytest.fixture(scope="session")

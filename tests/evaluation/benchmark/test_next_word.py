@@ -8,7 +8,8 @@ from evaluation.benchmark.demo import generate, model_dir
 from evaluation.benchmark.samples import Beginning, sample
 from evaluation.benchmark.sources import Origin, read, survey
 from evaluation.benchmark.views import tokenise
-from tests.evaluation.benchmark.conftest import KINDS, MASKED
+from lrp_core import kinds
+from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 TEXT = "The keys to the cabinet are on the table ."
 ARTICLE = sample("t", TEXT, None, None, None)
@@ -32,7 +33,13 @@ WIKITEXT = """
 
 def view_of(tokenizers, kind, row=ARTICLE, tokens=4, explains="true", max_length=100):
     beginning = Beginning(tokens, explains)
-    return tokenise([row], tokenizers[kind], masked=kind in MASKED, max_length=max_length, beginning=beginning)
+    return tokenise(
+        [row],
+        tokenizers[kind],
+        kind=kind_of(kind),
+        max_length=max_length,
+        beginning=beginning,
+    )
 
 
 def rows_of(tmp_path, source, name, content):
@@ -77,7 +84,7 @@ def test_no_more_is_read_than_the_model_takes(tokenizers, kind):
 def test_a_text_of_one_token_and_a_task_that_says_nothing_of_beginnings_are_rejects(tokenizers):
     _, [short] = view_of(tokenizers, "wordpiece", sample("t", "keys", None, None, None))
     assert short["reason"] == "no token follows the beginning"
-    _, [unasked] = tokenise([ARTICLE], tokenizers["wordpiece"], masked=True, max_length=100)
+    _, [unasked] = tokenise([ARTICLE], tokenizers["wordpiece"], kind=kinds.MASKED, max_length=100)
     assert unasked["reason"] == "no slot"
 
 
@@ -110,7 +117,7 @@ def test_texts_of_the_demo_language_end_with_the_word_of_a_slot():
     assert len({row["sample_id"] for row in rows}) == 30
     assert {row["text"].partition(" ")[0] == "Context:" for row in rows} == {True, False}
     tokenizer = AutoTokenizer.from_pretrained(model_dir("gpt2"))
-    views, rejects = tokenise(rows, tokenizer, masked=False, max_length=128, beginning=Beginning(512, "true"))
+    views, rejects = tokenise(rows, tokenizer, kind=kinds.CAUSAL, max_length=128, beginning=Beginning(512, "true"))
     assert not rejects
     for row, view in zip(rows, views, strict=True):
         assert tokenizer.decode([*view["input_ids"], view["target_id"]]).endswith(row["text"].split()[-1])

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from evaluation.benchmark.samples import sample
 from evaluation.benchmark.views import tokenise
+from lrp_core import kinds
 from lrp_core.types import UserError
-from tests.evaluation.benchmark.conftest import KINDS, MASKED
+from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 KEYS = sample("t", "The keys to the cabinet  on the table .", 24, "are", "the", evidence=[(4, 8)])
 REFLEXIVE = sample("t", "Some teachers admired", 21, "themselves", "herself", evidence=[(5, 13)])
@@ -30,19 +31,23 @@ ANSWERS = {"answers": True, "words": "first_difference"}  # as the task of quest
 unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-def views_of(tokenizers, kind, *rows, **options):
-    options = {"masked": kind in MASKED, "max_length": 10_000, **(ANSWERS if rows[0]["scope"] else {})} | options
-    return tokenise(rows, tokenizers[kind], **options)
+def views_of(tokenizers, tokenizer, *rows, **options):
+    options = {
+        "kind": kind_of(tokenizer),
+        "max_length": 10_000,
+        **(ANSWERS if rows[0]["scope"] else {}),
+    } | options
+    return tokenise(rows, tokenizers[tokenizer], **options)
 
 
-def one(tokenizers, kind, row, **options):
-    views, rejects = views_of(tokenizers, kind, row, **options)
+def one(tokenizers, tokenizer, row, **options):
+    views, rejects = views_of(tokenizers, tokenizer, row, **options)
     assert not rejects
     return views[0]
 
 
-def reason(tokenizers, kind, row, **options):
-    views, rejects = views_of(tokenizers, kind, row, **options)
+def reason(tokenizers, tokenizer, row, **options):
+    views, rejects = views_of(tokenizers, tokenizer, row, **options)
     assert not views
     assert rejects[0]["sample_id"] == row["sample_id"]
     return rejects[0]["reason"]
@@ -101,7 +106,7 @@ def test_special_is_what_the_template_adds_and_the_mask_is_ordinary(tokenizers, 
 
 
 def test_a_template_that_ends_with_a_special_token_does_not_move_the_prediction(tokenizers):
-    view = one(tokenizers, "roberta", REFLEXIVE, masked=False)
+    view = one(tokenizers, "roberta", REFLEXIVE, kind=kinds.CAUSAL)
     assert view["special_mask"] == [True] + [False] * (view["length"] - 1)
     assert tokenizers["roberta"].decode(view["input_ids"][-1:]).strip() in "admired"
 
@@ -156,7 +161,7 @@ def test_a_year_is_explained_where_it_differs_from_the_foil(tokenizers, kind, fo
 
 def check_continuation(tokenizer, row):
     """Text, target and foil as the tokenizer reads them together begin with the view and the explained token."""
-    views, rejects = tokenise([row], tokenizer, masked=False, max_length=10_000, **ANSWERS)
+    views, rejects = tokenise([row], tokenizer, kind=kinds.CAUSAL, max_length=10_000, **ANSWERS)
     assert len(views) + len(rejects) == 1
     for view in views:
         explained = [(row[name], view[f"{name}_id"]) for name in ("target", "foil") if row[name] is not None]
@@ -184,7 +189,7 @@ def test_published_vocabularies_read_what_the_answers_share(published, kind, tar
 
 
 def test_every_letter_that_target_and_foil_share_is_read(published):
-    [view], _ = tokenise([asked("were", "was")], published["letters"], masked=False, max_length=10_000, **ANSWERS)
+    [view], _ = tokenise([asked("were", "was")], published["letters"], kind=kinds.CAUSAL, max_length=10_000, **ANSWERS)
     assert published["letters"].decode(view["input_ids"]).endswith("cabinet w")
     assert [published["letters"].decode([view[name]]) for name in ("target_id", "foil_id")] == ["e", "a"]
 
@@ -301,7 +306,7 @@ def test_text_without_a_scope_is_never_cut(tokenizers):
 
 def test_tokenizers_that_do_not_fit_are_refused(tokenizers):
     with pytest.raises(UserError, match="no mask token"):
-        tokenise([], tokenizers["bpe"], masked=True, max_length=10)
+        tokenise([], tokenizers["bpe"], kind=kinds.MASKED, max_length=10)
 
 
 def check_evidence_of_words(tokenizer, masked, words, data):
@@ -312,7 +317,7 @@ def check_evidence_of_words(tokenizer, masked, words, data):
     text = " ".join(words)
     span = (starts[first], starts[last] + len(words[last]))
     row = sample("t", f"{text} ", len(text) + 1, "are", "the", evidence=[span])
-    views, rejects = tokenise([row], tokenizer, masked=masked, max_length=10_000)
+    views, rejects = tokenise([row], tokenizer, kind=kinds.MASKED if masked else kinds.CAUSAL, max_length=10_000)
     assert len(views) + len(rejects) == 1
     for view in views:
         assert view["length"] == len(view["input_ids"]) == len(view["evidence_mask"]) == len(view["special_mask"])

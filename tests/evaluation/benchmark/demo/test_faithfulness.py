@@ -20,7 +20,7 @@ def differences(name, task):
     """Areas of LeRF minus MoRF [N, M] of the methods, explaining the target (on next_word the model's own)."""
     view, tokenizer = load_model(str(model_dir(name))), AutoTokenizer.from_pretrained(model_dir(name))
     rows, beginning = list(generate(task, SAMPLES)), Beginning(512, "prediction")
-    options = {"masked": view.kind.slot, "max_length": view.max_length, "beginning": beginning}
+    options = {"kind": view.kind, "max_length": view.max_length, "beginning": beginning}
     views, rejects = tokenise(rows, tokenizer, **options)
     assert not rejects
     views = [row | {"foil_id": None} for row in with_predictions(view, views, 4096)]

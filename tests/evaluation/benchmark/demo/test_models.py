@@ -25,7 +25,7 @@ def test_shipped_models_reach_95_percent_on_unseen_draws(shipped, task):
 def test_every_sample_has_a_view_whose_evidence_tokens_spell_the_evidence(shipped, task):
     view, tokenizer = shipped
     rows = list(generate(task, 200, seed=UNSEEN_SEED))
-    views, rejects = tokenise(rows, tokenizer, masked=view.kind.slot, max_length=view.max_length)
+    views, rejects = tokenise(rows, tokenizer, kind=view.kind, max_length=view.max_length)
     assert not rejects
     for row, tokens in zip(rows, views, strict=True):
         [(start, end)] = row["evidence"]
