@@ -84,8 +84,9 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
         _override(raw, override)
     if root is not None:
         raw["root"] = root
+    places = _places(raw)
     raw = _fill(raw)
-    _drop_absent_tasks(raw)
+    _drop_absent_tasks(raw, places)
     return raw
 
 
@@ -197,15 +198,25 @@ def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_ou
     return value
 
 
-def _drop_absent_tasks(raw: dict[str, Any]) -> None:
-    """Optional tasks whose file or folder is not there leave the run; a run left without any is an error."""
+def _places(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Of each task that reads a path, the last part of it, as it is written."""
+    tasks = raw.get("tasks")
+    items = tasks.items() if isinstance(tasks, dict) else ()
+    return {name: Path(str(task["path"])).name for name, task in items if isinstance(task, dict) and task.get("path")}
+
+
+def _drop_absent_tasks(raw: dict[str, Any], places: Mapping[str, str]) -> None:
+    """Optional tasks whose file or folder is not there leave the run; a run left without any is an error.
+
+    `places` are the names of those files and folders, by task.
+    """
     tasks = raw.get("tasks")
     if not isinstance(tasks, dict):
         return
     optional = [name for name, task in tasks.items() if isinstance(task, dict) and task.get("optional")]
     absent = [name for name in optional if not (tasks[name].get("path") and Path(tasks[name]["path"]).exists())]
     if absent and len(absent) == len(tasks):
-        folders = ", ".join(f"{name}/" for name in absent)
+        folders = ", ".join(f"{places.get(name, name)}/" for name in absent)
         if raw.get("data") is None:
             raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {folders}")
         raise ConfigError(f"no task data in {raw['data']}: it holds none of {folders}")

@@ -60,7 +60,7 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("smoke", ["methods=[{lrp: 3}]"], "a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, "),
         ("smoke", ["methods=[{lrp: {a: 1}, attnlrp: {}}]"], "a method is NAME, {NAME: {option: value}} or {name: "),
         ("smoke", ["methods=[{name: ../up, method: lrp}]"], "config key 'methods.../up.name': '../up' may hold only"),
-        ("real", [], "add --set data=DIR, a folder with any of ra/, sva/, qa/"),
+        ("real", [], "add --set data=DIR, a folder with any of ra/, sva/, qa/, wikitext/"),
     ],
 )
 def test_a_config_error_is_one_line_that_names_the_key(source, overrides, message):
@@ -141,7 +141,8 @@ def test_placeholders_are_filled_and_candidates_without_a_value_dropped(tmp_path
     assert list(config.tasks) == ["sva"], "tasks without data are left out"
     without_assets = RunConfig.load("real", overrides=[f"data={tmp_path}", "assets=null"])
     assert without_assets.model("gpt2").tokenizer == ("openai-community/gpt2",)
-    gone = [f"tasks.{name}: {tmp_path}/{name} is not there" for name in ("ra", "qa")]
+    folders = {"ra": "ra", "qa": "qa", "next_word": "wikitext"}
+    gone = [f"tasks.{name}: {tmp_path}/{folder} is not there" for name, folder in folders.items()]
     assert list(config.left_out) == gone
     assert "models.tokenizer: {assets}/gpt2-bpe, since 'assets' is not set" in without_assets.left_out
     assert RunConfig.load("demo").left_out == ()

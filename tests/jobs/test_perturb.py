@@ -12,7 +12,9 @@ import pytest
 import jobs.stages.perturb as stage
 from evaluation.schema import CURVES, RELEVANCE
 from evaluation.scoring.flipping import Flipper
+from jobs.commands.gc import garbage
 from jobs.commands.plan_curves import curves_costs
+from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.plan.cells import make_plan, validate
@@ -159,6 +161,25 @@ def test_other_settings_are_other_curves(tmp_path, model, inline):
     names = {method: {row["sample_id"] for row in rows} for method, rows in curves_of(few, store).items()}
     assert len(names["lrp" if "lrp" in names else "random"]) == 5
     assert len({frozenset(own) for own in names.values()}) == 1, "the same samples for every method"
+
+
+def test_curves_of_other_settings_are_garbage_and_status_counts_those_that_are_wanted(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_relevance(config, store)
+    perturb(config, store)
+    old = set(bytes_of(config, store))
+    other = config.model_copy(update={"perturb": config.perturb.model_copy(update={"steps": 3})})
+    rows = collect(other, make_plan(other, store), Ledger(store))
+    assert rows["gpt2", "sva", "float32", "curves"].states == {"missing": 3}
+    perturb(other, store)
+    [group] = [group for group in garbage(other, store) if "faithfulness" in group.why]
+    assert group.why == "faithfulness curves of other relevance or settings"
+    assert old < set(group.files)
+    for path in group.files:
+        store.delete(path)
+    rows = collect(other, make_plan(other, store), Ledger(store))
+    assert rows["gpt2", "sva", "float32", "curves"].states == {"done": 3}
+    assert perturb(other, store).skipped == 3
 
 
 def test_a_sample_that_a_method_rejected_is_a_reject_of_its_curves_and_the_cell_is_complete(tmp_path, model, inline):
