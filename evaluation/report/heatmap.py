@@ -63,6 +63,16 @@ class Line(NamedTuple):
     label: str
     values: Sequence[float]
     explanation: str = "none"
+    curve: Curve | None = None  # where tokens were taken away in this order
+
+
+class Curve(NamedTuple):
+    """The target's logit as tokens go: the most relevant first, and the least."""
+
+    removed: Sequence[int]
+    morf: Sequence[float]
+    lerf: Sequence[float]
+    delta: float  # the difference of the areas
 
 
 def beyond_noise(line: Line, logits: Sequence[float]) -> Line:
@@ -93,6 +103,7 @@ def data(
             "scale": scale(line.values, special),
             "values": [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in line.values],
             **({"hit": int(evidence[_top(line.values, counted)])} if any(evidence) else {}),
+            **({"curve": _rounded(line.curve)} if line.curve is not None else {}),
         }
         for line in lines
     ]
@@ -100,6 +111,16 @@ def data(
     known = {"text": "", "slot": 0, "target": "", "disagreement": disagreement(lines, counted)}
     marks = {"evidence": [int(mark) for mark in evidence], "special": [int(mark) for mark in special]}
     return {"tokens": list(tokens), "rows": rows, **marks, **unknown, **known, **facts}
+
+
+def _rounded(curve: Curve) -> dict[str, Any]:
+    """Four digits of each logit; JSON knows no NaN, which is null there."""
+
+    def short(value: float) -> float | None:
+        return float(f"{value:.4g}") if math.isfinite(value) else None
+
+    orders = {name: list(map(short, getattr(curve, name))) for name in ("morf", "lerf")}
+    return {"removed": list(curve.removed), **orders, "delta": short(curve.delta)}
 
 
 def disagreement(lines: Sequence[Line], counted: Sequence[bool]) -> float:

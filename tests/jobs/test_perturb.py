@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import jobs.stages.perturb as stage
-from evaluation.schema import CURVES, RELEVANCE
+from evaluation.benchmark.samples import sample
+from evaluation.schema import CURVES, GENERIC, RELEVANCE
 from evaluation.scoring.flipping import Flipper
 from jobs.commands.gc import garbage
 from jobs.commands.plan_curves import curves_costs
@@ -25,8 +26,10 @@ from jobs.stages.perturb import perturb
 from jobs.stages.perturb.worker import Perturber
 from jobs.stages.report import report
 from jobs.store import Ledger
+from jobs.store.artifacts import samples_of
 from lrp_core import load_model
 from lrp_core.types import UserError
+from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.jobs.test_perturb_compute import logit_of
 
@@ -294,14 +297,14 @@ class Killed(Perturber):
 
 @pytest.mark.ray
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
-    tmp_path, model, local_ray, inline, small_units, monkeypatch
+    tmp_path, model, local_ray, small_units, monkeypatch
 ):
     config, store = run_of(tmp_path / "whole", model)
     write_relevance(config, store)
-    assert perturb(config, store).complete
+    with pytest.MonkeyPatch.context() as patch:
+        without_ray(patch.setattr)
+        assert perturb(config, store).complete
     whole = bytes_of(config, store)
-    monkeypatch.undo()
-    monkeypatch.setattr(stage, "UNIT_TOKENS", 400)
     monkeypatch.setattr(stage, "Perturber", Killed)
     config, store = run_of(tmp_path / "killed", model)
     write_relevance(config, store)
@@ -311,8 +314,16 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
     assert store.files("attempts", ".json", recursive=True) == []
 
 
+def shown_rows(store, sample):
+    """Lines of the report's explorer."""
+    island = store.read_bytes("report/samples.html").decode().partition('id="sample-data">')[2].partition("</script>")
+    return [row for entry in json.loads(island[0]) if entry["sample_id"] == sample for row in entry["rows"]]
+
+
 def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline):
     config, store = run_of(tmp_path, model)
+    texts = [sample("t", f"{row['sample_id']} says", 9, "yes", "no") | {"sample_id": row["sample_id"]} for row in ROWS]
+    store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
     assert attribute(config, store).complete
     assert evaluate(config, store).complete
     assert report(config, store).complete
@@ -331,4 +342,10 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "full")]
     areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
     assert f"{areas['lerf']:.12g}"[:9] in text
+    found = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
+    row = found["target"]
+    assert "curve" not in found["contrastive"], "it is not drawn"
+    own = {one["order"]: one for one in rows if one["sample_id"] == "s001"}
+    assert row["curve"]["delta"] == pytest.approx(own["lerf"]["area"] - own["morf"]["area"], rel=1e-3)
+    assert row["curve"]["morf"] == pytest.approx(own["morf"]["logit"], rel=1e-3)
     assert b"Evidence against faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")

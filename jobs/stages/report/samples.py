@@ -11,19 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.heatmap import Line, beyond_noise, data, pieces
+from evaluation.report.heatmap import Curve, Line, beyond_noise, data, pieces
 from evaluation.report.results import Results, rank
-from evaluation.schema import GENERIC, RELEVANCE, VIEW
+from evaluation.schema import CURVES, GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.models import ModelUnavailable, load_tokenizer
+from jobs.plan.products.curves import wanted_cells
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of
 from lrp_core.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
+CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
 
 
 def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> list[dict[str, Any]]:
@@ -38,7 +40,8 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> l
         for model in plan.models:
             own = {place.method: cells[place] for place in shown if place.model == model.name}
             if own and chosen:
-                found += _entries(store, model, task, own, chosen, generic, results)
+                curves = _curves(config, Ledger(store), model, task, chosen)
+                found += _entries(store, model, task, own, chosen, generic, curves, results)
         entries += sorted(found, key=lambda entry: chosen.index(entry["sample_id"]))
     return entries
 
@@ -68,6 +71,7 @@ def _entries(
     cells: Mapping[str, Artifact],
     chosen: list[str],
     generic: Rows,
+    curves: Mapping[CurveOf, Curve],
     results: Results,
 ) -> list[dict[str, Any]]:
     try:
@@ -87,7 +91,10 @@ def _entries(
         entries.append(
             data(
                 pieces(tokenizer, view["input_ids"]),
-                [_line(results.label(method), row) for method, row in rows],
+                [
+                    _line(results.label(method), row, curves.get((method, name, row["explanation"], row["embedding"])))
+                    for method, row in rows
+                ],
                 view["evidence_mask"],
                 view["special_mask"],
                 view["scope_mask"],
@@ -115,11 +122,29 @@ def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict
     return known | {"text": read, "slot": len(read), "target": next_token.strip() or next_token}
 
 
-def _line(label: str, row: dict[str, Any]) -> Line:
-    line = Line(label, row["relevance"], row["explanation"])
+def _line(label: str, row: dict[str, Any], curve: Curve | None) -> Line:
+    line = Line(label, row["relevance"], row["explanation"], curve)
     if row["residual"] is None:  # of a method that does not share out a logit
         return line
     return beyond_noise(line, [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None])
+
+
+def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, Curve]:
+    """Those that are drawn of the chosen samples, in the first way that tokens are taken away."""
+    found: dict[CurveOf, dict[str, dict[str, Any]]] = {}
+    for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
+        if cell.artifact.task != task or not ledger.is_done(cell.artifact):
+            continue
+        table = ledger.read(cell.artifact, CURVES)
+        wanted = pc.and_(pc.is_in(table["sample_id"], pa.array(chosen)), pc.equal(table["perturbation"], cell.ways[0]))
+        for row in table.filter(wanted).to_pylist():
+            place = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
+            found.setdefault(place, {})[row["order"]] = row
+    curves = {}
+    for place, own in found.items():
+        morf, lerf = own["morf"], own["lerf"]
+        curves[place] = Curve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
+    return curves
 
 
 def _rows(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
