@@ -32,6 +32,7 @@ def test_only_explanations_that_exist_are_known():
     assert {name: needs_foil(name) for name in (*EXPLAINED, NONE)} == {
         "contrastive": True,
         "target": False,
+        "log_prob": False,
         "none": False,
     }
 
