@@ -34,21 +34,17 @@ def explained_numbers(
     return logits, {one.name: one.of(logits, total) for one in wanted}
 
 
-def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]], token_budget: int) -> list[Mapping[str, Any]]:
+def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """View `rows`, those without a target with the token that the model itself predicts (its `target_id`).
 
-    Runs batches of `token_budget` tokens, padding included. Raises whatever the model raises.
+    Each of those runs alone: where two logits are nearly equal, neighbours in a batch would decide between them, and
+    whoever asks again, in other batches, must find the same token. Raises whatever the model raises.
     """
-    completed = list(rows)
-    asked = [at for at, row in enumerate(rows) if row["target_id"] is None]
-    asked.sort(key=lambda at: -len(rows[at]["input_ids"]))
-    while asked:
-        size = max(1, token_budget // len(rows[asked[0]]["input_ids"]))
-        chosen, asked = asked[:size], asked[size:]
-        batch = Batch.collate([{**rows[at], "target_id": 0, "foil_id": None} for at in chosen], pad_id=0)
-        for at, token in zip(chosen, predicted(view, batch).tolist(), strict=True):
-            completed[at] = {**rows[at], "target_id": token}
-    return completed
+
+    def predicted_in(row: Mapping[str, Any]) -> int:
+        return int(predicted(view, Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0)))
+
+    return [row if row["target_id"] is not None else {**row, "target_id": predicted_in(row)} for row in rows]
 
 
 @torch.inference_mode()

@@ -6,8 +6,9 @@ Figures are built without pyplot's global state, text stays text, and equal data
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -36,6 +37,14 @@ _STYLE: Any = {
     "legend.frameon": False,
 }
 ACROSS = 3  # panels of a figure
+
+
+def spare_colours(names: Iterable[str], methods: Methods) -> dict[str, str]:
+    """Of those methods that have no colour of their own, one that none of the others has, as long as there are any."""
+    ordered = sorted(set(names), key=partial(rank, methods))
+    own = {methods[name].colour for name in ordered if name in methods}
+    plain = [name for name in ordered if name not in methods or methods[name].colour is None]
+    return dict(zip(plain, cycle([colour for colour in COLOURS if colour not in own] or COLOURS), strict=False))
 
 
 def figure(

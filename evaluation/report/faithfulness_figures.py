@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from evaluation.report.drawing import ACROSS, COLOURS, GREY, figure
+from evaluation.report.drawing import ACROSS, GREY, figure, spare_colours
 from evaluation.report.faithfulness import WAYS, Drawn, Point, agreement
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, label, rank
@@ -83,16 +82,15 @@ def _draw_points(axis: Axes, one: Drawn, own: Sequence[Point], looks: Mapping[st
 
 def _looks(names: Iterable[str], results: Results) -> dict[str, dict[str, Any]]:
     """Colour, line and label of each method; those without a colour take one that is left, dashed."""
-    ordered = sorted(names, key=partial(rank, results.methods))
-    spare = cycle(COLOURS)
+    shown = sorted(names, key=partial(rank, results.methods))
+    left = spare_colours((name for name in shown if name != results.baseline), results.methods)
     looks: dict[str, dict[str, Any]] = {}
-    for name in ordered:
-        colour = results.methods[name].colour
+    for name in shown:
         if name == results.baseline:
             look = {"color": GREY, "linestyle": "--"}
-        elif colour is None:
-            look = {"color": next(spare), "linestyle": "-."}
+        elif name in left:
+            look = {"color": left[name], "linestyle": "-."}
         else:
-            look = {"color": colour, "linestyle": "-"}
+            look = {"color": str(results.methods[name].colour), "linestyle": "-"}
         looks[name] = look | {"label": label(results.methods, name)}
     return looks

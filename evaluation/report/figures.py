@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -14,7 +13,7 @@ import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 
-from evaluation.report.drawing import ACROSS, COLOURS, GREY, figure
+from evaluation.report.drawing import ACROSS, COLOURS, GREY, figure, spare_colours
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
 from evaluation.scoring.curves import RANDOM
@@ -101,8 +100,7 @@ def _pruning_figure(
     shown = [
         c for c in curves if c.task == task and (c.order == RANDOM or (c.order == order and c.pooling in poolings))
     ]
-    plain = {c.method for c in shown if c.method not in methods or methods[c.method].colour is None}
-    left = dict(zip(sorted(plain, key=partial(rank, methods)), cycle(COLOURS), strict=False))
+    left = spare_colours((curve.method for curve in shown if curve.order != RANDOM), methods)
     lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
 
     def draw(axis: Axes, model: str, pooling: str) -> None:

@@ -122,7 +122,7 @@ def _explained(
 ) -> Iterator[Answer]:
     """The prediction, or one after the other as each is read with what is explained before it."""
     for _ in range(question.generate):
-        row = dict(with_predictions(view, [row], len(row["input_ids"]))[0])
+        row = dict(with_predictions(view, [row])[0])
         batch = Batch.collate([row], pad_id=0)
         try:
             found = {one.name: one(view, batch, explanation=question.explanation) for one in methods}

@@ -96,11 +96,8 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
         yield from ((why, path) for path in ledger.belongings(artifact, record))
         yield why, manifest(name)
     for artifact, (product, one) in every.items():
-        for path, key in ledger.others(artifact):
-            yield (
-                reasons.get((artifact, key), f"parts of {product.plural} of other settings or code, never completed"),
-                path,
-            )
+        begun = f"parts of {product.plural} of other settings or code, never completed"
+        yield from ((reasons.get((artifact, key), begun), path) for path, key in ledger.others(artifact))
         entered = ledger.record(artifact)
         if entered is None or not ledger.is_done(artifact):
             continue
@@ -108,12 +105,9 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
             yield from ((product.outdated, path) for path in ledger.belongings(artifact, entered))
             yield product.outdated, manifest(artifact.name)
             continue
-        for shard in ledger.shards(artifact):
-            if shard not in entered["shards"]:
-                yield (
-                    f"parts of complete {product.plural} that were cut into other batches",
-                    f"{artifact.folder}/{shard}",
-                )
+        cut = f"parts of complete {product.plural} that were cut into other batches"
+        unlisted = (shard for shard in ledger.shards(artifact) if shard not in entered["shards"])
+        yield from ((cut, f"{artifact.folder}/{shard}") for shard in unlisted)
 
 
 def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:

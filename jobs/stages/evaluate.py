@@ -7,7 +7,7 @@ Scores are keyed by their relevance cell, the evidence they were held against an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,13 +75,16 @@ def evaluate(config: RunConfig, store: Store) -> StageSummary:
 def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     ledger = Ledger(store)
     jobs, skipped, unfinished = pending(config, plan, ledger)
-    for scores in unfinished:
-        ledger.forget(scores)
-    outcomes = _run(config, store, jobs) if jobs else []
-    for job, outcome in zip(jobs, outcomes, strict=True):
+    for scores in (*unfinished, *(job.scores for job in jobs)):
+        ledger.forget(scores)  # before its file, whose name tells no key, has other numbers
+    of_cell, settings = {job.cell: job for job in jobs}, config.model_dump(mode="json")
+    outcomes: list[Scored] = []
+    for outcome in _run(config, store, jobs):
+        outcomes.append(outcome)
         if outcome.failure is None:
+            job = of_cell[outcome.cell]
             record = {"relevance": job.cell.name, "metrics": job.scored_by, "defects": dict(outcome.defects)}
-            ledger.commit(job.scores, record, config=config.model_dump(mode="json"))
+            ledger.commit(job.scores, record, config=settings)
     failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
     lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
     lines += [f"{o.cell}: {count} times {name}, counted as wrong" for o in outcomes for name, count in o.defects]
@@ -111,17 +114,23 @@ def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToS
     return jobs, skipped, unfinished
 
 
-def _run(config: RunConfig, store: Store, jobs: list[CellToScore]) -> list[Scored]:
+def _run(config: RunConfig, store: Store, jobs: list[CellToScore]) -> Iterator[Scored]:
     """What became of each job, in few Ray tasks that are worth starting; what one task would hold needs no Ray."""
     parts = _parts(jobs)
-    if len(parts) == 1:
-        return score_cells(store, jobs)
+    if len(parts) < 2:
+        yield from (outcome for part in parts for outcome in score_cells(store, part))
+        return
     connect(config)
     import ray
 
-    task = ray.remote(num_cpus=1)(score_cells)
-    outcomes = {o.cell: o for part in ray.get([task.remote(store, part) for part in parts]) for o in part}
-    return [outcomes[job.cell] for job in jobs]
+    task = ray.remote(num_cpus=1)(_score_part)
+    for outcomes in [task.remote(store, part) for part in parts]:
+        yield from ray.get(outcomes)
+
+
+def _score_part(store: Store, jobs: Iterable[CellToScore]) -> list[Scored]:
+    """In a Ray worker."""
+    return list(score_cells(store, jobs))
 
 
 def _parts(jobs: list[CellToScore]) -> list[list[CellToScore]]:
@@ -137,17 +146,19 @@ def _parts(jobs: list[CellToScore]) -> list[list[CellToScore]]:
     return parts
 
 
-def score_cells(store: Store, jobs: Iterable[CellToScore]) -> list[Scored]:
-    """Score `jobs` one after the other and commit each; one that cannot be scored does not stop the others."""
-    outcomes, masks, path = [], None, None
+def score_cells(store: Store, jobs: Iterable[CellToScore]) -> Iterator[Scored]:
+    """Score `jobs` one after the other and write the scores of each; one that fails does not stop the others.
+
+    Whoever enters them in the ledger has made it forget those that were there.
+    """
+    masks, path = None, None
     for job in jobs:
         try:
             if masks is None or path != job.views:
                 masks, path = Masks.of(store.read(job.views, VIEW, VIEW_COLUMNS)), job.views
-            outcomes.append(_score_cell(store, job, masks))
+            yield _score_cell(store, job, masks)
         except Mismatch as error:
-            outcomes.append(Scored(job.cell, failure=str(error)))
-    return outcomes
+            yield Scored(job.cell, failure=str(error))
 
 
 def _score_cell(store: Store, job: CellToScore, masks: Masks) -> Scored:

@@ -1,4 +1,4 @@
-"""The store: every path, every atomic write and every schema-checked read under one root.
+"""The store: every atomic write and every schema-checked read under one root; where products lie, artifacts say.
 
 The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
 rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/store/retry.py).

@@ -12,6 +12,7 @@ from evaluation.tasks import TASKS
 from jobs.config import RunConfig
 from jobs.stages import evaluate, report
 from jobs.stages.report.results import results_of
+from jobs.store import Ledger
 from jobs.store.artifacts import views_of
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
 
@@ -55,6 +56,26 @@ def test_a_new_key_replaces_the_scores(tmp_path):
     assert evaluate.score_plan(CONFIG, a_plan(store, [cell]), store).computed == 1
     assert len(scores(store)) == len(old)
     assert scores(store) != old
+
+
+def test_scores_of_a_run_that_was_stopped_are_not_taken_for_those_of_the_run_before(tmp_path, monkeypatch):
+    """The file of scores is named by its place alone: its numbers are those of the run that was stopped."""
+    store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
+    evaluate.score_plan(CONFIG, plan, store)
+    before = scores(store)
+    cell = a_cell(method="random", key="fedcba9876543210")
+    write_cell(store, cell, relevance_rows(write_benchmark(store, "sva", 5), "random", seed=1))
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate.score_plan(CONFIG, a_plan(store, [cell]), store)
+    assert scores(store) != before, "written, and not entered"
+    assert evaluate.score_plan(CONFIG, plan, store).computed == 1
+    assert scores(store) == before
 
 
 @pytest.fixture

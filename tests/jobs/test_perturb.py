@@ -281,24 +281,23 @@ def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, mon
     assert (cost.missing, cost.forwards) == (0, 0)
 
 
-class Killed(Perturber):
-    """Its process is killed once, in the middle of a unit."""
-
-    def __init__(self, store, *arguments):
-        super().__init__(store, *arguments)
-        self._mark = Path(store.root) / "killed"
-
-    def _commit(self, part, drawn):
-        super()._commit(part, drawn)
-        if not self._mark.exists():
-            self._mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.ray
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
     tmp_path, model, local_ray, small_units, monkeypatch
 ):
+    class Killed(Perturber):
+        """Its process is killed once, in the middle of a unit."""
+
+        def __init__(self, store, *arguments):
+            super().__init__(store, *arguments)
+            self._mark = Path(store.root) / "killed"
+
+        def _commit(self, part, drawn):
+            super()._commit(part, drawn)
+            if not self._mark.exists():
+                self._mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
     config, store = run_of(tmp_path / "whole", model)
     write_relevance(config, store)
     with pytest.MonkeyPatch.context() as patch:

@@ -213,7 +213,7 @@ def test_a_score_has_no_probability():
 
 
 def test_rows_without_a_target_get_the_label_that_the_model_predicts(view, rows):
-    found = with_predictions(view, [row | {"target_id": None} for row in rows], token_budget=8)
+    found = with_predictions(view, [row | {"target_id": None} for row in rows])
     assert [row["target_id"] for row in found] == [int(oracles.logits(view, row).argmax()) for row in rows]
 
 

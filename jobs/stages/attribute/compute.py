@@ -91,7 +91,7 @@ class Explainer:
 
         Raises whatever a model raises on bad input or too little memory.
         """
-        rows = with_predictions(self.view, rows, sum(len(row["input_ids"]) for row in rows))
+        rows = with_predictions(self.view, rows)
         batch = Batch.collate(rows, pad_id=self.view.config.pad_token_id or 0)
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []

@@ -138,7 +138,7 @@ class Drawing:
         What is done about it is done by the caller, when nothing of a failed batch is alive any more.
         """
         try:
-            told = with_predictions(self.view, rows, self.token_budget)
+            told = with_predictions(self.view, rows)
             return [draw(self.view, [self._asked(row, w) for row in told], w, self.token_budget) for w in self.ways]
         except Exception as error:
             if is_device_lost(error) or isinstance(error, PROGRAMMING_ERRORS):

@@ -23,7 +23,7 @@ def differences(name, task):
     options = {"kind": view.kind, "max_length": view.max_length, "beginning": beginning}
     views, rejects = tokenise(rows, tokenizer, **options)
     assert not rejects
-    views = [row | {"foil_id": None} for row in with_predictions(view, views, 4096)]
+    views = [row | {"foil_id": None} for row in with_predictions(view, views)]
     batch = Batch.collate(views, pad_id=0)
     tokens = [attribute(method, view, batch).tokens.double().numpy() for method in METHODS]  # [M] of [N, T]
     flips = Flips("zero", 100, True, seed=0)
