@@ -100,6 +100,7 @@ class Method:
     order: int = LAST  # place in tables
     column: str = ""  # methods of one column stand in for each other; default: a column of its own
     colour: str | None = None  # in figures; None takes one that is left
+    inverted: bool = False  # whether tables of faithfulness show its relevance with the sign reversed, too
     about: str = ""  # what it is, in half a sentence
     source: str = ""  # paper and equation
     base: str = ""  # the record that this one was configured from; default: itself

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from evaluation.report.results import Methods, Results, label
-from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
-from evaluation.scoring.areas import AREAS, Areas, MeanCurve, rank_correlation
-from evaluation.scoring.faithfulness import MEASURES
-from evaluation.scoring.metrics import METRICS, lead
+from evaluation.report.table import (
+    DONE,
+    MISSING,
+    NOISE,
+    UNDEFINED,
+    Cell,
+    Column,
+    Row,
+    Table,
+    mark,
+    with_noise_told,
+)
+from evaluation.scoring.areas import AREAS, Areas, MeanCurve
+from evaluation.scoring.faithfulness import MEASURES, Summary
+from evaluation.scoring.metrics import METRICS, overlap
 from evaluation.scoring.statistics import TEST, step_down
 
-DELTA = AREAS[0]
-DIGITS = 2
+DELTA, MORF, LERF = AREAS
+_OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}
+DIGITS, OVERLAP_DIGITS = 2, 3  # as the paper prints them
 PAPER = "AttnLRP"
 WAYS = {"zero": "embeddings zeroed", "mask": "masked", "delete": "deleted"}
 NOT_DRAWN = "No curves are drawn: set `perturb` in the config and run `closelook perturb`."
@@ -33,82 +46,125 @@ class Drawn:
     areas: Areas
     curves: Mapping[str, Mapping[str, MeanCurve]]  # by method and order; "delta" is their difference
     lacking: Sequence[str] = ()  # methods whose curves are wanted and not drawn
+    noise: Sequence[str] = ()  # methods whose curves follow nothing but rounding: they have no areas here
+    overlap: Mapping[str, Summary] = field(default_factory=dict)  # IoU of evidence and the same relevance, by method
     published: str | None = None  # the model in AttnLRP's tables
 
     @property
     def methods(self) -> list[str]:
-        return [*self.areas.variants, *self.lacking]
+        return [*self.areas.variants, *self.lacking, *self.noise]
 
     def place(self) -> str:
         """Beside the task."""
         return f"{self.model}, {WAYS[self.perturbation]}"
 
 
+class Shown(NamedTuple):
+    """What a row shows: a method, or its relevance with the sign reversed, whose MoRF is the method's LeRF."""
+
+    method: str
+    inverted: bool = False
+
+    def label(self, methods: Methods) -> str:
+        return label(methods, self.method) + ", inverted" * self.inverted
+
+
 @cache
 def attnlrp() -> Mapping[tuple[str, str, str, str], float]:
-    """AttnLRP's tables 6 to 8 as areas of flipping: (task, model, method, measure) -> number.
+    """AttnLRP's tables 6 to 8 as areas of flipping, and IoU of its table 1: (task, model, method, measure) -> number.
 
-    The paper prints areas of insertion: its MoRF area is the LeRF area of flipping.
+    The paper prints areas of insertion: its MoRF area is the LeRF area of flipping. Where table 1 differs from them, as
+    in AtMan on IMDB (-0.20), the number is that of tables 6 to 8, whose areas give it.
     """
     with open(Path(__file__).with_name("attnlrp.csv"), encoding="utf-8", newline="") as file:
         return {tuple(row[:4]): float(row[4]) for row in list(csv.reader(file))[1:]}  # type: ignore[misc]
 
 
 def areas_table(drawn: Sequence[Drawn], results: Results) -> Table:
-    """A method a row, its three areas with intervals, as AttnLRP's tables 6 to 8."""
+    """A method a row, its three areas with intervals, as AttnLRP's tables 6 to 8; inverted methods follow their own."""
     p = against_zero(drawn)
     rows = []
     for at, one in enumerate(drawn):
-        methods = _ordered(one.methods, results.methods)
-        by_measure = {m: [_cell(one, method, m) for method in methods] for m in AREAS}
-        by_measure[DELTA] = [
-            cell if cell.value is None else _with_p(cell, p[at, method])
-            for cell, method in zip(by_measure[DELTA], methods, strict=True)
+        shown = [
+            row for row in _shown(one.methods, results.methods) if not row.inverted or row.method in one.areas.variants
         ]
-        marked = [mark(cells, DIGITS, lower=not MEASURES[m].higher_is_better) for m, cells in by_measure.items()]
-        for method, *cells in zip(methods, *marked, strict=True):
-            counts = [_left_out(one, method), _over_baseline(one, method, results)]
-            rows.append(Row(one.task, (one.place(), label(results.methods, method)), (*cells, *counts)))
-    return Table(
-        "faithfulness",
-        "Areas under faithfulness curves",
-        "The target's logit as tokens go, the most relevant first (MoRF) or the least (LeRF), by trapezoids over the "
-        "share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with 95 % "
-        "bootstrap intervals; the best of a model is bold. Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 "
-        "(sign-flip test, Holm over the table). The last column is ΔA minus that of random relevance on the same "
-        "samples (paired, Holm over pairs). Left out are samples whose relevance or logits are not finite.",
-        ("model", "method"),
-        (
-            *(Column("", MEASURES[m].label, digits=DIGITS) for m in AREAS),
-            Column("", "left out", digits=0),
-            Column("", "ΔA over random", signed=True, digits=DIGITS),
-        ),
-        tuple(rows),
-        paper=PAPER,
+        by_measure = {m: [area_cell(one, method, m, inverted=inverted) for method, inverted in shown] for m in AREAS}
+        by_measure[DELTA] = [
+            cell if cell.value is None else replace(cell, p=p[at, row.method])
+            for cell, row in zip(by_measure[DELTA], shown, strict=True)
+        ]
+        marked = [_marked(cells, shown, lower=not MEASURES[m].higher_is_better) for m, cells in by_measure.items()]
+        for row, *cells in zip(shown, *marked, strict=True):
+            counts = [_left_out(one, row.method), _over_baseline(one, row, results)]
+            rows.append(Row(one.task, (one.place(), row.label(results.methods)), (*cells, *counts)))
+    return with_noise_told(
+        Table(
+            "faithfulness",
+            "Areas under faithfulness curves",
+            "The target's logit as tokens go, the most relevant first (MoRF) or the least (LeRF), by trapezoids over "
+            "the share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
+            "95 % bootstrap intervals; the best of a model is bold. Stars on ΔA: it differs from zero, * p < 0.05, "
+            "** p < 0.01 (sign-flip test, Holm over the table). The last column is ΔA minus that of random relevance "
+            "on the same samples (paired, Holm over pairs). Left out are samples whose relevance or logits are not "
+            "finite." + _inverted_told(drawn, results),
+            ("model", "method"),
+            (
+                *(Column("", MEASURES[m].label, digits=DIGITS) for m in AREAS),
+                Column("", "left out", digits=0),
+                Column("", "ΔA over random", signed=True, digits=DIGITS),
+            ),
+            tuple(rows),
+            paper=PAPER,
+        )
     )
 
 
 def overview_table(drawn: Sequence[Drawn], results: Results) -> Table:
-    """ΔA with a method a row and a column for each model and task, as AttnLRP's table 1."""
-    methods = _ordered({method for one in drawn for method in one.methods}, results.methods)
-    by_place = [mark([_cell(one, method, DELTA) for method in methods], DIGITS) for one in drawn]
-    return Table(
-        "faithfulness_overview",
-        "Faithfulness of every method",
-        "ΔA of the table below, larger is better.",
-        ("method",),
-        tuple(Column(one.task, one.place(), digits=DIGITS) for one in drawn),
-        tuple(
-            Row("", (label(results.methods, method),), cells)
-            for method, cells in zip(methods, zip(*by_place, strict=True), strict=True)
-        ),
-        paper=PAPER,
+    """ΔA and overlap with evidence, a method a row and two columns for each model and task, as AttnLRP's table 1.
+
+    Numbers of the paper's models that are not among those of `drawn` stand in columns of their own.
+    """
+    shown = _shown({method for one in drawn for method in one.methods}, results.methods)
+    area, iou = MEASURES[DELTA].label, METRICS[overlap()].label
+    columns, cells = [], []
+    for one in drawn:
+        group = f"{one.task} · {one.place()}"
+        columns += [Column(group, area, digits=DIGITS), Column(group, iou, digits=OVERLAP_DIGITS)]
+        cells.append(_marked([area_cell(one, method, DELTA, inverted=inv) for method, inv in shown], shown))
+        cells.append(_marked([_overlap_cell(one, row) for row in shown], shown, digits=OVERLAP_DIGITS))
+    own = {(one.task, one.published) for one in drawn}
+    for task, model in dict.fromkeys(key[:2] for key in attnlrp()):
+        for measure, name, digits in ((DELTA, area, DIGITS), (overlap(), iou, OVERLAP_DIGITS)):
+            printed = [None if inv else attnlrp().get((task, model, method, measure)) for method, inv in shown]
+            if (task, model) not in own and any(value is not None for value in printed):
+                columns.append(Column(f"{PAPER}: {task} · {model}", name, digits=digits))
+                cells.append([Cell(state=UNDEFINED) if value is None else Cell(value) for value in printed])
+    without = [name for name in dict.fromkeys(one.task for one in drawn) if results.tasks[name].evidence is None]
+    lacks = f" {' and '.join(without)}: no evidence, hence no {iou}." if without else ""
+    return with_noise_told(
+        Table(
+            "faithfulness_overview",
+            "Faithfulness of every method",
+            f"{area} is that of the table below; {iou} is the overlap of the evidence and as many tokens of "
+            "the same relevance, the largest, over their union: a mean over correctly predicted samples, among the "
+            "tokens that other tables count. Larger is better in both."
+            + lacks
+            + f" Columns named {PAPER} are the paper's own models."
+            + _inverted_told(drawn, results),
+            ("method",),
+            tuple(columns),
+            tuple(
+                Row("", (row.label(results.methods),), own)
+                for row, own in zip(shown, zip(*cells, strict=True), strict=True)
+            ),
+            paper=PAPER,
+        )
     )
 
 
 def pairs_table(drawn: Sequence[Drawn], results: Results) -> Table:
     """ΔA of every method minus that of every other, on the same samples."""
-    columns = _ordered({method for one in drawn for method in one.methods}, results.methods)
+    columns = ordered({method for one in drawn for method in one.methods}, results.methods)
     rows = [
         Row(
             one.task,
@@ -116,83 +172,17 @@ def pairs_table(drawn: Sequence[Drawn], results: Results) -> Table:
             tuple(_difference(one, method, other) for other in columns),
         )
         for one in drawn
-        for method in _ordered(one.methods, results.methods)
+        for method in ordered(one.methods, results.methods)
     ]
-    return Table(
-        "faithfulness_pairs",
-        "Faithfulness, methods against each other",
-        f"ΔA of the row's method minus the column's, on samples that all have. * p < 0.05, ** p < 0.01: {TEST}.",
-        ("model", "method"),
-        tuple(Column("minus", label(results.methods, method), signed=True, digits=DIGITS) for method in columns),
-        tuple(rows),
-    )
-
-
-@dataclass(frozen=True)
-class Point:
-    """A method of one model and task: evidence found, faithfulness, and cost in forwards of the sample."""
-
-    method: str
-    evidence: Cell
-    delta: Cell
-    forwards: float
-
-
-def points(one: Drawn, results: Results, forwards: Mapping[str, float]) -> list[Point]:
-    """Methods that have both sides. `forwards` are the costs of methods."""
-    compared = results.comparisons.get((one.model, one.task, one.dtype))
-    found = []
-    for method in _ordered(one.areas.variants, results.methods):
-        at = compared.at(method, lead()) if compared is not None else None
-        delta = _cell(one, method, DELTA)
-        if compared is not None and at is not None and delta.value is not None:
-            evidence = Cell(
-                float(compared.mean[at]), n=compared.n, low=float(compared.low[at]), high=float(compared.high[at])
-            )
-            found.append(Point(method, evidence, delta, forwards[method]))
-    return found
-
-
-def evidence_table(drawn: Sequence[Drawn], found: Sequence[Sequence[Point]], results: Results) -> Table:
-    """Both sides of every method; `found` are the points of each of `drawn`."""
-    unit = METRICS[lead()].unit
-    return Table(
-        "evidence_faithfulness",
-        "Evidence against faithfulness",
-        f"How often a method's most relevant token is evidence ({METRICS[lead()].label}, {unit}), how faithful it is "
-        "(ΔA), and what it costs in forwards of the sample, a backward counted as one. 95 % bootstrap intervals.",
-        ("model", "method"),
-        (
-            Column("", METRICS[lead()].label),
-            Column("", MEASURES[DELTA].label, digits=DIGITS),
-            Column("", "forwards", significant=3),
-        ),
-        tuple(
-            Row(one.task, (one.place(), label(results.methods, p.method)), (p.evidence, p.delta, Cell(p.forwards)))
-            for one, own in zip(drawn, found, strict=True)
-            for p in own
-        ),
-    )
-
-
-def agreement(found: Sequence[Point]) -> float:
-    """Spearman's rank correlation of methods by evidence and by faithfulness; NaN where there is none."""
-    return rank_correlation([p.evidence.value or 0.0 for p in found], [p.delta.value or 0.0 for p in found])
-
-
-def agreement_table(drawn: Sequence[Drawn], found: Sequence[Sequence[Point]]) -> Table:
-    rows = []
-    for one, own in zip(drawn, found, strict=True):
-        value = agreement(own)
-        cell = Cell(value) if value == value else Cell(state=UNDEFINED)
-        rows.append(Row(one.task, (one.place(),), (cell, Cell(len(own)))))
-    return Table(
-        "evidence_faithfulness_ranks",
-        "Do both rankings agree?",
-        "Spearman's rank correlation of methods by evidence and by faithfulness: 1 where both order them alike.",
-        ("model",),
-        (Column("", "rank correlation", digits=DIGITS), Column("", "methods", digits=0)),
-        tuple(rows),
+    return with_noise_told(
+        Table(
+            "faithfulness_pairs",
+            "Faithfulness, methods against each other",
+            f"ΔA of the row's method minus the column's, on samples that all have. * p < 0.05, ** p < 0.01: {TEST}.",
+            ("model", "method"),
+            tuple(Column("minus", label(results.methods, method), signed=True, digits=DIGITS) for method in columns),
+            tuple(rows),
+        )
     )
 
 
@@ -203,18 +193,63 @@ def against_zero(drawn: Sequence[Drawn]) -> dict[tuple[int, str], float]:
     return dict(zip(places, adjusted, strict=True))
 
 
-def _cell(one: Drawn, method: str, measure: str) -> Cell:
-    summary = one.areas.summaries.get((method, measure))
+def area_cell(one: Drawn, method: str, measure: str, *, inverted: bool = False) -> Cell:
+    """An area of a method; with `inverted` that of the opposite relevance, which takes the same tokens in the other
+    order: nothing is computed for it.
+    """
+    summary = one.areas.summaries.get((method, _OPPOSITE[measure] if inverted else measure))
     if summary is None:
-        return Cell(state=MISSING if method in one.lacking else UNDEFINED)
-    reference = attnlrp().get((one.task, one.published or "", method, measure))
+        return Cell(state=NOISE if method in one.noise else MISSING if method in one.lacking else UNDEFINED)
+    if inverted and measure == DELTA:
+        summary = replace(summary, value=-summary.value, low=-summary.high, high=-summary.low)
+    return _of(summary, None if inverted else _printed(one, method, measure))
+
+
+def ordered(names: Collection[str], methods: Methods) -> list[str]:
+    return sorted(names, key=lambda name: (methods[name].order, name))
+
+
+def _shown(names: Collection[str], methods: Methods) -> list[Shown]:
+    """Each method, and behind it the opposite of those whose records ask for it."""
+    return [
+        Shown(name, inverted)
+        for name in ordered(names, methods)
+        for inverted in (False, True)
+        if not inverted or methods[name].inverted
+    ]
+
+
+def _marked(cells: Sequence[Cell], shown: Sequence[Shown], digits: int = DIGITS, lower: bool = False) -> list[Cell]:
+    """The best of the methods, of which their opposites are none."""
+    own = iter(mark([c for c, row in zip(cells, shown, strict=True) if not row.inverted], digits, lower=lower))
+    return [cell if row.inverted else next(own) for cell, row in zip(cells, shown, strict=True)]
+
+
+def _inverted_told(drawn: Sequence[Drawn], results: Results) -> str:
+    if not any(row.inverted for one in drawn for row in _shown(one.areas.variants, results.methods)):
+        return ""
+    return (
+        " Inverted is the same relevance with its sign reversed (AttnLRP B.5): MoRF and LeRF change places. It is no "
+        "method of its own, so it is not ranked."
+    )
+
+
+def _overlap_cell(one: Drawn, row: Shown) -> Cell:
+    summary = None if row.inverted else one.overlap.get(row.method)
+    if summary is None:
+        return Cell(state=NOISE if row.method in one.noise and one.overlap else UNDEFINED)
+    return _of(summary, _printed(one, row.method, overlap()))
+
+
+def _printed(one: Drawn, method: str, measure: str) -> float | None:
+    """The paper's number for the same model."""
+    return attnlrp().get((one.task, one.published or "", method, measure))
+
+
+def _of(summary: Summary, reference: float | None) -> Cell:
     if not summary.n:
         return Cell(state="not finite", reference=reference)
     return Cell(summary.value, DONE, summary.n, summary.low, summary.high, reference=reference)
-
-
-def _with_p(cell: Cell, p: float) -> Cell:
-    return Cell(**{**vars(cell), "p": p})
 
 
 def _left_out(one: Drawn, method: str) -> Cell:
@@ -222,15 +257,19 @@ def _left_out(one: Drawn, method: str) -> Cell:
     return Cell(state=UNDEFINED) if summary is None else Cell(summary.left_out)
 
 
-def _over_baseline(one: Drawn, method: str, results: Results) -> Cell:
-    return Cell(state=UNDEFINED) if results.baseline is None else _difference(one, method, results.baseline)
+def _over_baseline(one: Drawn, row: Shown, results: Results) -> Cell:
+    """Of methods alone: the opposite of one has no test of its own."""
+    if results.baseline is None or row.inverted:
+        return Cell(state=UNDEFINED)
+    return _difference(one, row.method, results.baseline)
 
 
 def _difference(one: Drawn, method: str, other: str) -> Cell:
     compared = one.areas.comparison
     at, base = (compared.at(method, DELTA), compared.at(other, DELTA)) if compared is not None else (None, None)
     if compared is None or at is None or base is None or method == other:
-        return Cell(state=UNDEFINED)
+        noise = method != other and not {method, other}.isdisjoint(one.noise)
+        return Cell(state=NOISE if noise else UNDEFINED)
     pair = (at[0], *base)
     return Cell(
         float(compared.mean[at] - compared.mean[base]),
@@ -239,7 +278,3 @@ def _difference(one: Drawn, method: str, other: str) -> Cell:
         high=float(compared.difference_high[pair]),
         p=float(compared.p[pair]),
     )
-
-
-def _ordered(names: Sequence[str] | set[str] | Mapping[str, object], methods: Methods) -> list[str]:
-    return sorted(names, key=lambda name: (methods[name].order, name))

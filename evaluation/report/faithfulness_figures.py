@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from evaluation.report.drawing import ACROSS, GREY, figure, spare_colours
-from evaluation.report.faithfulness import WAYS, Drawn, Point, agreement
+from evaluation.report.evidence import Point, agreement
+from evaluation.report.faithfulness import WAYS, Drawn
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, label, rank
 from evaluation.scoring.areas import GRID, MeanCurve

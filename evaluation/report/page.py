@@ -99,7 +99,7 @@ class Site:
         pages: dict[str, dict[str, Any]] = {
             "index.html": shown | self._overview(wide, long),
             "tables.html": shown | {"tables": [table for table in self.tables if table is not long]},
-            **{page: {"parts": [part for part in self.parts if part.page == page]} for page in _OF_PARTS},
+            **{page: self._parts(page) for page in _OF_PARTS},
             "samples.html": {"samples": island(self.samples), "lead": self._lead()},
         }
         files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
@@ -115,6 +115,12 @@ class Site:
 
     def _page(self, name: str, title: str, **values: Any) -> str:
         return _render(name, title=title, page=name, pages=list(PAGES.items()), provenance=self.provenance, **values)
+
+    def _parts(self, page: str) -> dict[str, Any]:
+        """What stands on a page of figures, and whether any of its numbers has one of a paper beside it."""
+        parts = [part for part in self.parts if part.page == page]
+        cells = (cell for part in parts for table in part.tables for row in table.rows for cell in row.cells)
+        return {"parts": parts, "published": any(cell.reference is not None for cell in cells)}
 
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
         methods = [self.results.label(method) for method in self.results.ordered_methods()]

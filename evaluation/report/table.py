@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from evaluation.scoring.samples import NOISE as SMALLEST
+
 DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
 NOISE = "noise"  # computed, and nothing but rounding
 
@@ -77,3 +79,12 @@ def mark(cells: Sequence[Cell], digits: int, second: bool = True, lower: bool = 
         cell if value is None else replace(cell, mark=marks.get(value, ""))
         for cell, value in zip(cells, shown, strict=True)
     ]
+
+
+def with_noise_told(table: Table) -> Table:
+    """`table` whose caption says what noise is, where a cell is marked so."""
+    if not any(cell.state == NOISE for row in table.rows for cell in row.cells):
+        return table
+    share = f"{100 * SMALLEST:.3f}".rstrip("0")
+    note = f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, not relevance."
+    return replace(table, caption=table.caption + note)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluation.report.results import Place, Results, Score, close_look
-from evaluation.report.table import DONE, MISSING, NOISE, UNDEFINED, Cell, Column, Row, Table, mark
+from evaluation.report.table import DONE, MISSING, NOISE, UNDEFINED, Cell, Column, Row, Table, mark, with_noise_told
 from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
-from evaluation.scoring.samples import NOISE as SMALLEST
 from evaluation.scoring.statistics import TEST
 
 DOUBLE = "float64"
@@ -67,15 +66,7 @@ def score_tables(results: Results) -> list[Table]:
     """All tables that are made of scores, in the paper's order."""
     pairs = [pair_table(results, pair) for pair in PAIRS]
     tables = [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
-    return [_with_noise_told(table) for table in tables]
-
-
-def _with_noise_told(table: Table) -> Table:
-    if not any(cell.state == NOISE for row in table.rows for cell in row.cells):
-        return table
-    share = f"{100 * SMALLEST:.3f}".rstrip("0")
-    note = f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, not relevance."
-    return replace(table, caption=table.caption + note)
+    return [with_noise_told(table) for table in tables]
 
 
 def overview(results: Results) -> Table:

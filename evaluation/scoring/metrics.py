@@ -27,8 +27,8 @@ FINE, NOT_FINITE, NO_EVIDENCE = 0, 1, 2
 DEFECTS = {NOT_FINITE: "relevance that is not finite", NO_EVIDENCE: "no evidence among the chosen tokens"}
 
 #: Where a metric is shown beside the table of every metric: table 1; the tables of two settings; the first figure, and
-#: wherever one metric has to do.
-OVERVIEW, SETTINGS, LEAD = "overview", "settings", "lead"
+#: wherever one metric has to do; beside the areas under faithfulness curves.
+OVERVIEW, SETTINGS, LEAD, OVERLAP = "overview", "settings", "lead", "overlap"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Metric:
     function: Callable[[Block], np.ndarray]
     unit: str = "%"
     higher_is_better: bool = True
-    shown: tuple[str, ...] = ()  # OVERVIEW | SETTINGS | LEAD
+    shown: tuple[str, ...] = ()  # OVERVIEW | SETTINGS | LEAD | OVERLAP
     needs_evidence: bool = True  # else it is told of samples without evidence too, and of tasks that have none
     version: int = 1  # raised when its numbers change: scores of another version are computed again
 
@@ -99,6 +99,11 @@ def lead() -> str:
     return shown(LEAD)[0]
 
 
+def overlap() -> str:
+    """The metric of evidence that stands beside areas under faithfulness curves."""
+    return shown(OVERLAP)[0]
+
+
 @metric("PG", shown=(OVERVIEW, SETTINGS, LEAD))
 def pg(block: Block) -> np.ndarray:
     """Pointing game: the token with the largest relevance, the first of several, is evidence."""
@@ -151,7 +156,7 @@ def pta(block: Block) -> np.ndarray:
     return 1 - row_count(block.positive != block.evidence) / block.count
 
 
-@metric("IoU")
+@metric("IoU", shown=(OVERLAP,))
 def iou(block: Block) -> np.ndarray:
     """Overlap of the evidence and as many tokens of the largest positive relevance, over their union (AttnLRP 4.1).
 

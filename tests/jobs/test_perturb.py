@@ -1,5 +1,6 @@
 """Perturbation: every curve is drawn once, from the relevance of its key, whatever ends in between."""
 
+import csv
 import json
 import os
 import signal
@@ -348,3 +349,35 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     assert row["curve"]["delta"] == pytest.approx(own["lerf"]["area"] - own["morf"]["area"], rel=1e-3)
     assert row["curve"]["morf"] == pytest.approx(own["morf"]["logit"], rel=1e-3)
     assert b"Evidence against faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")
+    assert_overlap_is_of_what_the_curves_follow(config, store)
+
+
+def assert_overlap_is_of_what_the_curves_follow(config, store):
+    """The first token is the evidence: its overlap is 1 where it has the largest relevance, and that is positive."""
+    [cell] = [one.relevance for one in wanted_cells(config, config.perturb, make_plan(config, store).models[0])][:1]
+    rows = Ledger(store).read(cell, RELEVANCE).to_pylist()
+    hits = [
+        float(np.argmax(row["relevance"]) == 0 and row["relevance"][0] > 0)
+        for row in rows
+        if (row["explanation"], row["embedding"]) == ("target", "full")
+        and row["logit_foil"] is not None
+        and row["logit_target"] > row["logit_foil"]
+    ]
+    lines = csv.DictReader(store.read_bytes("report/tables/faithfulness_overview.csv").decode().splitlines())
+    found = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
+    assert float(found["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
+    assert int(found["AttnLRP"]["n"]) == len(hits) > 0
+
+
+def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_path, inline):
+    bert = save_model(tmp_path / "bert", "bert")
+    config, store = run_of(tmp_path / "run", bert, methods=["gradient_x_input", "random"])
+    assert attribute(config, store).complete
+    assert perturb(config, store).complete
+    assert evaluate(config, store).complete
+    assert report(config, store).complete
+    lines = csv.DictReader(store.read_bytes("report/tables/faithfulness.csv").decode().splitlines())
+    states = {(row["method"], row["label"]): row["state"] for row in lines}
+    assert states["Gradient×Input", "ΔA"] == "noise", "the norm of the embeddings undoes any scaling of its input"
+    assert states["Random", "ΔA"] == "done"
+    assert "Gradient×Input" not in store.read_bytes("report/figures/faithfulness_sva_zero.svg").decode()

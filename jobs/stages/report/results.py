@@ -72,10 +72,15 @@ def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[Place, str]:
 
 def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
     """sample_id, correct and every metric of the place's task, of its default variant, by sample_id."""
+    return samples_of_variant(store, results, place, results.defaults[place])
+
+
+def samples_of_variant(store: Store, results: Results, place: Place, variant: Variant) -> pa.Table:
+    """The same of another variant."""
     scores = Artifact("scores", *place)
     path = f"{scores.folders[1]}/{scores.shard()}"
     table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *applicable(results.tasks[place.task])])
-    wanted = [pc.equal(table[name], part) for name, part in zip(VARIANT, results.defaults[place], strict=True)]
+    wanted = [pc.equal(table[name], part) for name, part in zip(VARIANT, variant, strict=True)]
     keep = wanted[0]
     for mask in wanted[1:]:
         keep = pc.and_(keep, mask)

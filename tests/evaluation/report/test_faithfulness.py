@@ -5,22 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.report.faithfulness import (
-    Drawn,
-    against_zero,
-    agreement,
-    areas_table,
-    attnlrp,
-    evidence_table,
-    overview_table,
-    pairs_table,
-    points,
-)
+from evaluation.report.evidence import agreement, evidence_table, points
+from evaluation.report.faithfulness import Drawn, against_zero, areas_table, attnlrp, overview_table, pairs_table
 from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
 from evaluation.report.render import markdown
-from evaluation.report.results import Results
-from evaluation.report.table import MISSING
+from evaluation.report.results import Place, Results, Score, Variant
+from evaluation.report.table import MISSING, NOISE, UNDEFINED
 from evaluation.scoring.areas import areas_of, mean_curves
+from evaluation.scoring.faithfulness import summarise
 from evaluation.scoring.metrics import lead
 from evaluation.scoring.statistics import compare
 from evaluation.tasks import TASKS
@@ -59,7 +51,7 @@ def by_method(table, column):
 def test_areas_stand_with_their_intervals_and_their_difference_from_random(results):
     one = drawn_of()
     table = areas_table([one], results)
-    assert [row.labels[1] for row in table.rows] == ["LRP", "Gradient×Input", "Random"]
+    assert [row.labels[1] for row in table.rows] == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"]
     found = by_method(table, "ΔA")
     for label, method in (("LRP", "lrp"), ("Random", "random")):
         summary = one.areas.summaries[method, "delta_area"]
@@ -143,3 +135,77 @@ def test_figures_have_a_panel_for_each_model_and_order(results):
     assert "gpt2 · sva · ρ = 1.00" in map_of_methods.svg
     assert "llama" not in map_of_methods.svg
     assert evidence_figure(drawn, [[], [], []], results) == []
+
+
+def test_overlap_stands_beside_the_area_where_a_task_has_evidence_and_nothing_elsewhere(results):
+    overlap = {"lrp": summarise(np.array([0.5, 1.0, 0.75]), 100, 0)}
+    published = {"published": "flan-t5-xl"}
+    drawn = [drawn_of("sva", overlap=overlap), drawn_of("next_word"), drawn_of("qa", overlap=overlap, **published)]
+    table = overview_table(drawn, replace(results, tasks={name: TASKS[name] for name in ("sva", "next_word", "qa")}))
+    [lrp] = [row for row in table.rows if row.labels == ("LRP",)]
+    groups = ["sva · gpt2", "next_word · gpt2", "qa · gpt2"]
+    at = {(c.group.split(",")[0], c.label): cell for c, cell in zip(table.columns, lrp.cells, strict=True)}
+    assert [at[group, "IoU"].value for group in groups] == [0.75, None, 0.75]
+    assert at[groups[1], "IoU"].state == UNDEFINED
+    assert "next_word: no evidence, hence no IoU." in table.caption
+    assert at["sva · gpt2", "IoU"].low == overlap["lrp"].low
+    assert at["sva · gpt2", "IoU"].reference is None, "the paper has no such task"
+    assert at["qa · gpt2", "IoU"].reference == 0.83, "as table 1 prints it"
+
+
+def test_models_of_the_paper_that_a_run_lacks_stand_in_columns_of_their_own(results):
+    def columns(**changes):
+        table = overview_table([drawn_of("next_word", **changes)], results)
+        [lrp] = [row for row in table.rows if row.labels == ("LRP",)]
+        return {(c.group, c.label): cell.value for c, cell in zip(table.columns, lrp.cells, strict=True)}
+
+    ours = columns()
+    assert ours["AttnLRP: next_word · Llama-2-7b-hf", "ΔA"] == 7.85
+    assert ours["AttnLRP: qa · flan-t5-xl", "IoU"] == 0.83
+    assert ("AttnLRP: imdb · Llama-2-7b-hf", "IoU") not in ours, "the paper has none"
+    assert ("AttnLRP: next_word · Llama-2-7b-hf", "ΔA") not in columns(published="Llama-2-7b-hf")
+
+
+def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(results):
+    best = drawn_of(tables={**TABLES, "gradient_x_input": table_of(-9.0, 2)})
+    table = areas_table([best], results)
+    labels = [row.labels[1] for row in table.rows]
+    assert labels == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"]
+    plain, inverted = (
+        {column.label: cell for column, cell in zip(table.columns, row.cells, strict=True)} for row in table.rows[1:3]
+    )
+    assert inverted["ΔA"].value == -plain["ΔA"].value > by_method(table, "ΔA")["LRP"].value
+    assert (inverted["ΔA"].low, inverted["ΔA"].high) == (-plain["ΔA"].high, -plain["ΔA"].low)
+    assert (inverted["A MoRF"].value, inverted["A LeRF"].value) == (plain["A LeRF"].value, plain["A MoRF"].value)
+    assert inverted["ΔA"].p == plain["ΔA"].p, "it is the same test"
+    assert inverted["ΔA over random"].state == UNDEFINED
+    assert not inverted["ΔA"].mark
+    assert by_method(table, "ΔA")["LRP"].mark == "best"
+    assert len(against_zero([best])) == len(pairs_table([best], results).rows) == 3
+    assert "sign reversed" in table.caption
+    assert "sign reversed" not in areas_table([drawn_of(tables={"lrp": TABLES["lrp"]})], results).caption
+
+
+def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
+    kept = {name: table for name, table in TABLES.items() if name != "gradient_x_input"}
+    one = drawn_of(tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), 100, 0)})
+    assert all(p.method != "gradient_x_input" for p in points(one, results, dict.fromkeys(NAMES, 1.0)))
+    assert set(against_zero([one])) == {(0, "lrp"), (0, "random")}
+    table = areas_table([one], results)
+    assert by_method(table, "ΔA")["Gradient×Input"].state == NOISE
+    assert by_method(table, "ΔA over random")["Gradient×Input"].state == NOISE
+    assert "Gradient×Input, inverted" not in by_method(table, "ΔA")
+    assert "noise: on most samples no token has more than 0.001 % of the logit" in table.caption
+    [cells] = [row.cells for row in overview_table([one], results).rows if row.labels == ("Gradient×Input",)]
+    assert [cell.state for cell in cells[:2]] == [NOISE, NOISE]
+    assert "noise" in markdown(pairs_table([one], results))
+    [figure] = curve_figures([one], results)
+    assert "Gradient×Input" not in figure.svg
+    assert "noise" not in areas_table([drawn_of()], results).caption
+
+
+def test_a_method_that_finds_evidence_by_rounding_is_no_point(results):
+    place, variant = Place("gpt2", "sva", "float32", "lrp"), Variant("contrastive", "full", "non_special", "full")
+    scores = {(place, variant, lead()): Score(50.0, 9), (place, variant._replace(tokens="all"), NOISE): Score(90.0, 9)}
+    found = points(drawn_of(), replace(results, scores=scores), dict.fromkeys(NAMES, 1.0))
+    assert [point.method for point in found] == ["gradient_x_input", "random"]

@@ -9,6 +9,7 @@ import pytest
 
 from evaluation.report import heatmap
 from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page, island
+from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.report.tables import score_tables
 from tests.evaluation.report.test_tables import some_results
 
@@ -110,6 +111,13 @@ def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
     page = site(some_results(published={("gpt2", "sva"): "gpt2"})).files()["index.html"]
     assert "disabled" not in page
     assert re.search(r'<small class="paper"[^>]*>39 \(\+21\.0\)</small>', page)
+
+
+@pytest.mark.parametrize("reference", [None, 2.0])
+def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(reference):
+    made = Table("t", "T", "", ("m",), (Column("", "c"),), (Row("", ("a",), (Cell(1.0, reference=reference),)),))
+    page = site(parts=[Part("P", "how", tables=[made], page="faithfulness.html")]).files()["faithfulness.html"]
+    assert ('class="show-paper"' in page) == ('class="paper"' in page) == (reference is not None)
 
 
 def test_explained_sentence_is_a_page_of_its_own():

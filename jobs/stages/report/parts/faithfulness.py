@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
 from evaluation.report import faithfulness as tables
-from evaluation.report.faithfulness import Drawn, points
+from evaluation.report.evidence import agreement_table, evidence_table, points
+from evaluation.report.faithfulness import Drawn
 from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
 from evaluation.report.page import Part
-from evaluation.report.results import Results
+from evaluation.report.results import Place, Results
 from evaluation.schema import CURVES
-from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, areas_of, mean_curves
+from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, Variant, areas_of, mean_curves, told
+from evaluation.scoring.faithfulness import Summary, summarise
+from evaluation.scoring.metrics import applicable, overlap
 from jobs.commands.plan import forwards
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
 from jobs.plan.products.curves import PerturbedCell, wanted_cells
+from jobs.stages.report.results import samples_of_variant
 from jobs.store import Ledger
 
 PAGE = "faithfulness.html"
@@ -49,17 +53,17 @@ def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
             drawn.append(one)
             found.append(own)
     how = "It needs scores against evidence and curves of the same methods: run `closelook evaluate` and `perturb`."
-    made = [tables.evidence_table(drawn, found, results), tables.agreement_table(drawn, found)] if drawn else []
+    made = [evidence_table(drawn, found, results), agreement_table(drawn, found)] if drawn else []
     return Part("Evidence against faithfulness", how, evidence_figure(drawn, found, results), made, page=PAGE)
 
 
 def _drawn(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, *, with_curves: bool = True) -> list[Drawn]:
     """By task, model and perturbation."""
     tasks = list(results.tasks)
-    return sorted(_of_models(config, plan, ledger, with_curves), key=lambda one: tasks.index(one.task))
+    return sorted(_of_models(config, plan, ledger, results, with_curves), key=lambda one: tasks.index(one.task))
 
 
-def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, with_curves: bool) -> Iterator[Drawn]:
+def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, with_curves: bool) -> Iterator[Drawn]:
     resamples, seed = config.report.resamples, config.seed
     if config.perturb is None:
         return
@@ -70,22 +74,53 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, with_curves: bool)
         for task, own in cells.items():
             done = {c.artifact.method: _read(ledger, c) for c in own if ledger.is_done(c.artifact)}
             lacking = [c.artifact.method for c in own if c.artifact.method not in done]
+            place = Place(model.name, task, own[0].artifact.dtype, "")
+            variants = {name: variant for name, table in done.items() if (variant := told(table)) is not None}
+            noise = [name for name, variant in variants.items() if _is_noise(results, place, name, variant)]
+            kept = {name: table for name, table in done.items() if name not in noise}
+            overlaps = _overlaps(config, ledger, results, place, {name: variants[name] for name in kept})
             for way in own[0].ways:
-                areas = areas_of(done, way, resamples, seed)
+                areas = areas_of(kept, way, resamples, seed)
                 curves = {
-                    method: mean_curves(done[method], way, variant, resamples, seed)
+                    method: mean_curves(kept[method], way, variant, resamples, seed)
                     for method, variant in (areas.variants.items() if with_curves else ())
                 }
                 yield Drawn(
                     model.name,
                     task,
-                    own[0].artifact.dtype,
+                    place.dtype,
                     way,
                     areas,
                     {method: found for method, found in curves.items() if found},
                     lacking,
+                    noise,
+                    overlaps,
                     published=model.resolved.config.id.rpartition("/")[2],
                 )
+
+
+def _is_noise(results: Results, place: Place, method: str, variant: Variant) -> bool:
+    """Whether the relevance that the curves follow is nothing but rounding."""
+    explanation, embedding = variant
+    return results.is_noise(place._replace(method=method), explanation=explanation, embedding=embedding)
+
+
+def _overlaps(
+    config: RunConfig, ledger: Ledger, results: Results, place: Place, variants: Mapping[str, Variant]
+) -> dict[str, Summary]:
+    """Of each method that is scored against evidence, the overlap of the variant that the curves follow."""
+    metric = overlap()
+    if metric not in applicable(results.tasks[place.task]):
+        return {}
+    found = {}
+    for method, (explanation, embedding) in variants.items():
+        own = place._replace(method=method)
+        if own in results.defaults:
+            variant = results.defaults[own]._replace(explanation=explanation, embedding=embedding)
+            samples = samples_of_variant(ledger.store, results, own, variant)
+            values = samples.filter(samples["correct"])[metric].to_numpy()
+            found[method] = summarise(values, config.report.resamples, config.seed)
+    return found
 
 
 def _read(ledger: Ledger, cell: PerturbedCell) -> pa.Table:
