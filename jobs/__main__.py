@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from jobs.bench import BENCHES
 from jobs.commands.options import Config, Root, Set, Wait
 from jobs.stages.run import STAGES
 from lrp_core.types import UserError
@@ -49,8 +50,6 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
-
-BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
 
 
 @app.command(help=f"Everything that is missing: {', '.join(STAGES)}.")

@@ -96,6 +96,7 @@ class Method:
     #: of bert-base and gpt2 (jobs/bench/results/job-cpu.json) and rounded up.
     forwards: float | Callable[[Mapping[str, Any], float], float] = 1.0
     rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none
+    measure: str = "product"  # of those: what becomes of gradient and value, elementwise: product | absolute | square
     instead: str | None = None  # the method to use where this one is not defined
     order: int = LAST  # place in tables
     column: str = ""  # methods of one column stand in for each other; default: a column of its own

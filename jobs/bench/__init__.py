@@ -5,3 +5,5 @@
   `peer` times lxt, whose own interpreter runs `lxt_peer`.
 * `alti` has `alti_baselines`, `job` has `simulation`; `prune`, `perturb`, `metrics` and `prepare` stand alone.
 """
+
+BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")

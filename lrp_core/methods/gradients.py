@@ -18,17 +18,11 @@ from lrp_core.scope import rules_on
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView
 
-
-def _product(gradient: Tensor, value: Tensor) -> Tensor:
-    return gradient * value
-
-
-def _absolute(gradient: Tensor, _: Tensor) -> Tensor:
-    return gradient.abs()
-
-
-def _square(gradient: Tensor, _: Tensor) -> Tensor:
-    return gradient.square()
+MEASURES: dict[str, Measure] = {
+    "product": lambda gradient, value: gradient * value,
+    "absolute": lambda gradient, _: gradient.abs(),
+    "square": lambda gradient, _: gradient.square(),
+}
 
 
 @dataclass(frozen=True)
@@ -40,9 +34,8 @@ class Reading:
     conserves: bool
 
 
-_NORMS: dict[str, Measure] = {"gradient_l1": _absolute, "gradient_l2": _square}
 READINGS = {
-    method.name: Reading(COMPOSITES[method.rules], _NORMS.get(method.name, _product), method.conserves)
+    method.name: Reading(COMPOSITES[method.rules], MEASURES[method.measure], method.conserves)
     for method in METHODS.values()
     if method.rules is not None
 }
@@ -124,7 +117,7 @@ def _no_lap(stage: str, *methods: str) -> None:
 
 def _reading(method: str, composite: Composite | None) -> Reading:
     if composite is not None:
-        return Reading(composite, _product, conserves=True)
+        return Reading(composite, MEASURES["product"], conserves=True)
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
     return READINGS[method]
