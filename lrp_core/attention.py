@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from lrp_core.capabilities import ATTENTION
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
@@ -69,8 +70,11 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
 
     With nothing in `around`, what is left is a mask that is finite on rows of padding, whatever the kernel's precision.
     The model reads the choice in a config of its own, since other models may share the one it came with. Raises
-    UserError for an attention implementation that has no twin.
+    UserError for an attention implementation that has no twin. Models whose attention is their own are left alone.
     """
+    if ATTENTION not in view.family.capabilities:
+        yield
+        return
     config = view.config
     stock = stock or config._attn_implementation.removeprefix(_PREFIX)
     if stock not in _STOCK:

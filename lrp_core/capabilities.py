@@ -11,11 +11,13 @@ class Capability:
 
     name: str
     says: str
+    stands_in: bool = True  # whether a method that needs its opposite may stand in for one that needs this
 
 
 GRADIENTS = Capability("gradients", "embeddings that take gradients")
-RULES = Capability("rules", "a rule for every nonlinearity")
-ATTENTION = Capability("attention", "attention weights that can be read")
+RULES = Capability("rules", "a rule for every nonlinearity", stands_in=False)
+ATTENTION = Capability("attention", "attention weights that can be read", stands_in=False)
+STATES = Capability("states", "hidden states and a head that applies to any token", stands_in=False)
 PRE_NORM = Capability("pre_norm", "blocks that normalise their inputs (pre-norm)")
 POST_NORM = Capability("post_norm", "blocks that normalise after the sum (post-norm)")
 MASKING = Capability("masking", "a mask token where the model predicts, which can stand in a token's place")

@@ -13,6 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PretrainedConfig
 
+from lrp_core.capabilities import ATTENTION
 from lrp_core.families import describing, family_of, introduce
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
@@ -32,6 +33,7 @@ def load_model(
 ) -> ModelView:
     """Loads a hub id or a local directory.
 
+    `attn` is "sdpa" or "eager"; where a model's attention is its own, transformers chooses unless it is "eager".
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
     lack weights, UnsupportedModel for one that no family describes.
@@ -53,7 +55,7 @@ def load_model(
                 config=config,
                 revision=revision,
                 dtype=_dtype(dtype),
-                attn_implementation=attn,
+                attn_implementation=_attention(config, attn),
                 use_safetensors=True,
                 trust_remote_code=False,
                 ignore_mismatched_sizes=True,  # to tell them by name below
@@ -89,13 +91,18 @@ def random_model(
     """
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        model = _auto(config).from_config(config, attn_implementation=attn)
+        model = _auto(config).from_config(config, attn_implementation=_attention(config, attn))
     return ModelView.of(model.to(_dtype(dtype)))
 
 
 def _auto(config: PretrainedConfig) -> Any:
     """The class that makes models of `config`. Raises UnsupportedModel."""
     return getattr(transformers, family_of(config).kind.auto)
+
+
+def _attention(config: PretrainedConfig, attn: str) -> str | None:
+    """What transformers is told of the attention implementation; None where it must choose among the model's own."""
+    return attn if attn == "eager" or ATTENTION in family_of(config).capabilities else None
 
 
 def _dtype(name: str) -> torch.dtype:

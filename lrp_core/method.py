@@ -13,7 +13,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import Capability
+from lrp_core.capabilities import ATTENTION, Capability
 from lrp_core.explained import LINEAR, whichever
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
@@ -140,6 +140,8 @@ class Method:
         self.check(request)
         if heads and "heads" not in self.gives:
             raise UnsupportedMethod(f"{self.name} gives no relevance of attention heads")
+        if heads and ATTENTION not in view.family.capabilities:
+            raise UnsupportedMethod(f"relevance of heads needs {ATTENTION.says}, which {view.family.title} do not have")
         if layers and "layers" not in self.gives:
             raise UnsupportedMethod(f"{self.name} gives no relevance by layer")
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
@@ -217,7 +219,7 @@ class Method:
         """Raises UnsupportedMethod, naming the method to use instead, for models that lack what this method needs."""
         missing = self.missing(family.capabilities)
         if missing:
-            instead = f": use {self.instead}" if self.instead else ""
+            instead = f": use {self.instead}" if self.instead and all(need.stands_in for need in missing) else ""
             says = " and ".join(need.says for need in missing)
             raise UnsupportedMethod(f"{self.name} needs {says}, which {family.title} do not have{instead}")
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.capabilities import RULES
 from lrp_core.parts import LinearLayer, NormView
 from lrp_core.rules import (
     Composite,
@@ -52,7 +53,7 @@ def rules_on(
     """
     switch = Switch(tuple(composites), composites[0])
     with ExitStack() as undo:
-        for module, hook in _hooks(view, switch):
+        for module, hook in _hooks(view, switch) if RULES in view.family.capabilities else ():
             undo.callback(module.register_forward_hook(hook).remove)
         openly = any(composite.softmax.backward is not None for composite in composites)
         around = {

@@ -29,6 +29,7 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
         return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, wanted]
     heads = {
         "bert": lambda x: root.cls(x),
+        "deberta-v2": lambda x: root.cls(x),
         "roberta": lambda x: root.lm_head(x),
         "distilbert": lambda x: root.vocab_projector(root.vocab_layer_norm(root.activation(root.vocab_transform(x)))),
         "electra": lambda x: root.generator_lm_head(root.generator_predictions(x)),
@@ -42,6 +43,7 @@ def _labels(view: ModelView, state: Tensor) -> Tensor:
     root = view.model
     heads = {
         "bert": lambda: root.classifier(root.bert.pooler(state[None, None]))[0],
+        "deberta-v2": lambda: root.classifier(root.pooler(state[None, None]))[0],
         "distilbert": lambda: root.classifier(root.pre_classifier(state).relu()),
         **dict.fromkeys(("roberta", "electra"), lambda: root.classifier(state[None, None])[0]),
     }

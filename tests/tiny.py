@@ -34,10 +34,24 @@ MORE = {
     "qwen3": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2, "head_dim": 6},
     "gemma": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2, "head_dim": 6},
 }
+#: Families of which less is described: no rules, no attention weights.
+FEWER = {
+    "deberta-v2": {
+        **_COMMON,
+        **_MLP,
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_buckets": 4,
+        "conv_kernel_size": 3,
+    },
+}
 
 
 def tiny_config(family: str, **changes):
-    return AutoConfig.for_model(family, **((TINY | MORE)[family] | changes))
+    return AutoConfig.for_model(family, **((TINY | MORE | FEWER)[family] | changes))
 
 
 def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:

@@ -18,6 +18,7 @@ from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
+from lrp_core.capabilities import ATTENTION
 from lrp_core.method import Method
 from lrp_core.types import Request, UserError
 
@@ -135,7 +136,8 @@ def _cells(
         for dtype, info in combinations(dtypes, methods):
             requests = requests_of(config, info)
             yield _planned(config, resolved, views, dtype, info, "relevance", requests, views.table.num_rows)
-            if config.heads is not None and task in config.heads and "heads" in info.gives and dtype == dtypes[0]:
+            with_heads = "heads" in info.gives and ATTENTION in resolved.capabilities and dtype == dtypes[0]
+            if config.heads is not None and task in config.heads and with_heads:
                 size = len(views.subset(config.heads[task], config.seed))
                 pooled = tuple(request for request in requests if request.embedding == requests[0].embedding)
                 yield _planned(config, resolved, views, dtype, info, "heads", pooled, size)

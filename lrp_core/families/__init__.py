@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lrp_core.families.base import Family
 from lrp_core.families.bert import BERT
+from lrp_core.families.deberta import DEBERTA
 from lrp_core.families.distilbert import DISTILBERT
 from lrp_core.families.electra import ELECTRA
 from lrp_core.families.gemma import GEMMA
@@ -28,7 +29,22 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 FAMILIES: Extended[Family] = Extended(
-    Registry("family", BERT, ROBERTA, DISTILBERT, ELECTRA, GPT2, OPT, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA),
+    Registry(
+        "family",
+        BERT,
+        ROBERTA,
+        DISTILBERT,
+        ELECTRA,
+        DEBERTA,
+        GPT2,
+        OPT,
+        GPT_NEOX,
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        GEMMA,
+    ),
     "closelook.families",
     Family,
 )

@@ -13,6 +13,7 @@ from lrp_core.capabilities import (
     POST_NORM,
     PRE_NORM,
     RULES,
+    STATES,
     UNCENTRED,
     Capability,
 )
@@ -49,7 +50,7 @@ class SameAs:
 
     def unmet_by(self, config: Any) -> str | None:
         """What is wrong with the config's value, in words; None if it is allowed."""
-        found, wanted = getattr(config, self.field), getattr(config, self.other)
+        found, wanted = getattr(config, self.field, None), getattr(config, self.other)
         if found in (None, wanted):
             return None
         return f"are supported with {self.field}={self.other} ({wanted}) only, not {found}: {self.because}"
@@ -126,6 +127,7 @@ class Family:
     max_length_field: str = "max_position_embeddings"
     position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
+    lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
     parallel_field: str | None = None  # field of the config: attention and MLP read the same residual stream
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
     classes: str | None = (
@@ -159,7 +161,12 @@ class Family:
         of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
             {UNCENTRED} if self.norm == "rms" else set()
         )
-        ways = {MASK: MASKING, DELETE: DELETION}
-        known = self.kind.perturbations if self.kind.slot else [way for way in self.kind.perturbations if way != MASK]
-        of_kind = {ways[way] for way in known if way in ways}
-        return frozenset({GRADIENTS, RULES, ATTENTION} | of_norms | of_kind)
+        known = {GRADIENTS, RULES, ATTENTION, STATES} | of_norms | perturbable(self.kind)
+        return frozenset(known.difference(self.lacks))
+
+
+def perturbable(kind: Kind) -> set[Capability]:
+    """What models of this kind have of the ways to take a token away by itself."""
+    ways = {MASK: MASKING, DELETE: DELETION}
+    known = kind.perturbations if kind.slot else [way for way in kind.perturbations if way != MASK]
+    return {ways[way] for way in known if way in ways}

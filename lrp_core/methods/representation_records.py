@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.capabilities import ATTENTION
+from lrp_core.capabilities import ATTENTION, STATES
 from lrp_core.method import Method, Option
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
@@ -34,6 +34,7 @@ def _of_states(name: str, label: str, **record: Any) -> Method:
         family="representation",
         embeddings=_NO_CHOICE,
         conserves=False,
+        needs=(STATES,),
         passes="states",
         forwards=1.1,
         **record,

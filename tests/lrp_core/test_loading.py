@@ -9,9 +9,9 @@ from transformers import AutoModel, AutoModelForTokenClassification
 
 from lrp_core import UnsupportedModel, UserError, load_model, random_model
 from lrp_core.families import FAMILIES
-from tests.tiny import MORE, TINY, tiny_config
+from tests.tiny import FEWER, MORE, TINY, tiny_config
 
-EVERY = sorted(TINY | MORE)
+EVERY = sorted(TINY | MORE | FEWER)
 
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
