@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.text import Text
 
 from evaluation.benchmark.samples import Filled, Row
 
-GENERIC_COLUMNS = ["meta"]
-VIEW_COLUMNS = ["length", "evidence_mask", "special_mask", "scope_mask"]
+GENERIC_COLUMNS = ["sample_id", "meta"]
+VIEW_COLUMNS = ["sample_id", "length", "evidence_mask", "special_mask", "scope_mask"]
 
 
 def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
@@ -71,6 +72,27 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
     }
 
 
+def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
+    """Sample ids (of columns GENERIC_COLUMNS) by what `meta` has under `name`."""
+    found: dict[str, list[str]] = {}
+    for table in tables:
+        for sample_id, meta in zip(*(table[column].to_pylist() for column in GENERIC_COLUMNS), strict=True):
+            found.setdefault(json.loads(meta)[name], []).append(sample_id)
+    return dict(sorted(found.items()))
+
+
+def of_parts(tables: Iterable[pa.Table], parts: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
+    """Figures of views by part of a task; `samples` counts those that were to be seen."""
+    shards = list(tables) if parts else []
+    return {
+        part: {
+            "samples": len(ids),
+            **of_views(shard.filter(pc.is_in(shard["sample_id"], pa.array(ids))) for shard in shards),
+        }
+        for part, ids in parts.items()
+    }
+
+
 def _counts(table: pa.Table, mask: str) -> np.ndarray:
     """True entries of every row of a list<bool> column [N]."""
     column = table[mask].combine_chunks()
@@ -105,9 +127,25 @@ def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
             attractors = ", ".join(f"{count}: {n}" for count, n in found["attractors"].items())
             shares = (_number(found["evidence_share"]), found["paper_share"] or "", _number(found["agreement"]))
             rows.append((task, tokenizer, *map(str, counts), length, *shares, attractors))
+    return _aligned(rows) + _parts_table(audit)
+
+
+def _parts_table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """The same by part, for the tasks that have parts, after an empty line."""
+    rows: list[tuple[str, ...]] = [("task", "part", "tokenizer", "samples", "accepted", "length mean", "evidence %")]
+    for task, tokenizers in audit.items():
+        for tokenizer, whole in tokenizers.items():
+            for part, found in whole.get("parts", {}).items():
+                figures = (_number(found["length_mean"]), _number(found["evidence_share"]))
+                rows.append((task, part, tokenizer, str(found["samples"]), str(found["accepted"]), *figures))
+    return ["", *_aligned(rows)] if len(rows) > 1 else []
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """`rows`, the first of them headings, as Markdown."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, tuple("-" * width for width in widths))
-    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    lines = [rows[0], tuple("-" * width for width in widths), *rows[1:]]
+    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in lines]
 
 
 def reasons(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:

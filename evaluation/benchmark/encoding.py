@@ -26,12 +26,15 @@ class Encoding:
         length = int(ordinary[-1]) + 1 if len(ordinary) else 0
         return Encoding(self.ids[:length], self.offsets[:length], self.special[:length])
 
-    def covers(self, spans: Iterable[Sequence[int]]) -> np.ndarray:
-        """Ordinary tokens that share a character with one of the spans, [T] bool."""
+    def covers(self, spans: Iterable[Sequence[int]], first: bool = False) -> np.ndarray:
+        """Ordinary tokens that share a character with one of the spans, or the `first` of each span's, [T] bool."""
         found = np.zeros(len(self), dtype=bool)
         for start, end in spans:
-            found |= np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)
-        return found & ~self.special
+            own = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ~self.special
+            if first:
+                own[own.argmax() + 1 :] = False
+            found |= own
+        return found
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str], template: bool = True) -> list[Encoding]:

@@ -81,13 +81,19 @@ def is_reject(row: Row) -> bool:
     return "reason" in row
 
 
+def meta_of(row: Row) -> dict[str, Any]:
+    """What its source and the annotator noted of a sample."""
+    found: dict[str, Any] = json.loads(row["meta"])
+    return found
+
+
 def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
     """`row` with its evidence and what the annotator noted. Raises Malformed for a span outside the text."""
     for span in evidence:
         _check(span, row["text"], row["slot"])
     return row | {
         "evidence": [list(span) for span in evidence],
-        "meta": _json({**json.loads(row["meta"]), **meta}),
+        "meta": _json({**meta_of(row), **meta}),
     }
 
 

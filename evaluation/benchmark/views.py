@@ -33,12 +33,14 @@ def tokenise(
     answers: bool = False,
     words: Words = "single",
     beginning: Beginning | None = None,
+    first_piece: bool = False,
 ) -> tuple[list[Row], list[Row]]:
     """(view rows, reject rows) of generic rows: together as many as came in.
 
     Targets and foils, whole `answers` or words, become tokens as :mod:`slots` says. A text longer than `max_length`
     tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Texts without a slot are read as
-    `beginning` says. Raises UserError for a tokenizer that cannot do this.
+    `beginning` says. Of an evidence word that is several tokens all count, or with `first_piece` the first.
+    Raises UserError for a tokenizer that cannot do this.
     """
     if not tokenizer.is_fast:
         raise UserError(
@@ -73,7 +75,8 @@ def tokenise(
                 if not truncate:
                     raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
                 reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
-            views.append(_view(reading, encoding, prediction, tokenizer.mask_token_id if kind.slot else None))
+            mask_id = tokenizer.mask_token_id if kind.slot else None
+            views.append(_view(reading, encoding, prediction, mask_id, first_piece))
         except Malformed as error:
             refuse(reading.row, error)
     return views, rejects
@@ -127,11 +130,11 @@ def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
     )
 
 
-def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None) -> Row:
+def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None, first_piece: bool) -> Row:
     """Causal models predict at the last token that they read. Raises Malformed."""
     if encoding.special.all():
         raise Malformed("no text before the slot")
-    evidence = encoding.covers(reading.evidence)
+    evidence = encoding.covers(reading.evidence, first=first_piece)
     if not evidence.any():
         raise Malformed("the evidence has no token")
     ids, beyond = encoding.ids + prediction.shared, [False] * len(prediction.shared)

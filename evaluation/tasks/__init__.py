@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.tasks.blimp5 import BLIMP5
 from evaluation.tasks.next_word import NEXT_WORD
 from evaluation.tasks.qa import QA
 from evaluation.tasks.ra import RA
@@ -33,7 +34,7 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-for _task in (RA, SVA, QA, NEXT_WORD):
+for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5):
     register(_task)
 
 

@@ -9,7 +9,8 @@ from typing import Literal
 from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources import AnySource
 
-EvidenceKind = Literal["source", "subject", "antecedent"]
+#: What is looked for in every sample, or in each what its `meta.evidence` says.
+EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Task:
     evidence: EvidenceKind | None = "source"  # what an annotator finds where the source brings none
     evidence_about: str = ""  # how it is found, for the dataset card
     scope: str | None = None  # what the scope is in words: the part of the text in which metrics look by default
+    parts: str | None = None  # the name in `meta` of what tells the parts of the task apart, which the audit shows
     metrics: tuple[str, ...] | None = None  # None: all that apply
     figure: str = ""  # of its pruning curves in Close Look: "Figure 4"
     main_figure: str = ""  # the same in the main text

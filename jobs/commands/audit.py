@@ -57,19 +57,22 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
     for task in tasks:
         record, known = _record(store, task), config.task(task)
         shares = known.share if known.is_published(record["origin"]["source"]) else {}
-        samples = figures.of_samples(_shards(store, samples_of(task).folder, GENERIC, figures.GENERIC_COLUMNS))
+        folder, columns = samples_of(task).folder, figures.GENERIC_COLUMNS
+        samples = figures.of_samples(_shards(store, folder, GENERIC, columns))
+        parts = figures.members(_shards(store, folder, GENERIC, columns), known.parts) if known.parts else {}
         found[task] = {}
         for _, view in Ledger(store).records("views"):
             if view["task"] != task or view["benchmark"] != record["key"]:
                 continue
-            shards = _shards(store, views_of(view["tokenizer"], task).folder, VIEW, figures.VIEW_COLUMNS)
+            folder, columns = views_of(view["tokenizer"], task).folder, figures.VIEW_COLUMNS
             found[task][view["tokenizer"]] = {
                 "rows_in": record["read"] - record["beyond_limit"],
                 "beyond_limit": record["beyond_limit"],
-                **figures.of_views(shards),
+                **figures.of_views(_shards(store, folder, VIEW, columns)),
                 "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
                 "paper_share": shares.get(view["kind"]),
                 **samples,
+                "parts": figures.of_parts(_shards(store, folder, VIEW, columns), parts),
             }
     return found
 

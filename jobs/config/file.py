@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, get_args
 
@@ -202,7 +203,8 @@ def _places(raw: Mapping[str, Any]) -> dict[str, str]:
     """Of each task that reads a path, the last part of it, as it is written."""
     tasks = raw.get("tasks")
     items = tasks.items() if isinstance(tasks, dict) else ()
-    return {name: Path(str(task["path"])).name for name, task in items if isinstance(task, dict) and task.get("path")}
+    paths = {name: str(task["path"]) for name, task in items if isinstance(task, dict) and task.get("path")}
+    return {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
 
 
 def _drop_absent_tasks(raw: dict[str, Any], places: Mapping[str, str]) -> None:
@@ -214,7 +216,7 @@ def _drop_absent_tasks(raw: dict[str, Any], places: Mapping[str, str]) -> None:
     if not isinstance(tasks, dict):
         return
     optional = [name for name, task in tasks.items() if isinstance(task, dict) and task.get("optional")]
-    absent = [name for name in optional if not (tasks[name].get("path") and Path(tasks[name]["path"]).exists())]
+    absent = [name for name in optional if not _exists(tasks[name].get("path"))]
     if absent and len(absent) == len(tasks):
         folders = ", ".join(f"{places.get(name, name)}/" for name in absent)
         if raw.get("data") is None:
@@ -224,6 +226,10 @@ def _drop_absent_tasks(raw: dict[str, Any], places: Mapping[str, str]) -> None:
         f"tasks.{name}: {tasks[name]['path']} is not there" for name in absent if tasks[name].get("path")
     ]
     raw["tasks"] = {name: task for name, task in tasks.items() if name not in absent}
+
+
+def _exists(path: str | None) -> bool:
+    return bool(path) and (Path(str(path)).exists() or bool(glob(str(path))))
 
 
 def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:

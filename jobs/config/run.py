@@ -66,7 +66,7 @@ class TaskConfig(Frozen):
     """Where the samples of one task come from and how their evidence is found."""
 
     source: str  # of the tasks' records: published data, "demo", or "samples", a file of the user's own
-    path: str | None = None  # a file or a folder in the published layout
+    path: str | None = None  # a file, a folder or a pattern of files in the published layout
     hub: str | None = None  # a data set on the hub, when `path` is not given
     revision: str | None = None
     sha256: str | None = None  # of the file at `path`
@@ -75,6 +75,8 @@ class TaskConfig(Frozen):
     spacy: Candidates = ()
     coref: str | None = None  # a fastcoref model
     truncate: bool = False
+    balance: bool = False  # draw singulars with replacement until there are as many as plurals, as NormXLogit does
+    first_piece: bool = False  # of an evidence word that is several tokens only the first counts, as in NormXLogit
     tokens: int | None = Field(default=None, ge=1)  # how much of a text is read that has no slot; null: the task's own
     explains: Literal["prediction", "true"] | None = None  # there: the model's own next token, or the one that follows
     words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens

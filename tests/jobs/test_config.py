@@ -141,7 +141,7 @@ def test_placeholders_are_filled_and_candidates_without_a_value_dropped(tmp_path
     assert list(config.tasks) == ["sva"], "tasks without data are left out"
     without_assets = RunConfig.load("real", overrides=[f"data={tmp_path}", "assets=null"])
     assert without_assets.model("gpt2").tokenizer == ("openai-community/gpt2",)
-    folders = {"ra": "ra", "qa": "qa", "next_word": "wikitext"}
+    folders = {"ra": "ra", "qa": "qa", "next_word": "wikitext", "blimp5": "*/*_agreement*.jsonl"}
     gone = [f"tasks.{name}: {tmp_path}/{folder} is not there" for name, folder in folders.items()]
     assert list(config.left_out) == gone
     assert "models.tokenizer: {assets}/gpt2-bpe, since 'assets' is not set" in without_assets.left_out

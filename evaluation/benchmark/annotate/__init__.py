@@ -1,4 +1,4 @@
-"""Evidence for sources that bring none: the head of the verb's subject, or of the reflexive's antecedent.
+"""Evidence for sources that bring none: the head of a verb's subject or a reflexive's antecedent, a determiner's noun.
 
 A sample whose evidence cannot be found becomes a reject with the reason, never a guess.
 """
@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Literal
 
 import spacy
 
-from evaluation.benchmark.annotate import coref, number
-from evaluation.benchmark.annotate.subject import binder, subject, token_at
-from evaluation.benchmark.samples import Filled, Malformed, Row, reject, with_evidence
+from evaluation.benchmark import number
+from evaluation.benchmark.annotate import coref
+from evaluation.benchmark.annotate.subject import binder, noun, subject, token_at
+from evaluation.benchmark.samples import Filled, Malformed, Row, meta_of, reject, with_evidence
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
+
+#: What is looked for: the same in every sample of a task, or what each sample's `meta.evidence` says.
+Finds = Literal["subject", "antecedent", "noun", "sample"]
 
 _UNUSED = ["ner", "lemmatizer", "entity_linker", "entity_ruler", "textcat", "textcat_multilabel", "senter"]
 _BATCH = 256  # sentences
@@ -62,24 +66,25 @@ class Annotator:
         self._nlp = spacy.load(spacy_name, exclude=_UNUSED)
         self._coref = None if coref_id is None else coref.Coreference(coref_id)
 
-    def annotate(self, rows: Sequence[Row], kind: Literal["subject", "antecedent"]) -> list[Row]:
+    def annotate(self, rows: Sequence[Row], kind: Finds) -> list[Row]:
         """Generic rows with their evidence, or rejects, in the order of `rows`."""
+        kinds = [meta_of(row)["evidence"] if kind == "sample" else kind for row in rows]
         filled = [Filled.of(row["text"], row["slot"], row["target"]) for row in rows]
-        sentences = [
-            text.text + json.loads(row["meta"]).get("rest", "") for text, row in zip(filled, rows, strict=True)
-        ]
+        sentences = [text.text + meta_of(row).get("rest", "") for text, row in zip(filled, rows, strict=True)]
         with self._nlp.memory_zone():  # words met on the way are forgotten again
             docs = list(self._nlp.pipe(sentences, batch_size=_BATCH))
             clusters: Sequence[list[list[coref.Mention]] | None] = [None] * len(docs)
-            if kind == "antecedent" and self._coref is not None:
+            if "antecedent" in kinds and self._coref is not None:
                 clusters = self._coref.clusters(docs)
-            return [self._one(kind, *found) for found in zip(rows, filled, docs, clusters, strict=True)]
+            return [self._one(*found) for found in zip(kinds, rows, filled, docs, clusters, strict=True)]
 
     def _one(self, kind: str, row: Row, filled: Filled, doc: Doc, clusters: list[list[coref.Mention]] | None) -> Row:
         try:
             word = token_at(doc, *filled.word)
             if kind == "subject":
                 head, takes = subject(word), number.of_verb(row["target"], row["foil"])
+            elif kind == "noun":
+                head, takes = noun(word), number.of_determiner(row["target"])
             else:
                 head = binder(word) if clusters is None else coref.antecedent(doc, word, clusters)
                 takes = number.of_reflexive(row["target"])

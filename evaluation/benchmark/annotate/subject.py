@@ -1,6 +1,7 @@
-"""The head of a verb's subject in a dependency parse, by Universal Dependencies or ClearNLP labels.
+"""The head of a verb's subject or of a reflexive's antecedent, and the noun of a determiner, in a dependency parse.
 
-Where the parse has no subject there is no answer: :class:`Malformed` says what was found instead.
+Labels are those of Universal Dependencies or ClearNLP. Where the parse has none there is no answer: :class:`Malformed`
+says what was found instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _FUNCTION = {"aux", "aux:pass", "auxpass", "cop"}  # these hang from the predica
 _SUBJECT = {"nsubj", "nsubj:pass", "nsubj:outer", "nsubjpass"}
 _CLAUSE = {"csubj", "csubj:pass", "csubj:outer", "csubjpass"}
 _RELATIVE = {"relcl", "acl:relcl", "advcl:relcl"}
+_DETERMINER = {"det", "det:predet", "predet"}
 _NOMINAL = {
     "nmod",
     "obl",
@@ -92,6 +94,14 @@ def _antecedent(pronoun: Token, clause: Token) -> Token:
     if pronoun.lower_ in ("that", "which") and pronoun.tag_ in ("WDT", "WP", "IN"):
         raise Malformed("a relative pronoun without an antecedent", pronoun.text)
     return pronoun
+
+
+def noun(determiner: Token) -> Token:
+    """The noun that a determiner stands before. Raises Malformed when the parse has it determine nothing."""
+    found = determiner.head
+    if determiner.dep_ not in _DETERMINER or found.i <= determiner.i:
+        raise Malformed("the parse has no noun for the determiner", f"{determiner.text!r} is {determiner.dep_}")
+    return found
 
 
 def binder(reflexive: Token) -> Token:

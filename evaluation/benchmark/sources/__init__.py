@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from evaluation.benchmark.samples import Row, is_reject, reject
+from evaluation.benchmark.sources.balance import draw, repeated
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import Record, checksum, fetch
 from evaluation.benchmark.sources.own import SAMPLES
@@ -41,12 +42,13 @@ class Origin:
 
     task: str
     source: str
-    path: str | None = None
+    path: str | None = None  # or a pattern of paths
     hub: str | None = None
     revision: str | None = None
     sha256: str | None = None
     limit: int | None = None  # how many of the accepted rows to draw, by lowest sample id; for the demo, to generate
-    seed: int = 0  # of the demo
+    seed: int = 0  # of the demo, and of balanced draws
+    balance: bool = False  # draw the rows of one side so often that there are as many as of the other
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,13 @@ def _rows(origin: Origin) -> Iterator[Row]:
     source = source_of(origin.source)
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
-        return
+    elif origin.balance and source.side is not None:
+        yield from repeated(_distinct(source, origin), draw(_distinct(source, origin), source.side, origin.seed))
+    else:
+        yield from _distinct(source, origin)
+
+
+def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
     seen: set[str] = set()
     for record in _records(source, origin):
         for row in source.rows(record):
@@ -116,14 +124,15 @@ def _rows(origin: Origin) -> Iterator[Row]:
 def _records(source: Source, origin: Origin) -> Iterator[Record]:
     if origin.path is not None:
         return chain.from_iterable(source.records(file) for file in fetch(origin.path, source.suffixes))
-    return chain.from_iterable(source.hub_records(_split(source, origin, split)) for split in source.hub_splits)
+    parts = [(config, split) for config in source.hub_configs for split in source.hub_splits]
+    return chain.from_iterable(source.hub_records(_split(origin, config, split)) for config, split in parts)
 
 
-def _split(source: Source, origin: Origin, split: str) -> datasets.Dataset:
+def _split(origin: Origin, config: str | None, split: str) -> datasets.Dataset:
     import datasets
 
     with _hub_errors(origin):
-        return datasets.load_dataset(origin.hub, source.hub_config, split=split, revision=origin.revision)
+        return datasets.load_dataset(origin.hub, config, split=split, revision=origin.revision)
 
 
 @contextmanager
@@ -140,9 +149,11 @@ def _hub_errors(origin: Origin) -> Iterator[None]:
 def pinned(origin: Origin) -> Origin:
     """`origin` with a path or hub id, and with the checksum or revision it has now.
 
-    Raises UserError when it cannot be had, or its checksum is not the pinned one.
+    Raises UserError when it cannot be had, its checksum is not the pinned one, or there is nothing to balance.
     """
     source = source_of(origin.source)
+    if origin.balance and (isinstance(source, Generated) or source.side is None):
+        raise UserError(f"tasks.{origin.task}.balance: the {source.name} source has nothing to balance; leave it out")
     if isinstance(source, Generated):
         return origin
     if origin.path is None and origin.hub is None:
@@ -155,5 +166,5 @@ def pinned(origin: Origin) -> Origin:
     import datasets
 
     with _hub_errors(origin):
-        commit = datasets.load_dataset_builder(origin.hub, source.hub_config, revision=origin.revision).hash
+        commit = datasets.load_dataset_builder(origin.hub, source.hub_configs[0], revision=origin.revision).hash
     return replace(origin, revision=commit if re.fullmatch("[0-9a-f]{40}", commit or "") else origin.revision)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, reject
+from evaluation.benchmark.sources.balance import Side
 from evaluation.benchmark.sources.files import Record
 
 
@@ -31,9 +32,14 @@ class Source:
     brings_evidence: bool = False  # else an annotator has to find what the task names
     file_url: str | None = None  # where the published file is
     hub: str | None = None
-    hub_config: str | None = None
+    hub_config: str | tuple[str, ...] | None = None  # or several, which are read one after the other
     hub_splits: tuple[str, ...] = ()
     hub_records: Callable[[Iterable[dict[str, Any]]], Iterator[Record]] = numbered
+    side: Callable[[Row], Side | None] | None = None  # what `balance` makes even; None: nothing
+
+    @property
+    def hub_configs(self) -> tuple[str | None, ...]:
+        return self.hub_config if isinstance(self.hub_config, tuple) else (self.hub_config,)
 
 
 @dataclass(frozen=True)

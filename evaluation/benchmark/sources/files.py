@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ _CHUNK = 1 << 20
 
 
 def fetch(path: str, suffixes: tuple[str, ...]) -> list[Path]:
-    """The local files of a path, a folder or a URL (downloaded once, kept in the cache of `datasets`).
+    """The local files of a path, a folder, a pattern of paths, or a URL (downloaded once, cached by `datasets`).
 
     Raises UserError when there is nothing of the right kind.
     """
@@ -29,8 +30,11 @@ def fetch(path: str, suffixes: tuple[str, ...]) -> list[Path]:
         except (OSError, ValueError) as error:
             raise UserError(f"cannot download {path}: {' '.join(str(error).split())}") from error
     place = Path(path.removeprefix("file://")).expanduser()
-    found = sorted(p for p in place.iterdir() if p.suffix in suffixes) if place.is_dir() else [place]
-    if not place.exists() or not found:
+    if place.is_dir():
+        found = sorted(p for p in place.iterdir() if p.suffix in suffixes)
+    else:
+        found = [place] if place.exists() else sorted(map(Path, glob(str(place))))
+    if not found:
         raise UserError(f"no {' or '.join(suffixes)} file at {place}: give the path of the published data")
     return found
 

@@ -120,9 +120,9 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: dict[str, Reade
     samples, views = replace(samples_of(task), key=key), []
     for reader in readers.values():
         options = (reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
-        asked = [reader.kind.name, *options]
+        asked = [reader.kind.name, *options, *(["first_piece"] if settings.first_piece else [])]
         key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=asked)
-        view = ViewWork(replace(views_of(reader.key, task), key=key), reader.kind, *options)
+        view = ViewWork(replace(views_of(reader.key, task), key=key), reader.kind, *options, settings.first_piece)
         if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
     return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples))
@@ -139,6 +139,7 @@ def _origin(config: RunConfig, task: str) -> Origin:
         sha256=settings.sha256,
         limit=settings.limit,
         seed=config.seed,
+        balance=settings.balance,
     )
 
 
@@ -163,7 +164,7 @@ def _evidence(config: RunConfig, task: str) -> Evidence | None:
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 
     parser = annotate.pipeline(settings.spacy)
-    coref = settings.coref if kind == "antecedent" else None
+    coref = settings.coref if kind in ("antecedent", "sample") else None
     return Evidence(kind, parser, coref, annotate.identity(parser, coref))
 
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from lrp_core.kinds import Kind
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from evaluation.benchmark.annotate import Annotator
+    from evaluation.benchmark.annotate import Annotator, Finds
 
 #: A part on its way to a worker. `rows` are generic rows and rejects as the source yields them, in JSON.
 PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large_string())])
@@ -38,7 +38,7 @@ PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large
 class Evidence:
     """Who finds the evidence of a task, and what it is."""
 
-    kind: Literal["subject", "antecedent"]
+    kind: Finds
     spacy: str
     coref: str | None
     name: str  # what stands in `meta.annotator`
@@ -55,6 +55,7 @@ class ViewWork:
     answers: bool
     words: Words
     beginning: Beginning | None
+    first_piece: bool
 
     @property
     def tokenizer(self) -> str:
@@ -191,6 +192,7 @@ class PartWorker:
                 answers=view.answers,
                 words=view.words,
                 beginning=view.beginning,
+                first_piece=view.first_piece,
             )
             self._write(path, views, VIEW, refused, rejects)
         return self._count(path, VIEW, refused)

@@ -4,8 +4,8 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from evaluation.benchmark.annotate import number
-from evaluation.benchmark.annotate.subject import binder, subject, token_at
+from evaluation.benchmark import number
+from evaluation.benchmark.annotate.subject import binder, noun, subject, token_at
 from evaluation.benchmark.samples import Malformed
 
 VOCAB = spacy.blank("en").vocab
@@ -179,3 +179,34 @@ def test_morphology_outranks_the_tag():
     doc = parse("fish/NN/ROOT/1")
     doc[0].set_morph("Number=Plur")
     assert number.of_head(doc[0]) == "plural"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Tom/NNP/nsubj/2 sees/VBZ/ROOT/2 these/DT/det/6 art/NN/compound/6 old/JJ/amod/6 halls/NNS/obj/2",
+            "halls",
+        ),
+        ("Tom/NNP/nsubj/2 sees/VBZ/ROOT/2 these/DT/predet/5 old/JJ/amod/5 keys/NNS/dobj/2", "keys"),
+    ],
+)
+def test_a_determiners_evidence_is_its_noun(text, expected):
+    assert noun(parse(text)[2]).text == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tom/NNP/nsubj/2 sees/VBZ/ROOT/2 this/DT/obj/2 old/JJ/amod/5 keys/NNS/obj/2",
+        "Tom/NNP/nsubj/2 sees/VBZ/ROOT/2 these/DT/det/2 keys/NNS/obj/2",
+    ],
+)
+def test_a_determiner_without_a_noun_has_no_evidence(text):
+    with pytest.raises(Malformed, match="the parse has no noun for the determiner: 'th"):
+        noun(parse(text)[2])
+
+
+@pytest.mark.parametrize(("word", "found"), [("this", "singular"), ("Those", "plural"), ("that", "singular")])
+def test_the_number_of_a_determiner(word, found):
+    assert number.of_determiner(word) == found

@@ -19,6 +19,8 @@ def test_every_task_tells_its_figure_its_size_and_its_evidence(name):
     task = TASKS[name]
     assert min(task.published) > 0
     if task.evidence is not None:
+        assert task.evidence_about
+    if task.figure:  # of Close Look
         assert task.figure.startswith("Figure ")
         assert set(task.share) == {"masked", "causal"}
     assert all(SOURCES[own.name] is own for own in task.sources)

@@ -26,6 +26,10 @@ def of_verb(form: str, other: str) -> Number:
     return _VERBS.get(form.lower()) or ("singular" if len(form) > len(other) else "plural")
 
 
+def of_determiner(word: str) -> Number:
+    return "plural" if word.lower() in _PLURAL else "singular"
+
+
 def of_reflexive(word: str) -> Number:
     return "plural" if word.lower().endswith("selves") else "singular"
 

@@ -1,0 +1,36 @@
+"""Balanced draws: rows of one side, with replacement, until there are as many as of the other."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from evaluation.benchmark.samples import Row, is_reject, reject, with_evidence
+
+Side = Literal["drawn", "counted"]
+
+
+def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> dict[str, int]:
+    """How often each row of the side that is drawn comes, by sample id; it depends on the ids and `seed` alone."""
+    ids: dict[Side, list[str]] = {"drawn": [], "counted": []}
+    for row in rows:
+        if not is_reject(row) and (found := side(row)) is not None:
+            ids[found].append(row["sample_id"])
+    pool, rng = sorted(ids["drawn"]), random.Random(f"balance {seed}")
+    times = Counter(rng.choices(pool, k=len(ids["counted"])) if pool else [])
+    return {sample_id: times[sample_id] for sample_id in pool}
+
+
+def repeated(rows: Iterable[Row], times: dict[str, int]) -> Iterator[Row]:
+    """`rows`, with those in `times` as often as it says: further copies have ids of their own and `meta.copy`."""
+    for row in rows:
+        sample_id = row["sample_id"]
+        count = 1 if is_reject(row) else times.get(sample_id, 1)
+        if not count:
+            yield reject("source", "not drawn to balance singular and plural", sample_id=sample_id)
+            continue
+        yield row
+        for copy in range(2, count + 1):
+            yield with_evidence(row, row["evidence"], copy=copy) | {"sample_id": f"{sample_id}-{copy}"}
