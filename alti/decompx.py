@@ -51,8 +51,8 @@ def explain_many(
             continue
         sample = unpadded(batch, i)
         vectors = last_vectors(view, sample, free_bytes(view.device) if byte_budget is None else byte_budget)
-        found = vectors.norm(dim=-1)[None] if of_norm else _read(view, vectors, sample)
-        pairs[i, :, real.to(pairs.device)] = found.to(pairs)
+        readings = vectors.norm(dim=-1)[None] if of_norm else _read(view, vectors, sample)
+        pairs[i, :, real.to(pairs.device)] = readings.to(pairs)
     results = {}
     for request in requests:
         explained = explained_by(request.explanation)

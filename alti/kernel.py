@@ -40,11 +40,11 @@ def fused_on(device: torch.device) -> bool:
     expected = transformed.contributions(parts, Chunk(64, 4096))
     try:
         with torch.cuda.device(device):
-            found = fused.contributions(parts, Chunk(64, 4096))
+            computed = fused.contributions(parts, Chunk(64, 4096))
     except Exception as error:  # whatever a compiler or driver raises, there is another way to the same numbers
         log.warning("the fused ALTI kernel does not run on %s (%r): taking the chunked path", device, error)
         return False
-    agrees = bool((found - expected).abs().max() <= _TOLERANCE * expected.max())
+    agrees = bool((computed - expected).abs().max() <= _TOLERANCE * expected.max())
     if not agrees:
         log.warning("the fused ALTI kernel is wrong on %s: taking the chunked path", device)
     return agrees

@@ -104,11 +104,11 @@ class _Parts:
             self.tokens[self.at, :, self.position] += initial
             self.layers[0]["initial"] = initial
         row = layer.at(position)
-        to_tokens, found = _head_contributions(row, row.weights(), direction)  # [B, E, T]
+        to_tokens, sums = _head_contributions(row, row.weights(), direction)  # [B, E, T]
         to_inputs = self.rollout.to_inputs(to_tokens).to(self.tokens.device)
         self.tokens += to_inputs
         self.attended += to_inputs
-        self.layers[layer.index].update({name: value.to(self.tokens.device) for name, value in found.items()})
+        self.layers[layer.index].update({name: value.to(self.tokens.device) for name, value in sums.items()})
         if layer.index + 1 < self.n_layers:
             self.rollout.multiply(pre_norm_map(layer, self.chunk))
 

@@ -86,7 +86,7 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
     """|y_i|_1 - |y_i - T_i(x_j)|_1, [B, Tj, Ti]; meaningless where a causal mask hides j."""
     n, heads, length, _ = parts.weights.shape
     causal, width = parts.causal, parts.output.shape[-1]
-    found = parts.resultant.new_zeros(n, length, length)
+    contributions = parts.resultant.new_zeros(n, length, length)
     resultants = [strip.contiguous() for strip in parts.resultant.split(chunk.strip(width), -1)]
     positive = parts.resultant.clamp_min(0).sum(-1).unsqueeze(1)  # [B, 1, Ti]
     value_sums = parts.value @ parts.output.sum(-1).unsqueeze(-1)  # [B, H, Tj, 1]
@@ -97,7 +97,7 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
         for b, group in groups:
             products = value_output(parts.value[b, :, group], parts.output, product_buffer)  # [b, j, H, D]
             weights = parts.weights[b, :, group].permute(0, 2, 3, 1)  # [b, j, i, H]
-            gain, residual = found[b, group], parts.residual[b]
+            gain, residual = contributions[b, group], parts.residual[b]
             strips = [strip[b] for strip in resultants]
             add_maxima(gain, weights, products, residual, strips, vector_buffer, group.start, step, rows, causal)
             gain.sub_(positive[b]).mul_(-2)
@@ -110,7 +110,7 @@ def _gain(parts: AttentionParts, chunk: Chunk) -> Tensor:
     held_numbers = samples * step * rows * chunk.strip(width)
     buffers = [(empty(held_numbers), empty(samples * held * heads * width)) for _ in range(chunk.workers)]
     run_all([partial(work, *pair) for pair in buffers])
-    return found
+    return contributions
 
 
 @without_python

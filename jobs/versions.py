@@ -10,10 +10,10 @@ PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow"
 
 def versions(*more: str) -> dict[str, str]:
     """The versions of Python, PACKAGES and `more`, but for those that are not installed."""
-    found = {"python": platform.python_version()}
+    named = {"python": platform.python_version()}
     for package in (*PACKAGES, *more):
         try:
-            found[package] = version(package)
+            named[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return named

@@ -31,8 +31,8 @@ def guarded(
     check_rows(view, batch)
     with undisturbed(view):
         results = explain(view, batch, *args, **options)
-    for found in results.values():
-        given = [logit for logit in (found.logit_target, found.logit_foil) if logit is not None]
+    for result in results.values():
+        given = [logit for logit in (result.logit_target, result.logit_foil) if logit is not None]
         check_logits(view, batch, torch.stack(given, 1))
     return results
 

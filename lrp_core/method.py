@@ -251,8 +251,10 @@ class Method:
 
     @cached_property
     def _parameters(self) -> frozenset[str]:
-        found = signature(self.function).parameters.values()
-        return frozenset(p.name for p in found if p.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD))
+        accepted = signature(self.function).parameters.values()
+        return frozenset(
+            p.name for p in accepted if p.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        )
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         options = {option.name: option for option in self.options}

@@ -58,11 +58,11 @@ def load(group: str, kind: type, add: Callable[[Any, str], object]) -> None:
 def _records(entry: EntryPoint, kind: type) -> list[Any]:
     named = f"{_package(entry)} brings {entry.value!r} as {entry.group}"
     try:
-        found = entry.load()
+        loaded = entry.load()
     except Exception as error:  # whatever the package's own code raises when it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{named}, which cannot be imported ({reason}): mend or uninstall it") from error
-    records = list(found) if isinstance(found, Iterable) and not isinstance(found, kind) else [found]
+    records = list(loaded) if isinstance(loaded, Iterable) and not isinstance(loaded, kind) else [loaded]
     for record in records:
         if not isinstance(record, kind):
             raise UserError(f"{named}, which holds {record!r:.80} and no {kind.__name__}: mend or uninstall it")

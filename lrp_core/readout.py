@@ -61,8 +61,8 @@ def over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:
     `state` [B, D] is what the unembedding reads (`ModelView.prediction`). Sums are taken in float32 at least; logits
     of a part of the vocabulary are held at a time. Of several largest logits the first counts.
     """
-    found = [_over_vocabulary(view, rows) for rows in state.split(_ROWS)]
-    total, largest = zip(*found, strict=True)
+    parts = [_over_vocabulary(view, rows) for rows in state.split(_ROWS)]
+    total, largest = zip(*parts, strict=True)
     return torch.cat(total), torch.cat(largest)
 
 

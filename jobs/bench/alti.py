@@ -84,15 +84,15 @@ def whole_model(bench: Bench, device: str, repeats: int, quick: bool) -> None:
     for name, dtype in cells:
         view = _model(name, device, dtype, quick=quick)
         batch = _batch(view, length)
-        found: list[Any] = []
+        results: list[Any] = []
 
-        def run(view: ModelView = view, batch: Batch = batch, found: list[Any] = found) -> None:
-            found[:] = [explain_many(view, batch, REQUESTS, byte_budget=8 * _GIB)]
+        def run(view: ModelView = view, batch: Batch = batch, results: list[Any] = results) -> None:
+            results[:] = [explain_many(view, batch, REQUESTS, byte_budget=8 * _GIB)]
 
         (seconds,) = interleave({name: run}, repeats=1, warmup=0, device=device).values()
         with peak_memory(device) as peak:
             run()
-        (plan,) = found[0][REQUESTS[0]].plans
+        (plan,) = results[0][REQUESTS[0]].plans
         memory = {"peak_bytes": peak.peak_bytes, "predicted_bytes": plan.bytes}
         row = {"geometry": name, "dtype": dtype, "length": length, "seconds": seconds[0]} | memory
         bench.row(part="whole model", **row)
@@ -109,8 +109,8 @@ def planner(bench: Bench, device: str, repeats: int, quick: bool) -> None:
             method = next(m for m in METHODS.values() if not m.missing(view.family.capabilities))
             for samples, length in ((1, 16), (4, 8)) if quick else ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384)):
                 with peak_memory(device) as peak:
-                    found: Any = method(view, _batch(view, length, samples), byte_budget=2**50)
-                (plan,) = found.plans
+                    result: Any = method(view, _batch(view, length, samples), byte_budget=2**50)
+                (plan,) = result.plans
                 sizes = {"samples": samples, "length": length, "predicted_bytes": plan.bytes}
                 bench.row(part="planner", geometry=name, dtype=dtype, **sizes, peak_bytes=peak.peak_bytes)
                 errors.append(abs(plan.bytes / peak.peak_bytes - 1))
@@ -157,19 +157,19 @@ def _layer(bench: Bench, view: ModelView, name: str, length: int, repeats: int, 
 def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None]]:
     """The first attention block in the middle of a forward, and a function that runs its norm and attention again."""
     block = view.blocks[0]
-    found: list[Layer] = []
+    layers: list[Layer] = []
     calls: list[tuple[Any, dict[str, Any]]] = []
     hook = block.attention.register_forward_pre_hook(lambda _, *call: calls.append(call), with_kwargs=True)
-    with torch.no_grad(), visiting(view, found.append):
+    with torch.no_grad(), visiting(view, layers.append):
         view.hidden(_batch(view, length))
     hook.remove()
     args, options = calls[0]
 
     def attention() -> None:
-        block.attention_norm.module(found[0].residual)
+        block.attention_norm.module(layers[0].residual)
         block.attention(*args, **options)
 
-    return found[0], attention
+    return layers[0], attention
 
 
 # what it is measured on

@@ -24,11 +24,11 @@ def materialising(view: ModelView, batch: Batch) -> Tensor:
     once and go through the final norm as products with its matrices. It does so for all destinations, and this is
     kinder to it in one point: it does everything twice, with and without the biases of the value path.
     """
-    found: list[Layer] = []
+    layers: list[Layer] = []
     states: list[Tensor] = []
     assert view.final_norm is not None
     hook = view.final_norm.module.register_forward_pre_hook(lambda _, args: states.append(args[0][0]))
-    with visiting(view, found.append):
+    with visiting(view, layers.append):
         view.hidden(batch)
     hook.remove()
     assert batch.foil_ids is not None
@@ -36,7 +36,7 @@ def materialising(view: ModelView, batch: Batch) -> Tensor:
     mixed = torch.eye(len(states[0]), dtype=rows.dtype, device=rows.device)
     tokens = rows.new_zeros(len(states[0]))
     position = int(batch.position[0])
-    for layer in found:
+    for layer in layers:
         vectors, bias = _vectors(layer)  # [H, Ti, Tj, D]
         by_head = torch.einsum("hijd,vd->hivj", _through_final_norm(view, vectors, states[0]), rows)
         logits = by_head.sum(0)  # [Ti, 2, Tj]

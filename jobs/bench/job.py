@@ -136,10 +136,10 @@ def overhead(bench: Bench, runs: Runs, repeats: int) -> None:
     for name in seconds:
         bench.row(what=name, geometry="gpt2", seconds=summary(whole[name]), steady_seconds=summary(steady[name]))
     bare, one, two = seconds
-    for kind, found in (("whole run", whole), ("steady", steady)):
-        ratio = paired_ratio(found[one], found[bare])["median"]
+    for kind, of_kind in (("whole run", whole), ("steady", steady)):
+        ratio = paired_ratio(of_kind[one], of_kind[bare])["median"]
         bench.ratio(f"ray over bare loop, {kind}", ratio, OVERHEAD_TARGET, "lower", geometry="gpt2")
-        ratio = paired_ratio(found[one], found[two])["median"]
+        ratio = paired_ratio(of_kind[one], of_kind[two])["median"]
         bench.ratio(f"two workers over one, {kind}", ratio, 1.0, "higher", geometry="gpt2", cores=os.cpu_count())
 
 
@@ -211,17 +211,18 @@ def _passes(methods: Sequence[str]) -> list[str]:
     return sorted({METHODS[name].pass_name for name in methods})
 
 
-def schedule(bench: Bench, found: Simulated, gpus: int) -> None:
+def schedule(bench: Bench, simulated: Simulated, gpus: int) -> None:
     bench.row(
         what="simulation",
         gpus=gpus,
-        makespan_hours=found.makespan_s / 3600,
-        utilisation=found.utilisation,
-        longest_tail_hours=found.tail_s / 3600,
-        bound_by=f"{found.last} on {found.last_workers} GPUs",
-        lower_bound_hours=found.lower_bound_s / 3600,
+        makespan_hours=simulated.makespan_s / 3600,
+        utilisation=simulated.utilisation,
+        longest_tail_hours=simulated.tail_s / 3600,
+        bound_by=f"{simulated.last} on {simulated.last_workers} GPUs",
+        lower_bound_hours=simulated.lower_bound_s / 3600,
     )
-    bench.ratio(f"paper on {gpus} GPUs, makespan over bound", found.makespan_s / found.lower_bound_s, 1.25, "lower")
+    over_bound = simulated.makespan_s / simulated.lower_bound_s
+    bench.ratio(f"paper on {gpus} GPUs, makespan over bound", over_bound, 1.25, "lower")
 
 
 def _demo_tokenizer(family: str) -> str:

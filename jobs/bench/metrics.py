@@ -110,9 +110,9 @@ def _iou_soft(r: np.ndarray, e: np.ndarray) -> float:
 
 def _ap(r: np.ndarray, e: np.ndarray) -> float:
     values, place = np.unique(-r, return_inverse=True)
-    found = np.bincount(place, e, len(values))
-    precision = found.cumsum() / np.bincount(place, minlength=len(values)).cumsum()
-    return (found * precision).sum() / e.sum()
+    hits = np.bincount(place, e, len(values))
+    precision = hits.cumsum() / np.bincount(place, minlength=len(values)).cumsum()
+    return (hits * precision).sum() / e.sum()
 
 
 def _dot_softmax(r: np.ndarray, e: np.ndarray) -> float:

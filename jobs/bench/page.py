@@ -47,14 +47,14 @@ def rewritten(text: str, block: str, start: str, end: str) -> str:
 
 def results(folder: Path = RESULTS) -> list[tuple[str, dict[str, Any]]]:
     """(file name, result) of every result file, in the order of the sections."""
-    found = [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+    stored = [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
     order = list(TITLES)
-    return sorted(found, key=lambda item: order.index(item[1]["bench"]))
+    return sorted(stored, key=lambda item: order.index(item[1]["bench"]))
 
 
-def section(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def section(stored: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """A paragraph and its tables for every result."""
-    return "\n" + "".join(f"{paragraph(name, result)}\n\n{tables(result)}\n" for name, result in found)
+    return "\n" + "".join(f"{paragraph(name, result)}\n\n{tables(result)}\n" for name, result in stored)
 
 
 def paragraph(name: str, result: Mapping[str, Any]) -> str:

@@ -100,8 +100,8 @@ def against_lxt(
         lxt.ask(rows[0])  # warm up
         for i, row in enumerate(rows):
             for turn in ("ours", "lxt") if i % 2 else ("lxt", "ours"):
-                found = {"ours": _ours(view, row)} if turn == "ours" else lxt.ask(row)
-                for way, value in found.items():
+                timed = {"ours": _ours(view, row)} if turn == "ours" else lxt.ask(row)
+                for way, value in timed.items():
                     seconds[way].append(value)
     versions = ", ".join(f"{package} {number}" for package, number in lxt.versions.items())
     ways = {"ours": "ours", "lxt, same logits": "same_logits_s", "lxt, as documented": "as_documented_s"}

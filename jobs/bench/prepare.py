@@ -146,10 +146,10 @@ def _descendants(root: int) -> list[int]:
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it has ended meanwhile
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    family = [root]
+    for pid in family:
+        family += [child for child, parent in parents.items() if parent == pid]
+    return family
 
 
 def _memory(pid: int) -> tuple[int, int]:

@@ -102,9 +102,9 @@ def speed(bench: Bench, name: str, case: Case, chosen: argparse.Namespace) -> No
         ("merging curves", steps, merged),
         ("sharing lower layers", merged, shared),
     ):
-        found = paired_ratio(before, after)
-        bench.row(part="gain", geometry=name, of=gain, **found, unit="ratio")
-        print(f"{name}: gain of {gain}: {found['median']:.2f} ({found['q1']:.2f} to {found['q3']:.2f})")
+        gained = paired_ratio(before, after)
+        bench.row(part="gain", geometry=name, of=gain, **gained, unit="ratio")
+        print(f"{name}: gain of {gain}: {gained['median']:.2f} ({gained['q1']:.2f} to {gained['q3']:.2f})")
     _project(bench, name, case, summary(shared)["median"], summary(one)["median"])
 
 

@@ -45,8 +45,8 @@ def write(result: Mapping[str, Any], store: Store) -> str:
 def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows and ratios of the JSON `result` as rows of the schema."""
     origin = {"bench": result["bench"], "device": result["device"]}
-    found = [origin | number for row in result["rows"] for number in _measurements(row)]
-    return found + [origin | _promise(name, ratio) for name, ratio in result["ratios"].items()]
+    measured = [origin | number for row in result["rows"] for number in _measurements(row)]
+    return measured + [origin | _promise(name, ratio) for name, ratio in result["ratios"].items()]
 
 
 def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

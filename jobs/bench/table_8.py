@@ -38,8 +38,8 @@ def table_8(bench: Bench, subject: dict[str, str], view: ModelView, batches: Seq
     for method in METHODS:
         timed = {"forward_ms": _milliseconds(forward[method]), "backward_ms": _milliseconds(backward[method])}
         bench.row(part="table_8", **place, method=method, **timed)
-    found = ", ".join(f"{method} {1e3 * summary(backward[method])['median']:.3g}" for method in METHODS)
-    print(f"{name}: median ms of backward and aggregation over {len(batches)} samples: {found}", flush=True)
+    medians = ", ".join(f"{method} {1e3 * summary(backward[method])['median']:.3g}" for method in METHODS)
+    print(f"{name}: median ms of backward and aggregation over {len(batches)} samples: {medians}", flush=True)
     for method, target in (("attnlrp", 1.05), ("lrp", 0.95)):
         ratio = paired_ratio(backward[method], backward["gradient_x_input"])
         bench.ratio(f"{method} backward / plain", ratio.pop("median"), target, "lower", **subject, **ratio)

@@ -43,29 +43,29 @@ def audit(
     if n is not None:
         for name in tasks:
             _print_samples(store, name, n, config.seed, console)
-    found = audit_table(config, store, tasks) if n is None or json_file is not None else {}
+    tables = audit_table(config, store, tasks) if n is None or json_file is not None else {}
     if n is None:
-        for line in (*figures.table(found), *figures.reasons(found)):
+        for line in (*figures.table(tables), *figures.reasons(tables)):
             console.print(line, soft_wrap=True, markup=False)
     if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+        json_file.write_text(json.dumps(tables, indent=1, ensure_ascii=False))
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
     for task in tasks:
         record, known = _record(store, task), config.task(task)
         shares = known.share if known.is_published(record["origin"]["source"]) else {}
         folder, columns = samples_of(task).folder, figures.GENERIC_COLUMNS
         samples = figures.of_samples(_shards(store, folder, GENERIC, columns))
         parts = figures.members(_shards(store, folder, GENERIC, columns), known.parts) if known.parts else {}
-        found[task] = {}
+        tables[task] = {}
         for _, view in Ledger(store).records("views"):
             if view["task"] != task or view["benchmark"] != record["key"]:
                 continue
             folder, columns = views_of(view["tokenizer"], task).folder, figures.VIEW_COLUMNS
-            found[task][view["tokenizer"]] = {
+            tables[task][view["tokenizer"]] = {
                 "rows_in": record["read"] - record["beyond_limit"],
                 "beyond_limit": record["beyond_limit"],
                 **figures.of_views(_shards(store, folder, VIEW, columns)),
@@ -74,7 +74,7 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
                 **samples,
                 "parts": figures.of_parts(_shards(store, folder, VIEW, columns), parts),
             }
-    return found
+    return tables
 
 
 def export(config: RunConfig, store: Store, to: Path) -> list[Path]:

@@ -113,8 +113,8 @@ def explain(
         _write(html, explain_page(entries, f"{model_id}: {' '.join(one.what for one in answers)}", provenance), console)
     if json_file is not None:
         facts = {"model": model_id, "identity": resolved.identity, "dtype": dtype, "versions": versions()}
-        found = {**facts, "text": question.sentence, "predictions": [_plain(one) for one in answers]}
-        _write(json_file, json.dumps(found, indent=1, ensure_ascii=False), console)
+        export = {**facts, "text": question.sentence, "predictions": [_plain(one) for one in answers]}
+        _write(json_file, json.dumps(export, indent=1, ensure_ascii=False), console)
 
 
 def _explained(
@@ -125,12 +125,12 @@ def _explained(
         row = dict(with_predictions(view, [row])[0])
         batch = Batch.collate([row], pad_id=0)
         try:
-            found = {one.name: one(view, batch, explanation=question.explanation) for one in methods}
+            relevance = {one.name: one(view, batch, explanation=question.explanation) for one in methods}
         except UnusableRows as error:
             raise UserError(f"{model_id}: {error.detail}") from None
         shown = pieces(tokenizer, [*row["input_ids"], row["target_id"]])
         target = question.target or shown[-1].strip() or repr(shown[-1])
-        yield Answer(shown[:-1], row, target, question.foil, found)
+        yield Answer(shown[:-1], row, target, question.foil, relevance)
         if row["target_id"] == tokenizer.eos_token_id:
             return
         row = {
@@ -170,7 +170,7 @@ def _read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
 
 
 def _lines(one: Answer, methods: Sequence[Method]) -> list[Line]:
-    lines = [Line(name, found.tokens[0].double().tolist()) for name, found in one.relevance.items()]
+    lines = [Line(name, result.tokens[0].double().tolist()) for name, result in one.relevance.items()]
     return [
         beyond_noise(line, one.logits) if info.conserves else line for line, info in zip(lines, methods, strict=True)
     ]
@@ -229,11 +229,11 @@ def _plain(one: Answer) -> dict[str, Any]:
     methods = [
         {
             "method": name,
-            "explained": float(found.explained[0]),
-            "residual": None if found.residual is None else float(found.residual[0]),
-            "relevance": found.tokens[0].to(torch.float64).tolist(),
+            "explained": float(result.explained[0]),
+            "residual": None if result.residual is None else float(result.residual[0]),
+            "relevance": result.tokens[0].to(torch.float64).tolist(),
         }
-        for name, found in one.relevance.items()
+        for name, result in one.relevance.items()
     ]
     return {
         "target": one.target,

@@ -55,7 +55,7 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[tuple[str, st
     """Rows by (model, task, dtype, product), places together. Rejected samples count once, not once a method."""
     rows: dict[tuple[str, str, str, str], Counts] = {}
     for model, task in _out_of_sight(config, plan):
-        names = defined(config, model, next((found for found in plan.models if found.name == model.name), None))
+        names = defined(config, model, next((planned for planned in plan.models if planned.name == model.name), None))
         for product in PRODUCTS.values():
             for dtype, count in product.expected(config, model, task, names).items():
                 if count:

@@ -235,10 +235,10 @@ def _exists(path: str | None) -> bool:
 def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:
     """`location` with list positions replaced by the names of their entries."""
     for part in location:
-        found = raw[part] if isinstance(raw, list) and isinstance(part, int) and part < len(raw) else None
-        found = raw.get(part) if isinstance(raw, dict) else found
-        yield found["name"] if isinstance(part, int) and isinstance(found, dict) and "name" in found else part
-        raw = found
+        value = raw[part] if isinstance(raw, list) and isinstance(part, int) and part < len(raw) else None
+        value = raw.get(part) if isinstance(raw, dict) else value
+        yield value["name"] if isinstance(part, int) and isinstance(value, dict) and "name" in value else part
+        raw = value
 
 
 def _fields_at(location: Sequence[str | int], config: type[BaseModel]) -> list[str]:

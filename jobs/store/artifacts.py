@@ -119,8 +119,8 @@ class Artifact:
     def key_in(self, file: str) -> str | None:
         """The beginning of the key in a file name of this place; None for files of other places, or without a key."""
         columns = (self.model, self.task, self.dtype, self.method)
-        found = _pattern(self.layout.shard or "", short(self.key), *columns).fullmatch(file)
-        return found["key"] if found is not None and self.is_keyed() else None
+        match = _pattern(self.layout.shard or "", short(self.key), *columns).fullmatch(file)
+        return match["key"] if match is not None and self.is_keyed() else None
 
     def owns(self, file: str) -> bool:
         """Whether a file name is that of a shard under this very key."""

@@ -171,9 +171,9 @@ class Store:
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """Complete files below `folder`, sorted; none when it does not exist."""
         selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
-        found = [info for info in self._info(selector) if info.is_file and info.path.endswith(suffix)]
+        infos = [info for info in self._info(selector) if info.is_file and info.path.endswith(suffix)]
         skip = len(self._base) + 1
-        return sorted(i.path[skip:] for i in found if not i.base_name.startswith((".", "_")))
+        return sorted(i.path[skip:] for i in infos if not i.base_name.startswith((".", "_")))
 
     def temporaries(self) -> list[str]:
         """What killed writers left behind."""

@@ -80,11 +80,11 @@ def is_passing(error: BaseException) -> bool:
 
 def causes(error: BaseException | None) -> list[BaseException]:
     """The error and what led to it."""
-    found = []
+    chain = []
     while error is not None:
-        found.append(error)
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return chain
 
 
 def _passes(error: BaseException) -> bool:

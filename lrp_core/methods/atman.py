@@ -117,8 +117,8 @@ def explain_many(
         at = samples.to(token.device)
         with around_attention(view, {block.attention: run.attend for block in view.blocks}, stock="eager"):
             hidden = view.hidden(rows, token[at, start:], positions[at, start:])
-        _, found = explained_numbers(view, hidden, rows, explanations)
-        for explanation, numbers in found.items():
+        _, explained = explained_numbers(view, hidden, rows, explanations)
+        for explanation, numbers in explained.items():
             at = samples.to(numbers.device)
             drops[explanation][at, keys.to(numbers.device)] = whole[explanation][at] - numbers
     return {

@@ -54,7 +54,7 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[
     The mean of a head's gradient is over its whole map. Min-max normalisation, which ranks nothing, is left out.
     """
     batch = batch.to(view.device)
-    found: list[Tensor] = []
+    weighted: list[Tensor] = []
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         wide = torch.promote_types(weights.dtype, torch.float32)
@@ -62,9 +62,9 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[
         of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / size  # [B, H]
         at = torch.arange(len(batch), device=weights.device)
         row = weights[at, :, batch.position.to(weights.device)].to(wide)  # [B, H, T]
-        found[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
+        weighted[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
 
-    return _explain(view, batch, requests, [view.n_layers - 1], found.clear, read, lambda: found[0])
+    return _explain(view, batch, requests, [view.n_layers - 1], weighted.clear, read, lambda: weighted[0])
 
 
 def _explain(
@@ -88,8 +88,8 @@ def _explain(
             begin()
             torch.autograd.grad(explained.sum(), maps[0], retain_graph=i + 1 < len(explanations))
             tokens = result().to(batch.input_ids.device).masked_fill(batch.attention_mask == 0, 0)
-            found = relevance_of(tokens, logits, explained, conserves=False)
-            results.update({request: found for request in requests if request.explanation == explanation})
+            relevance = relevance_of(tokens, logits, explained, conserves=False)
+            results.update({request: relevance for request in requests if request.explanation == explanation})
     return results
 
 

@@ -62,8 +62,8 @@ def _explain(
         at_once = max(1, token_budget // int(mask.sum()))
         for explanation in explanations:
             game = partial(outcome.number, explanation)
-            found = shapley(game, int(mask.sum()), samples, at_once, seed_of(own.input_ids[0].cpu(), seed))
-            tokens[explanation][i, mask] = found.to(logits)
+            shares = shapley(game, int(mask.sum()), samples, at_once, seed_of(own.input_ids[0].cpu(), seed))
+            tokens[explanation][i, mask] = shares.to(logits)
     return {
         request: relevance_of(
             tokens[request.explanation].to(batch.input_ids.device),

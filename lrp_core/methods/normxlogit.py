@@ -54,13 +54,13 @@ def explain_many(
         measure, by_layer = _MEASURES[request.method]
         norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
         of_head = explained.of(read if far is None else -far if request.option("reverse", False) else far)
-        found = measure(norm, of_head).masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
+        scores = measure(norm, of_head).masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
         results[request] = relevance_of(
-            found[:, -1],
+            scores[:, -1],
             logits,
             explained.of(logits),
             conserves=False,
-            layers=found if layers and by_layer else None,
+            layers=scores if layers and by_layer else None,
         )
     return results
 

@@ -42,9 +42,9 @@ def _explain(
         samples, places = taken[part.start : part.stop].unbind(1)
         removed = torch.nn.functional.one_hot(places, length).bool()
         with tokens_removed(view, rows_of(batch, samples), removed, how, mask_id) as rows:
-            _, found = explained_numbers(view, view.hidden(rows), rows, explanations)
+            _, explained = explained_numbers(view, view.hidden(rows), rows, explanations)
         at = (samples.to(logits.device), places.to(logits.device))
-        for explanation, numbers in found.items():
+        for explanation, numbers in explained.items():
             drops[explanation][at] = whole[explanation][at[0]] - numbers
     return {
         request: relevance_of(

@@ -49,8 +49,8 @@ def explain_many(
         tokens[i, at] = row.to(tokens)
         rows[i, :, at] = torch.stack([of_layer[position].to(tokens) for of_layer in maps])
     explained = whichever(logits.shape[1] == 2).of(logits)
-    found = relevance_of(tokens, logits, explained, conserves=False, layers=rows if layers else None)
-    return dict.fromkeys(requests, found)
+    result = relevance_of(tokens, logits, explained, conserves=False, layers=rows if layers else None)
+    return dict.fromkeys(requests, result)
 
 
 def _maps(view: ModelView, sample: Batch, token_budget: int) -> list[Tensor]:

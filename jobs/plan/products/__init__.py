@@ -41,14 +41,14 @@ def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[tuple[Prod
 def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact, str]]:
     """(wanted artifact, name of a manifest of another key in its place)."""
     places = {artifact.place: artifact for artifact in artifacts}
-    found = []
+    outdated = []
     for artifact in places.values():
         record = ledger.latest(artifact) if artifact.replaces else None
         if record is not None and key_in(record) != artifact.key:
-            found.append((artifact, artifact.name))
+            outdated.append((artifact, artifact.name))
     for name, record in ledger.records():
         entered = artifact_in(record)
         here = None if entered is None else places.get(entered.place)
         if here is not None and not here.replaces and key_in(record) != here.key:
-            found.append((here, name))
-    return found
+            outdated.append((here, name))
+    return outdated

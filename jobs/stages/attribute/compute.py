@@ -101,14 +101,14 @@ class Explainer:
             clock = StageClock(self.view.device)
             start = time.perf_counter()
             with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
-                found = self._explain(method, batch, requests, clock)
-                relevance.update({request: result.mapped(torch.Tensor.cpu) for request, result in found.items()})
+                explained_by = self._explain(method, batch, requests, clock)
+                relevance.update({request: result.mapped(torch.Tensor.cpu) for request, result in explained_by.items()})
             wall_s = time.perf_counter() - start
             if metering and not self._on_gpu:
                 with peak_memory() as peak:
                     self._explain(method, batch, requests)
             peak_bytes = None if peak is None else peak.peak_bytes
-            timings.append(Timing(method.pass_name, "method", wall_s, *size, peak_bytes, *_planned(found)))
+            timings.append(Timing(method.pass_name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
             timings += [Timing(*place, seconds, *size) for place, seconds in clock.seconds.items()]
         return ExplainedBatch(tuple(rows), relevance, tuple(timings))
 
@@ -131,8 +131,8 @@ class Explainer:
         heads = self.heads and any("heads" in self.methods[request.method].gives for request in requests)
         distinct = list(dict.fromkeys(asked.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
-        found = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **settings)
-        return {request: found[base] for request, base in asked.items()}
+        results = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **settings)
+        return {request: results[base] for request, base in asked.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
         """Requests that are computed together, and one of their methods."""
@@ -161,11 +161,11 @@ def explain(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) -> None
     shape, so that its neighbours keep the numbers they would have had.
     Raises MethodFailed, and the error of a lost device.
     """
-    found = _attempt(explainer, rows)
-    if isinstance(found, ExplainedBatch):
-        outcome.explained.append(found)
-    elif found.reason == "out_of_memory":
-        _explain_halves(explainer, rows, outcome, found)
+    attempted = _attempt(explainer, rows)
+    if isinstance(attempted, ExplainedBatch):
+        outcome.explained.append(attempted)
+    elif attempted.reason == "out_of_memory":
+        _explain_halves(explainer, rows, outcome, attempted)
     else:
         _explain_around(explainer, rows, outcome)
 
@@ -177,11 +177,11 @@ def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) 
     """
     explained = {}
     for row in rows:
-        found = _attempt(explainer, [row])
-        if isinstance(found, ExplainedBatch):
-            explained[row["sample_id"]] = found
+        attempted = _attempt(explainer, [row])
+        if isinstance(attempted, ExplainedBatch):
+            explained[row["sample_id"]] = attempted
         else:
-            outcome.rejects.append(found)
+            outcome.rejects.append(attempted)
     return explained
 
 
@@ -252,13 +252,13 @@ def _stand_in(row: Row, healthy: Row) -> Row:
 
 def _keep(explained: ExplainedBatch, indices: list[int]) -> ExplainedBatch:
     relevance = {
-        request: found.mapped(lambda tensor: tensor[indices]) for request, found in explained.relevance.items()
+        request: result.mapped(lambda tensor: tensor[indices]) for request, result in explained.relevance.items()
     }
     return ExplainedBatch(tuple(explained.rows[i] for i in indices), relevance, explained.timings)
 
 
-def _planned(found: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
+def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
     """The largest plan of an ALTI pass: its bytes, and the vectors it held at a time."""
-    plans = [plan for result in found.values() if isinstance(result, AltiRelevance) for plan in result.plans]
+    plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)
