@@ -17,7 +17,7 @@ from rich.text import Text
 from evaluation.scoring.samples import NOISE
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black on any of them is legible
-_FAINT = 0.04  # below this share of the scale nothing is painted
+FAINT = 0.04  # below this share of the scale nothing is painted
 
 
 def scale(values: Sequence[float], special: Sequence[bool]) -> float:
@@ -46,7 +46,7 @@ def terminal(
     for token, value, marked, dim in zip(tokens, values, evidence, special, strict=True):
         word = token.lstrip(" ")
         line.append(" " * (len(token) - len(word)))
-        painted = not dim and abs(value) / unit >= _FAINT
+        painted = not dim and abs(value) / unit >= FAINT
         style = Style(
             color="black" if painted else None,
             bgcolor=colour(value / unit) if painted else None,

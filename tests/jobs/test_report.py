@@ -214,3 +214,26 @@ def test_the_papers_models_on_published_data_are_recognised_and_the_demos_are_no
     assert len(results._published(paper)) == 27
     assert results._published(RunConfig.load("demo")) == {}
     assert results._published(RunConfig.load("smoke", overrides=["tasks.sva.source=lgd"])) == {}
+
+
+def test_one_sample_is_shown_with_every_method_and_chosen_by_rule(tmp_path):
+    store, plan, _ = written(tmp_path, models=("gpt2", "llama"))
+    picture = text(store, "figures/one_sample.svg")
+    assert all(f">{label}</text>" in picture for label in ("AttnLRP", "Gradient l2", "AttnRollout", "Random"))
+    page = text(store, "faithfulness.html")
+    assert "qa, gpt2." in page, "a task with a scope, as the paper's"
+    assert "It is sample qa00001, the first by id of those that gpt2 predicts rightly and" in page, (
+        "0 is predicted wrongly"
+    )
+    lines = text(store, "tables/one_sample.csv").splitlines()
+    view = write_benchmark(store, "qa", 8)[1]
+    assert len(lines) == 1 + 4 * view["length"]
+    found = results.results_of(QUICK, plan, store)
+    assert explorer.one_sample(plan, store, found)["sample_id"] == "qa00001"
+
+
+def test_where_nothing_is_scored_no_sample_is_shown(tmp_path):
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=2)
+    report.write_report(QUICK, plan, store)
+    assert "One sample, every method" in text(store, "faithfulness.html")
+    assert not store.files("report/figures", recursive=True)

@@ -46,6 +46,37 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> l
     return entries
 
 
+def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
+    """One sample with every method of one model, chosen by rule so that nobody picks it; None where nothing is scored.
+
+    The task is the first that has a scope, as AttnLRP's, else the first with evidence, else the first. The model is the
+    one with the most methods. Of the samples that every method explains, it is the first by id that the model predicts
+    rightly, or the first.
+    """
+    cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
+    shown: dict[tuple[str, str], dict[str, Artifact]] = {}
+    for place in results.defaults:
+        if place.dtype == results.dtypes[place.model, place.task][0]:
+            shown.setdefault((place.task, place.model), {})[place.method] = cells[place]
+    tasks = sorted(results.tasks.items(), key=lambda item: (item[1].scope is None, item[1].evidence is None))
+    places = [(name, model) for name, _ in tasks for model in plan.models if (name, model.name) in shown]
+    if not places:
+        return None
+    task, model = max(
+        (place for place in places if place[0] == places[0][0]), key=lambda p: len(shown[p[0], p[1].name])
+    )
+    own = shown[task, model.name]
+    scored = [default_samples(store, results, place_of(cell)) for cell in own.values()]
+    known = [dict(zip(table["sample_id"].to_pylist(), table["correct"].to_pylist(), strict=True)) for table in scored]
+    common = set.intersection(*map(set, known))
+    chosen = min(common, key=lambda name: (not known[0][name], name), default=None)
+    if chosen is None:
+        return None
+    generic = _rows(store, samples_of(task).folder, GENERIC, [chosen])
+    entries = _entries(store, model, task, own, [chosen], generic, {}, results)
+    return entries[0] if entries else None
+
+
 def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
     """`count` sample ids: a third over which methods disagree most, a third predicted wrongly, the rest by hash.
 

@@ -15,12 +15,14 @@ from jobs.plan.cells import Plan
 from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
 from jobs.stages.report.parts.pruning import pruning_part
 from jobs.stages.report.parts.runtime import runtime_part
+from jobs.stages.report.parts.sample import sample_part
 from jobs.store import Ledger
 
 #: In the order of the page. A part says itself what to run where there is nothing to show.
 PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (
     evidence_part,
     faithfulness_part,
+    sample_part,
     pruning_part,
     runtime_part,
 )

@@ -1,0 +1,36 @@
+"""One sample, and what every method says of its tokens (AttnLRP's figure 7)."""
+
+from __future__ import annotations
+
+from evaluation.report.page import Part
+from evaluation.report.results import Results
+from evaluation.report.token_rows import token_rows, token_table
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.stages.report.samples import one_sample
+from jobs.store import Ledger
+from lrp_core.explained import NONE, TARGET, needs_foil
+
+TITLE = "One sample, every method"
+
+
+def sample_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """Explanations of the target's logit where there are any, as curves follow it."""
+    page, how = "faithfulness.html", "Nothing is explained and scored: run `closelook attribute` and `evaluate`."
+    entry = one_sample(plan, ledger.store, results)
+    if entry is None:
+        return Part(TITLE, how, page=page)
+    explained = list(dict.fromkeys(row["explanation"] for row in entry["rows"] if row["explanation"] != NONE))
+    wanted = TARGET.name if TARGET.name in explained else next(iter(explained), NONE)
+    rows = [row for row in entry["rows"] if row["explanation"] in (NONE, wanted)]
+    foil = f" rather than {entry['foil']!r}" if wanted != NONE and needs_foil(wanted) else ""
+    right = f"{entry['model']} predicts rightly and " if entry["correct"] else ""
+    caption = (
+        f"Relevance for {entry['target']!r}{foil}. It is sample {entry['sample_id']}, the first by id of those that "
+        f"{right}every method explains; others are on the page of samples."
+    )
+    shown = entry | {"rows": rows}
+    details = [token_table(shown, f"{TITLE}: the numbers", "Relevance of every token, in the unit of each method.")]
+    return Part(
+        TITLE, how, [token_rows(shown, f"{entry['task']}, {entry['model']}.", caption)], page=page, details=details
+    )
