@@ -203,6 +203,18 @@ CURVES = _schema(
     ],
 )
 
+#: The areas of one sample's curves under every trial of a method: sets of options, in the order of the manifest, that a
+#: choice is made among; partitioned by model, task, dtype and method. NaN where a trial has no finite curves.
+TRIALS = _schema(
+    "trials",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("area_morf", pa.list_(_FLOAT), False),
+        ("area_lerf", pa.list_(_FLOAT), False),
+    ],
+)
+
 #: One measured number or promised ratio of `closelook bench NAME`, in `bench/NAME/`. A ratio has a `target`; a file's
 #: metadata hold its time, the command and the versions of packages.
 BENCH = _schema(
@@ -231,7 +243,20 @@ BENCH = _schema(
 
 SCHEMAS = {
     schema.metadata[NAME_KEY].decode(): schema
-    for schema in (GENERIC, REJECT, VIEW, RELEVANCE, HEADS, RUNTIME, SCORES, SCORES_SAMPLES, PRUNING, CURVES, BENCH)
+    for schema in (
+        GENERIC,
+        REJECT,
+        VIEW,
+        RELEVANCE,
+        HEADS,
+        RUNTIME,
+        SCORES,
+        SCORES_SAMPLES,
+        PRUNING,
+        CURVES,
+        TRIALS,
+        BENCH,
+    )
 }
 
 

@@ -5,7 +5,10 @@ Installed packages add methods through the entry points `closelook.methods`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from alti import METHODS as ALTI_METHODS
 from lrp_core import METHODS as CORE_METHODS
@@ -16,6 +19,7 @@ from lrp_core.types import UnsupportedMethod, nearest
 
 if TYPE_CHECKING:
     from jobs.config import MethodConfig, RunConfig
+    from lrp_core.capabilities import Capability
 
 METHODS: Extended[Method] = Extended(
     Registry("method", *CORE_METHODS.values(), *ALTI_METHODS.values()), "closelook.methods", Method
@@ -29,9 +33,46 @@ def method(name: str) -> Method:
     return METHODS[name]
 
 
+def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
+    """The sets of options among which a config's lists leave the choice, the last list's values changing first.
+
+    Options without a list are not in them; () where no option has one. Raises UserError for lists that cannot be.
+    """
+    options = {option.name: option for option in method(entry.method).options}
+    found = {n: options[n].alternatives(value, entry.method) for n, value in entry.options.items() if n in options}
+    lists = {name: values for name, values in found.items() if values is not None}
+    return tuple(dict(zip(lists, values, strict=True)) for values in product(*lists.values())) if lists else ()
+
+
+def defined_options(
+    record: Method, entry: MethodConfig, capabilities: Collection[Capability] | None
+) -> list[dict[str, Any]]:
+    """The sets of options of a config's entry, which `record` is bound from, that a model has all they need for.
+
+    One empty set where no option is left open; `capabilities` None stands for a model that may have everything.
+    """
+    options = left_open(entry) or ({},)
+    return [one for one in options if capabilities is None or not record.configured(**one).missing(capabilities)]
+
+
 def bound(entry: MethodConfig) -> Method:
-    """One of a config's methods. Raises UserError for an unknown method or option, or a value that does not fit."""
-    return method(entry.method).configured(entry.name, **entry.options)
+    """One of a config's methods; where lists leave options open, the first of each, until a choice is bound instead.
+
+    Raises UserError for an unknown method or option, or a value that does not fit.
+    """
+    record, alternatives = method(entry.method), left_open(entry)
+    if not alternatives:
+        return record.configured(entry.name, **entry.options)
+    first = alternatives[0]
+    options = {**entry.options, **first}
+    return replace(record.configured(entry.name, **options), label=tuned_label(entry, ", ".join(first)))
+
+
+def tuned_label(entry: MethodConfig, options: str) -> str:
+    """The label of one of a config's methods some of whose options are chosen, with what is to be said of them."""
+    opened = left_open(entry)[0]
+    settled = {name: value for name, value in entry.options.items() if name not in opened}
+    return f"{method(entry.method).configured(entry.name, **settled).label} ({options}, tuned)"
 
 
 def configured(config: RunConfig) -> dict[str, Method]:

@@ -48,6 +48,8 @@ class Option:
         kind = self.kind or type(self.default)
         if kind is float and type(value) is int:
             value = float(value)
+        if kind is tuple and type(value) is list:  # as YAML writes it
+            value = tuple(value)
         right = type(value) is kind and (not self.choices or value in self.choices)
         if right and self.low is not None:
             right = value >= self.low  # False for nan
@@ -57,13 +59,27 @@ class Option:
             raise UserError(f"{method}: option {self.name!r} is {self.range}, not {value!r}")
         return value
 
+    def alternatives(self, value: Any, method: str) -> list[Any] | None:
+        """The values that a list leaves open, as :meth:`check` gives them; None where `value` is a single one.
+
+        A list is a single value of an option whose type is tuple, and one of lists leaves that open. Raises UserError
+        for a list that leaves no choice.
+        """
+        single = (self.kind or type(self.default)) is tuple and not (value and all(type(one) is list for one in value))
+        if type(value) is not list or single:
+            return None
+        found = [self.check(one, method) for one in value]
+        if len(found) < 2 or any(one in found[:at] for at, one in enumerate(found)):
+            raise UserError(f"{method}: a list for option {self.name!r} has two different values or more, not {value}")
+        return found
+
     @property
     def range(self) -> str:
         """What values are allowed, in words."""
         if self.choices:
             return " or ".join(map(repr, self.choices))
         kind = self.kind or type(self.default)
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", tuple: "a list"}
         bounds = [f"at least {self.low:g}"] if self.low is not None else []
         bounds += [f"at most {self.high:g}"] if self.high is not None else []
         return " ".join([words.get(kind, kind.__name__), " and ".join(bounds)]).strip()

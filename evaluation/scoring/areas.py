@@ -74,7 +74,11 @@ def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:
 def told(table: pa.Table) -> Variant | None:
     """The variant that tables and figures show; None of an empty table."""
     rows = table.group_by(["explanation", "embedding"]).aggregate([]).to_pylist()
-    variants = [(row["explanation"], row["embedding"]) for row in rows]
+    return preferred([(row["explanation"], row["embedding"]) for row in rows])
+
+
+def preferred(variants: Iterable[Variant]) -> Variant | None:
+    """The one of a method's variants that stands for it; None of none."""
     return min(
         variants, key=lambda one: [order.index(part) for order, part in zip(_PREFERRED, one, strict=True)], default=None
     )

@@ -67,7 +67,7 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     """What no artifact of the plan needs, by reason; leftovers first."""
     plan, ledger = make_plan(config, store), Ledger(store)
     groups = [Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True)]
-    if all(ledger.is_done(planned.cell) for planned in plan.cells()):
+    if not plan.undecided and all(ledger.is_done(planned.cell) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
     reasons: dict[str, dict[str, None]] = {}
@@ -114,7 +114,9 @@ def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, art
     """What distinguishes a cell's manifest from what is wanted in its place; empty for products that are no cells."""
     if artifact.product not in (RELEVANCE.name, HEADS.name):
         return ""
-    inputs, method = model.inputs[artifact.task], configured(config)[artifact.method]
+    inputs = model.inputs[artifact.task]
+    chosen = next(planned.chosen for planned in model.cells if planned.cell == artifact)
+    method = configured(config)[artifact.method].configured(**chosen)
     changed = {
         "other samples": (record.get("inputs", {}).get("sha256"), inputs.digest),
         "other weights": (record.get("model", {}).get("identity"), model.resolved.identity),

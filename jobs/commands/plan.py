@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
@@ -12,13 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.schema import RUNTIME
+from jobs.commands.plan_choices import choice_costs, undecided
 from jobs.commands.plan_curves import curves_costs
 from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured
+from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
 from jobs.plan.geometries import Geometry, geometry_of
 from jobs.plan.products.relevance import heads_of
 from jobs.store import Ledger, Store
+from lrp_core.method import Method
 
 #: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
@@ -66,7 +69,7 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     total = sum(cost.seconds or 0 for cost in found)
     cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
     console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
-    for line in _curves(config, store, plan):
+    for line in (*_choices(config, store, plan), *_curves(config, store, plan)):
         console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
@@ -75,14 +78,33 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
         console.print(f"not checked: {line}", markup=False)
 
 
+def _choices(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+    """A line of what choosing options costs, if there are lists of them, and one for each method that waits for it."""
+    found = list(choice_costs(config, plan, _seconds_per_token(config, store), FLOPS))
+    if found:
+        made, total = sum(cost.made for cost in found), _total([cost.seconds for cost in found])
+        trials, forwards = sum(cost.trials for cost in found), sum(cost.forwards for cost in found)
+        yield (
+            f"{len(found)} choices of options among {trials} trials, {len(found) - made} missing: "
+            f"{forwards:,} forwards of a sample at most, device time {duration(total)}"
+        )
+    for choice in plan.undecided:
+        yield f"{choice}: {undecided(choice)}"
+
+
+def _total(seconds: list[float | None]) -> float | None:
+    """None where one is not known."""
+    known = [one for one in seconds if one is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
 def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what the faithfulness curves cost, if there are any."""
     by_name = {model.name: model for model in plan.models}
     named = {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
     found = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), FLOPS, named))
     if found:
-        known = [cost.seconds for cost in found if cost.seconds is not None]
-        total = duration(sum(known) if len(known) == len(found) else None)
+        total = duration(_total([cost.seconds for cost in found]))
         sets, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
         forwards = sum(cost.forwards for cost in found)
         yield (
@@ -108,13 +130,15 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:,.1f} s"
 
 
-def forwards(config: RunConfig, names: list[str], length: float) -> float:
+def forwards(
+    config: RunConfig, names: list[str], length: float, chosen: Mapping[str, Mapping[str, Any]] | None = None
+) -> float:
     """What the passes of these methods cost together, in forwards of samples of `length` tokens.
 
-    A backward to the inputs costs about one.
+    A backward to the inputs costs about one. `chosen` are options by name that the config leaves open; where they are
+    not chosen yet, the dearest count.
     """
-    known = configured(config)
-    methods = [known[name] for name in names]
+    methods = _records(config, names, length, chosen or {})
     passes = {method.pass_name: method.cost(length) for method in methods}
     backwards = {
         (method.pass_name, method.rules, request.explanation)
@@ -123,6 +147,18 @@ def forwards(config: RunConfig, names: list[str], length: float) -> float:
         for request in requests_of(config, method)
     }
     return sum(passes.values()) + len(backwards)
+
+
+def _records(
+    config: RunConfig, names: list[str], length: float, chosen: Mapping[str, Mapping[str, Any]]
+) -> list[Method]:
+    """Methods with their chosen options or, where these are open, the dearest ones."""
+    known, entries = configured(config), {entry.name: entry for entry in config.every_method()}
+    found = []
+    for name in names:
+        options = [chosen[name]] if name in chosen else defined_options(known[name], entries[name], None)
+        found.append(max((known[name].configured(**one) for one in options), key=lambda one: one.cost(length)))
+    return found
 
 
 def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
@@ -136,7 +172,8 @@ def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> li
     else:
         return names
     methods = configured(config)
-    return [name for name in names if not methods[name].missing(capabilities)]
+    entries = config.methods_of(model)
+    return [entry.name for entry in entries if defined_options(methods[entry.name], entry, capabilities)]
 
 
 def _of_model(
@@ -155,13 +192,17 @@ def _of_model(
             names = defined(config, model, plan)
             missing = list(names)
             cells = len(names) + heads_of(config, model, task, names).get(dtype, 0)
-            unfinished = cells
+            unfinished, chosen = cells, {}
             if plan is not None and task in plan.inputs:
                 planned = [p.cell for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)]
+                chosen = {p.cell.method: p.chosen for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)}
                 todo = [cell for cell in planned if not ledger.is_done(cell)]
-                cells, unfinished = len(planned), len(todo)
-                missing = [cell.method for cell in todo if cell.product == "relevance"]
-            seconds, is_measured = _seconds(config, model, geometry, dtype, missing, samples, tokens, measured)
+                open_ = [c.artifact for c in plan.choices if c.chosen is None]
+                waiting = [a.method for a in open_ if (a.task, a.dtype) == (task, dtype)]
+                more = len(waiting) + heads_of(config, model, task, waiting).get(dtype, 0)
+                cells, unfinished = len(planned) + more, len(todo) + more
+                missing = [*(cell.method for cell in todo if cell.product == "relevance"), *waiting]
+            seconds, is_measured = _seconds(config, model, geometry, dtype, missing, chosen, samples, tokens, measured)
             yield Estimate(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
 
 
@@ -179,19 +220,20 @@ def _seconds(
     geometry: Geometry | None,
     dtype: str,
     missing: list[str],
+    chosen: Mapping[str, Mapping[str, Any]],
     samples: int,
     tokens: int,
     measured: dict[tuple[str, str, str], float],
 ) -> tuple[float | None, bool]:
     """Seconds for the missing methods, and whether every one of their passes was measured on this model."""
-    methods = configured(config)
-    passes = {methods[name].pass_name for name in missing}
+    length = tokens / max(1, samples)
+    passes = {method.pass_name for method in _records(config, missing, length, chosen)}
     known = {name: measured[model.name, dtype, name] for name in passes if (model.name, dtype, name) in measured}
     if len(known) == len(passes):
         return tokens * sum(known.values()), True
     if geometry is None:
         return None, False
-    operations = 2.0 * geometry.block_parameters * tokens * forwards(config, missing, tokens / max(1, samples))
+    operations = 2.0 * geometry.block_parameters * tokens * forwards(config, missing, length, chosen)
     return operations / FLOPS[dtype], False
 
 

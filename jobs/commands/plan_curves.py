@@ -49,7 +49,7 @@ def curves_costs(
                 lengths = _lengths(config, settings, by_name.get(model.name), task)
                 states = len(settings.ways) * (2 + variants * 2 * (np.minimum(lengths, settings.steps) - 1))
                 forwards, tokens = (int(count.sum()) if variants else 0 for count in (states, states * lengths))
-                yield CurvesCost(cells, len(missing), forwards, _seconds(model, dtype, tokens, measured, flops))
+                yield CurvesCost(cells, len(missing), forwards, seconds_of(model, dtype, tokens, measured, flops))
 
 
 def _missing(
@@ -57,9 +57,14 @@ def _missing(
 ) -> list[str]:
     """Methods without curves of the task."""
     if model is None or task not in model.inputs:
-        return [name for name in named if name in (settings.methods or (name,))]
+        return [name for name in named if settings.draws(task, name)]
     wanted = (one for one in wanted_cells(config, settings, model) if one.artifact.task == task)
-    return [one.artifact.method for one in wanted if not ledger.is_done(one.artifact)]
+    first = model.resolved.config.dtypes_for(task)[0]
+    waiting = (c.artifact for c in model.choices if c.chosen is None)
+    return [
+        *(one.artifact.method for one in wanted if not ledger.is_done(one.artifact)),
+        *(a.method for a in waiting if (a.task, a.dtype) == (task, first) and settings.draws(task, a.method)),
+    ]
 
 
 def _variants(config: RunConfig, settings: PerturbConfig, methods: list[str]) -> int:
@@ -75,14 +80,14 @@ def _lengths(config: RunConfig, settings: PerturbConfig, model: ModelPlan | None
     return np.full(min(samples, config.tasks[task].limit or samples, settings.samples or samples), length)
 
 
-def _seconds(
+def seconds_of(
     model: ModelConfig,
     dtype: str,
     tokens: int,
     measured: Mapping[tuple[str, str, str], float],
     flops: Mapping[str, float],
 ) -> float | None:
-    """By the cheapest pass that was measured, which is no less than a forward, else by the model's geometry."""
+    """Of forwards of `tokens`, by the cheapest pass that was measured, no less than a forward, else by the geometry."""
     rates = [rate for (name, precision, _), rate in measured.items() if (name, precision) == (model.name, dtype)]
     geometry = geometry_of(model.id)
     if rates:

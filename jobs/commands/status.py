@@ -11,9 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.commands.plan import by_reason, defined
+from jobs.commands.plan_choices import undecided
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.cells import Plan, make_plan, without_samples
+from jobs.plan.choices import Choice
 from jobs.plan.products import PRODUCTS, stale, wanted
+from jobs.plan.products.trials import TRIALS
 from jobs.store import Ledger, Store
 
 
@@ -48,7 +51,7 @@ def status(config: RunConfig, store: Store, console: Console) -> bool:
         console.print(f"{total.total()} {name}: {counted}")
     _print_remarks(config, plan, ledger, console)
     done = all(total["done"] == total.total() for total in totals.values())
-    return done and not plan.failures and not plan.unprepared
+    return done and not plan.failures and not plan.unprepared and not plan.undecided
 
 
 def collect(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[tuple[str, str, str, str], Counts]:
@@ -60,6 +63,10 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[tuple[str, st
             for dtype, count in product.expected(config, model, task, names).items():
                 if count:
                     rows[model.name, task, dtype, product.name] = Counts(Counter(missing=count))
+    for choice in plan.undecided:
+        for name, count in _waiting(config, choice):
+            place = (choice.artifact.model, choice.artifact.task, choice.artifact.dtype)
+            rows.setdefault((*place, name), Counts()).states["missing"] += count
     empty = without_samples(plan, ledger)
     for product, one in wanted(config, plan, ledger):
         artifact = one.artifact
@@ -71,6 +78,19 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[tuple[str, st
             row.rejected |= Counter(empty.get((artifact.model, artifact.task), {}))
     places = list(dict.fromkeys(row[:3] for row in rows))
     return dict(sorted(rows.items(), key=lambda row: places.index(row[0][:3])))
+
+
+def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
+    """(product, how many) of the artifacts that have no key before this choice is made."""
+    place = choice.artifact
+    model = config.model(place.model)
+    every = [entry.name for entry in config.methods_of(model)]
+    others = [name for name in every if name != place.method]
+    for product in PRODUCTS.values():
+        if product is not TRIALS:
+            count, without = (product.expected(config, model, place.task, names) for names in (every, others))
+            if count.get(place.dtype, 0) > without.get(place.dtype, 0):
+                yield product.name, count[place.dtype] - without.get(place.dtype, 0)
 
 
 def _out_of_sight(config: RunConfig, plan: Plan) -> Iterator[tuple[ModelConfig, str]]:
@@ -89,6 +109,8 @@ def _print_remarks(config: RunConfig, plan: Plan, ledger: Ledger, console: Conso
         console.print(f"{model}: {task} is not prepared; run `closelook prepare`")
     for line in by_reason(plan.failures):
         console.print(line, markup=False)
+    for choice in plan.undecided:
+        console.print(f"{choice}: {undecided(choice)}", markup=False)
     if plan.undefined:
         pairs = ", ".join(f"{method} on {model}" for model, method in plan.undefined)
         console.print(f"not defined, hence not planned: {pairs}")

@@ -12,6 +12,7 @@ from jobs.config.run import (
     RunConfig,
     TaskConfig,
 )
+from jobs.config.select import SelectConfig
 
 __all__ = [
     "BenchConfig",
@@ -23,5 +24,6 @@ __all__ = [
     "RayConfig",
     "ReportConfig",
     "RunConfig",
+    "SelectConfig",
     "TaskConfig",
 ]

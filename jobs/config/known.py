@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.config.file import ConfigError
-from jobs.methods import METHODS, bound
+from jobs.methods import METHODS, bound, left_open
 from jobs.tasks import sources
 from lrp_core.explained import needs_foil
 from lrp_core.families import FAMILIES, describing
@@ -17,7 +17,7 @@ from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
     from jobs.config.perturb import PerturbConfig
-    from jobs.config.run import ModelConfig, RunConfig
+    from jobs.config.run import MethodConfig, ModelConfig, RunConfig
 
 
 def check(config: RunConfig) -> None:
@@ -50,11 +50,19 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "perturb.methods", partial(_named, config, config.perturb)
         yield "perturb.explanations", partial(_explained, config, config.perturb)
     for entry in config.methods:
-        yield "methods", partial(bound, entry)
+        yield "methods", partial(_bound, config, entry)
     for model in config.models:
         for entry in config.methods_of(model):
             if entry not in config.methods:
-                yield f"models.{model.name}.methods", partial(bound, entry)
+                yield f"models.{model.name}.methods", partial(_bound, config, entry)
+
+
+def _bound(config: RunConfig, entry: MethodConfig) -> None:
+    bound(entry)
+    alternatives = left_open(entry)
+    if alternatives and config.select is None:
+        names = " and ".join(map(repr, alternatives[0]))
+        raise UserError(f"{entry.name} lists values for {names}: add `select: {{}}` to choose one, or give one value")
 
 
 def _scored(config: RunConfig, task: str) -> None:

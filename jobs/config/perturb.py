@@ -27,6 +27,10 @@ class PerturbConfig(Frozen):
     steps: int = Field(default=100, ge=1)  # points of a curve; texts of no more tokens are flipped token by token
     flip_special: bool = True  # whether what the tokenizer's template adds goes too
 
+    def draws(self, task: str, method: str) -> bool:
+        """Whether curves of this method are wanted on this task."""
+        return task in (self.tasks or (task,)) and method in (self.methods or (method,))
+
     def asks(self, request: Request) -> bool:
         """Whether curves of this variant are wanted; of methods that do not know a choice they are in any case."""
         explanations, embeddings = (

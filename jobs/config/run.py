@@ -29,6 +29,7 @@ from jobs.config.base import Embedding, Explanation, Frozen
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
 from jobs.config.perturb import PerturbConfig
+from jobs.config.select import SelectConfig
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import LINEAR
@@ -220,6 +221,7 @@ class RunConfig(Frozen):
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     prune: PruneConfig | None = None  # null: no pruning
+    select: SelectConfig | None = None  # chooses among the options that `methods` lists; without lists, nothing
     perturb: PerturbConfig | None = None  # null: no curves of perturbed inputs
     bench: BenchConfig | None = None  # null: nothing is benchmarked
     report: ReportConfig = ReportConfig()

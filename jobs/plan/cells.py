@@ -7,20 +7,22 @@ that change numbers. Equal keys mean equal numbers, so a run computes exactly th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product as combinations
+from typing import Any
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
-from jobs.methods import configured
+from jobs.methods import configured, defined_options, left_open
+from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import ATTENTION
 from lrp_core.method import Method
-from lrp_core.types import Request, UserError
+from lrp_core.types import Request
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,17 @@ class PlannedCell:
     cell: Artifact
     requests: tuple[Request, ...]
     rows: int
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # options of its method that the config leaves open
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The cells of one model."""
+    """The cells of one model, and the choices among options that they wait for."""
 
     resolved: ResolvedModel
     inputs: dict[str, Inputs]  # by task
     cells: tuple[PlannedCell, ...]
+    choices: tuple[Choice, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,6 +62,11 @@ class Plan:
         for model in self.models:
             yield from model.cells
 
+    @property
+    def undecided(self) -> list[Choice]:
+        """Choices that are not made yet: the cells of their methods have no keys, and are not among the cells."""
+        return [choice for model in self.models for choice in model.choices if choice.chosen is None]
+
 
 def validate(config: RunConfig) -> None:
     """Raises UserError for an unknown method or option or a model that cannot exist, before anything is written."""
@@ -68,18 +77,9 @@ def validate(config: RunConfig) -> None:
         except ModelUnavailable:
             continue  # its own cells fail later
         tasks = _tasks(config, model)
-        if config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks):
-            _check_ways(resolved, config.perturb.ways)
-
-
-def _check_ways(resolved: ResolvedModel, ways: Sequence[str]) -> None:
-    """Raises UserError where the model knows none of these ways to take a token away."""
-    kind = resolved.kind
-    if not set(ways) & set(kind.perturbations):
-        raise UserError(
-            f"config key 'perturb.ways': {kind.title}s such as {resolved.config.name} know no perturbation "
-            f"{' or '.join(map(repr, ways))}; add {' or '.join(map(repr, kind.perturbations))}"
-        )
+        drawn = config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks)
+        if drawn or any(map(left_open, config.methods_of(model))):
+            first_way(resolved, curve_settings(config).ways)
 
 
 def make_plan(config: RunConfig, store: Store) -> Plan:
@@ -87,19 +87,25 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
 
     Raises UserError for a method or model that cannot exist.
     """
-    methods = configured(config)
+    methods, ledger = configured(config), Ledger(store)
     models, failures, undefined, unprepared = [], {}, [], []
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
-            tokenizer = tokenizer_key(load_tokenizer(model))
+            loaded = load_tokenizer(model)
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
-        wanted = [methods[entry.name] for entry in config.methods_of(model)]
-        defined = [info for info in wanted if not info.missing(resolved.capabilities)]
-        undefined += [(model.name, info.name) for info in wanted if info.missing(resolved.capabilities)]
+        tokenizer = tokenizer_key(loaded)
+        defined: list[Tried] = []
+        for entry in config.methods_of(model):
+            info = methods[entry.name]
+            options = defined_options(info, entry, resolved.capabilities)
+            if options:
+                defined.append((info, options))
+            else:
+                undefined.append((model.name, info.name))
         found = {}
         for task in _tasks(config, model):
             if (tokenizer, task) not in inputs:
@@ -109,8 +115,9 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 unprepared.append((model.name, task))
             else:
                 found[task] = views
-        cells = tuple(_cells(config, resolved, found, defined))
-        models.append(ModelPlan(resolved, found, cells))
+        choices = tuple(_choices(config, resolved, found, defined, loaded.mask_token_id, ledger))
+        cells = tuple(_cells(config, resolved, found, defined, choices))
+        models.append(ModelPlan(resolved, found, cells, choices))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 
@@ -128,19 +135,46 @@ def _tasks(config: RunConfig, model: ModelConfig) -> list[str]:
     return [task for task in config.tasks if model.tasks is None or task in model.tasks]
 
 
+Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
+
+
+def _choices(
+    config: RunConfig,
+    resolved: ResolvedModel,
+    inputs: dict[str, Inputs],
+    methods: list[Tried],
+    mask_id: int | None,
+    ledger: Ledger,
+) -> Iterator[Choice]:
+    """One for each task, precision and method that has several sets of options."""
+    for task, views in inputs.items():
+        for dtype, (info, options) in combinations(resolved.config.dtypes_for(task), methods):
+            if len(options) > 1:
+                requests = requests_of(config, info)
+                yield choice_of(config, resolved, views, dtype, info, options, requests, mask_id, ledger)
+
+
 def _cells(
-    config: RunConfig, resolved: ResolvedModel, inputs: dict[str, Inputs], methods: list[Method]
+    config: RunConfig,
+    resolved: ResolvedModel,
+    inputs: dict[str, Inputs],
+    methods: list[Tried],
+    choices: Sequence[Choice],
 ) -> Iterator[PlannedCell]:
+    chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
     for task, views in inputs.items():
         dtypes = resolved.config.dtypes_for(task)
-        for dtype, info in combinations(dtypes, methods):
+        for dtype, (info, options) in combinations(dtypes, methods):
+            own = chosen.get((task, dtype, info.name), options[0])
+            if own is None:
+                continue
             requests = requests_of(config, info)
-            yield _planned(config, resolved, views, dtype, info, "relevance", requests, views.table.num_rows)
+            yield _planned(config, resolved, views, dtype, info, own, "relevance", requests, views.table.num_rows)
             with_heads = "heads" in info.gives and ATTENTION in resolved.capabilities and dtype == dtypes[0]
             if config.heads is not None and task in config.heads and with_heads:
                 size = len(views.subset(config.heads[task], config.seed))
                 pooled = tuple(request for request in requests if request.embedding == requests[0].embedding)
-                yield _planned(config, resolved, views, dtype, info, "heads", pooled, size)
+                yield _planned(config, resolved, views, dtype, info, own, "heads", pooled, size)
 
 
 def requests_of(config: RunConfig, info: Method) -> tuple[Request, ...]:
@@ -156,6 +190,7 @@ def _planned(
     views: Inputs,
     dtype: str,
     info: Method,
+    options: Mapping[str, Any],
     product: str,
     requests: tuple[Request, ...],
     rows: int,
@@ -167,11 +202,11 @@ def _planned(
         inputs=views.digest,
         task=views.task,
         dtype=dtype,
-        method=info.key(),
+        method=info.configured(**options).key(),
         variants=[[request.explanation, request.embedding] for request in requests],
         attention=resolved.config.attn,
         seed=config.seed if product == "heads" or info.seeded else None,
         rows=rows,
     )
     cell = Artifact(product, resolved.config.name, views.task, dtype, info.name, key)
-    return PlannedCell(cell, requests, rows)
+    return PlannedCell(cell, requests, rows, options)

@@ -60,7 +60,7 @@ class Inputs:
         table = self.table.select(INPUT_COLUMNS).filter(self.table["foil_id"].is_valid())
         return table.slice(0, count).to_pylist()
 
-    def subset(self, size: int | None, seed: int) -> np.ndarray:
+    def subset(self, size: int | None, seed: int | str) -> np.ndarray:
         """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
         ids = self.table["sample_id"].to_pylist()
         if size is None or size >= len(ids):

@@ -28,6 +28,7 @@ STAGES = {
     stage.name: stage
     for stage in (
         Stage("prepare", "Read the sources, annotate evidence, tokenise."),
+        Stage("select", "Choose the options that lists leave open, by faithfulness.", setting="select"),
         Stage("attribute", "Compute the relevance that is missing."),
         Stage("evaluate", "Score complete relevance against the evidence."),
         Stage("prune", "Draw the head pruning curves.", setting="prune"),

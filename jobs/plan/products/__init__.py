@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from jobs.plan.products import curves, measurements, pruning, relevance, scores
+from jobs.plan.products import curves, measurements, pruning, relevance, scores, trials
 from jobs.plan.products.record import Product, Wanted
 from jobs.store import Artifact, Ledger
 from jobs.store.ledger import artifact_in, key_in
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PRODUCTS: dict[str, Product] = {
     product.name: product
     for product in (
+        trials.TRIALS,
         relevance.RELEVANCE,
         relevance.HEADS,
         scores.SCORES,

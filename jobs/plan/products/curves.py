@@ -43,8 +43,7 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
         cell, inputs = planned.cell, model.inputs[planned.cell.task]
         variants = tuple(request for request in planned.requests if settings.asks(request))
         first = cell.dtype == model.resolved.config.dtypes_for(cell.task)[0]
-        named = cell.task in (settings.tasks or (cell.task,)) and cell.method in (settings.methods or (cell.method,))
-        if cell.product != "relevance" or not first or not named or not variants:
+        if cell.product != "relevance" or not first or not settings.draws(cell.task, cell.method) or not variants:
             continue
         rows = subset(config, settings, model, cell.task)
         key = key_of(
@@ -60,7 +59,7 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
             masks=inputs.masks_digest,
         )
         artifact = Artifact("curves", cell.model, cell.task, cell.dtype, cell.method, key)
-        yield PerturbedCell(model, cell, PlannedCell(artifact, variants, len(rows)), ways, mask_id)
+        yield PerturbedCell(model, cell, PlannedCell(artifact, variants, len(rows), planned.chosen), ways, mask_id)
 
 
 def subset(config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str) -> np.ndarray:

@@ -62,6 +62,7 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
         lines.append(f"{len(incomplete)} cells are not complete, among them {incomplete[0]}")
     problems += [] if problems else incomplete
     problems += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
+    problems += [f"{choice}: its options are not chosen: run `closelook select`" for choice in plan.undecided]
     return StageSummary("attribute", todo - len(incomplete), wanted - todo, tuple(problems), tuple(lines))
 
 
@@ -111,7 +112,8 @@ def _groups(ledger: Ledger, model: ModelPlan) -> Iterator[list[PlannedCell]]:
 def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
     cell = lacking[0].cell
     cells = tuple((planned.cell, planned.requests) for planned in lacking)
-    return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells)
+    tuned = tuple((p.cell.method, p.cell.method, dict(p.chosen)) for p in lacking if p.chosen)
+    return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells, tuned)
 
 
 class _Running:
@@ -143,14 +145,14 @@ class _Running:
 
     def _close(self) -> Iterator[str]:
         """Close the cells that are complete. Yields the failures of methods and of cells."""
-        yield from _by_error(self._work.name, self._failed)
+        yield from by_error(self._work.name, self._failed)
         for planned, units in self._work.cells:
             why = complete_cell(self._config, self._ledger, self._work.plan, planned, units, self._splits)
             if why is not None:
                 yield why
 
 
-def _by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
+def by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
     """A line for each error, with the methods that met it and where."""
     for error in dict.fromkeys(failed.values()):
         cells = [cell for cell, why in failed.items() if why == error]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,17 @@ def completed_units(ledger: Ledger, cell: Artifact, units: Sequence[Unit]) -> se
 
 
 def complete_cell(
-    config: RunConfig, ledger: Ledger, model: ModelPlan, planned: PlannedCell, units: Sequence[Unit], splits: int
+    config: RunConfig,
+    ledger: Ledger,
+    model: ModelPlan,
+    planned: PlannedCell,
+    units: Sequence[Unit],
+    splits: int,
+    conclusion: Callable[[Sequence[str]], Mapping[str, Any]] = lambda shards: {},
 ) -> str | None:
     """Write the cell's manifest, as complete if it has every shard and every row is accounted for, else as partial.
 
+    `conclusion` gives further entries of a complete one from the paths of its shards.
     Returns why a cell with every shard is partial all the same: too many of its rows failed.
     """
     cell = planned.cell
@@ -63,10 +70,12 @@ def complete_cell(
         "fallbacks": {"batches_halved": splits},
         "model": {"identity": model.resolved.identity, "id": model.resolved.config.id},
         "inputs": {"tokenizer": model.inputs[cell.task].tokenizer, "sha256": model.inputs[cell.task].digest},
-        "method": configured(config)[cell.method].key(),
+        "method": configured(config)[cell.method].configured(**planned.chosen).key(),
         "variants": [[request.explanation, request.embedding] for request in planned.requests],
     }
-    ledger.commit(cell, record, config=config.model_dump(mode="json"), complete=accounted and not failing)
+    complete = accounted and not failing
+    concluded = conclusion([f"{cell.folder}/{shard}" for shard in shards]) if complete else {}
+    ledger.commit(cell, {**record, **concluded}, config=config.model_dump(mode="json"), complete=complete)
     if not failing:
         return None
     return (

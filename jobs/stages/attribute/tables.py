@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import CURVES, HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME
+from evaluation.schema import CURVES, HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME, TRIALS
 from jobs.plan.units import NO_FOIL
 from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
@@ -22,6 +22,8 @@ def schema_of(product: str, dtype: str) -> pa.Schema:
         return HEADS
     if product == "curves":
         return CURVES
+    if product == "trials":
+        return TRIALS
     return RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
 
 

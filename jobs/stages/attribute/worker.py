@@ -41,6 +41,8 @@ class UnitTask:
     dtype: str
     cuts: tuple[int, ...]
     cells: tuple[tuple[Artifact, tuple[Request, ...]], ...]
+    #: Methods that a choice or a trial gives other options: (name in the requests, name in the run, options).
+    tuned: tuple[tuple[str, str, dict[str, Any]], ...] = ()
 
     @property
     def title(self) -> str:
@@ -54,7 +56,8 @@ class UnitTask:
     def from_json(cls, text: str) -> UnitTask:
         raw = json.loads(text)
         cells = tuple((Artifact(**cell), tuple(Request(**r) for r in requests)) for cell, requests in raw["cells"])
-        return cls(**{**raw, "cuts": tuple(raw["cuts"]), "cells": cells})
+        tuned = tuple((name, own, options) for name, own, options in raw["tuned"])
+        return cls(**{**raw, "cuts": tuple(raw["cuts"]), "cells": cells, "tuned": tuned})
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,9 @@ class Worker:
         settings = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}
         cells = {cell.method: cell for cell, _ in task.cells}
         wanted = tuple(r for cell, requests in task.cells if cell not in self._ended for r in requests)
-        everything = Explainer(view, wanted, task.product == "heads", settings, self._options.methods)
+        known = self._options.methods
+        tuned = {name: known[own].configured(name, **options) for name, own, options in task.tuned}
+        everything = Explainer(view, wanted, task.product == "heads", settings, {**known, **tuned})
         outcomes: dict[str, Outcome] = {}
         todo = everything.by_pass()
         while todo:

@@ -41,6 +41,8 @@ def perturb(config: RunConfig, store: Store) -> StageSummary:
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
+    undecided = (c for c in plan.undecided if settings.draws(c.artifact.task, c.artifact.method))
+    failures += [f"{choice}: its options are not chosen: run `closelook select`" for choice in undecided]
     pools: dict[str, list[PerturbedCell]] = defaultdict(list)
     for cell in todo:
         if ledger.is_done(cell.relevance):
@@ -68,8 +70,8 @@ def _work(config: RunConfig, settings: PerturbConfig, ledger: Ledger, pool: Sequ
     cuts: dict[Artifact, list[Unit]] = {}
     for task, cells in by_task.items():
         inputs, rows = model.inputs[task], subset(config, settings, model, task)
-        _check_flippable(settings, model, inputs, rows)
-        units = cut_by_tokens(inputs, rows, _tokens(inputs, settings), UNIT_TOKENS)
+        check_flippable(settings, model, inputs, rows)
+        units = cut_by_tokens(inputs, rows, forward_tokens(inputs, settings), UNIT_TOKENS)
         cuts |= {cell.artifact: units for cell in cells}
         blocks += _blocks(config, settings, ledger, cells, units)
     blocks.sort(key=lambda block: block[0])  # one precision after another
@@ -145,12 +147,12 @@ def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
     }
 
 
-def _tokens(inputs: Inputs, settings: PerturbConfig) -> np.ndarray:
+def forward_tokens(inputs: Inputs, settings: PerturbConfig) -> np.ndarray:
     """Tokens of the forwards that both curves of each sample take [N], before equal states merge."""
     return 2 * inputs.lengths * np.minimum(inputs.lengths, settings.steps)
 
 
-def _check_flippable(settings: PerturbConfig, model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
+def check_flippable(settings: PerturbConfig, model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
     """Raises UserError where no token of any sample may go; single samples are rejects."""
     slot, error = model.resolved.kind.slot, None
     for row in inputs.table.take(rows).to_pylist():

@@ -15,6 +15,7 @@ from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
 from evaluation.schema import BENCH, SchemaMismatch
 from jobs.bench.storage import numbers
+from jobs.commands.plan_choices import undecided
 from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
@@ -128,6 +129,8 @@ def _notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
     yield from plan.failures.values()
     for model, task in plan.unprepared:
         yield f"{task} is not prepared for {model}: run `closelook prepare`."
+    for choice in plan.undecided:
+        yield f"{choice}: {undecided(choice)}."
     for place, state in results.states.items():
         record = ledger.latest(Artifact("scores", *place)) or {} if state == DONE else {}
         for name, times in record.get("defects", {}).items():

@@ -17,12 +17,14 @@ from evaluation.scoring.metrics import applicable
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured
+from jobs.methods import configured, tuned_label
 from jobs.plan.cells import Plan, PlannedCell
+from jobs.plan.choices import in_words
 from jobs.plan.models import architecture
 from jobs.plan.products.scores import SCORES as SCORED
 from jobs.plan.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
+from lrp_core.method import Method
 
 #: Where the models of Close Look are published, besides the hub's old names without an owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
@@ -37,7 +39,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
-        methods=configured(config),
+        methods=_methods(config, plan),
         dtypes=_dtypes(config),
         states=_unplanned(config, plan) | states,
         scores={key: score for cell in cells if states[place_of(cell)] == DONE for key, score in _scores(store, cell)},
@@ -115,8 +117,15 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
     return compare(stacked, methods, tuple(measured), config.report.resamples, config.seed, scale)
 
 
-def _methods(config: RunConfig) -> tuple[str, ...]:
-    return tuple(entry.name for entry in config.every_method())
+def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
+    """By name. A label says which options were chosen, if they are the same wherever they were."""
+    methods = configured(config)
+    for entry in config.every_method():
+        choices = [c for model in plan.models for c in model.choices if c.artifact.method == entry.name]
+        words = {in_words(choice.chosen or {}) for choice in choices}
+        if len(words) == 1 and "" not in words:
+            methods[entry.name] = replace(methods[entry.name], label=tuned_label(entry, *words))
+    return methods
 
 
 def _dtypes(config: RunConfig) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -125,16 +134,16 @@ def _dtypes(config: RunConfig) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
-    """Missing cells of models that are out of reach, and of tasks that are not prepared."""
+    """Missing cells of models that are out of reach, of tasks that are not prepared, of options not chosen."""
     lost = {(name, task) for name in plan.failures for task in config.tasks} | set(plan.unprepared)
     undefined = set(plan.undefined)
     places = [
         Place(model, task, dtype, method)
         for (model, task), dtypes in _dtypes(config).items()
-        for dtype, method in combinations(dtypes, _methods(config))
+        for dtype, method in combinations(dtypes, [entry.name for entry in config.every_method()])
         if (model, task) in lost and (model, method) not in undefined
     ]
-    return dict.fromkeys(places, MISSING)
+    return dict.fromkeys([*places, *(place_of(choice.artifact) for choice in plan.undecided)], MISSING)
 
 
 def _size(model: ModelConfig) -> Size:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from evaluation.report import faithfulness as tables
+from evaluation.report.choices import Chosen, choices_table
 from evaluation.report.evidence import agreement_table, evidence_table, points
 from evaluation.report.faithfulness import Drawn
 from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
@@ -17,9 +19,11 @@ from evaluation.schema import CURVES
 from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, Variant, areas_of, mean_curves, told
 from evaluation.scoring.faithfulness import Summary, summarise
 from evaluation.scoring.metrics import applicable, overlap
+from evaluation.scoring.trials import Trial
 from jobs.commands.plan import forwards
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
+from jobs.plan.choices import in_words
 from jobs.plan.products.curves import PerturbedCell, wanted_cells
 from jobs.stages.report.results import samples_of_variant
 from jobs.store import Ledger
@@ -34,8 +38,23 @@ def faithfulness_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Re
     lacking = {(one.model, one.task, method) for one in shown for method in one.lacking}
     note = f"{len(lacking)} sets of curves are not drawn: run `closelook perturb`." if lacking else ""
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
+    chosen = list(_chosen(plan))
+    made += [choices_table(chosen, results)] if chosen else []
     figures, pairs = curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
     return Part("Faithfulness", tables.NOT_DRAWN, figures, made, note, page=PAGE, details=pairs)
+
+
+def _chosen(plan: Plan) -> Iterator[Chosen]:
+    """The choices that are made."""
+    for model in plan.models:
+        for choice in model.choices:
+            if choice.record is not None:
+                at, told = choice.artifact, choice.record["trials"]
+                trials = {
+                    in_words(options): Trial(one["delta_area"], one["n"], one["left_out"])
+                    for options, one in zip(choice.options, told, strict=True)
+                }
+                yield Chosen(at.model, at.task, at.dtype, at.method, choice.way, trials, choice.record["chosen"])
 
 
 def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
@@ -47,7 +66,8 @@ def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
     }
     drawn, found = [], []
     for one in _drawn(config, plan, ledger, results, with_curves=False):
-        cost = {name: forwards(config, [name], lengths[one.model, one.task]) for name in one.areas.variants}
+        chosen = _chosen_for(plan, one)
+        cost = {name: forwards(config, [name], lengths[one.model, one.task], chosen) for name in one.areas.variants}
         own = points(one, results, cost)
         if own:
             drawn.append(one)
@@ -55,6 +75,14 @@ def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
     how = "It needs scores against evidence and curves of the same methods: run `closelook evaluate` and `perturb`."
     made = [evidence_table(drawn, found, results), agreement_table(drawn, found)] if drawn else []
     return Part("Evidence against faithfulness", how, evidence_figure(drawn, found, results), made, page=PAGE)
+
+
+def _chosen_for(plan: Plan, one: Drawn) -> dict[str, Mapping[str, Any]]:
+    """By method, the options that the curves are of."""
+    place = (one.model, one.task, one.dtype)
+    return {
+        p.cell.method: p.chosen for p in plan.cells() if p.chosen and (p.cell.model, p.cell.task, p.cell.dtype) == place
+    }
 
 
 def _drawn(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, *, with_curves: bool = True) -> list[Drawn]:
@@ -74,6 +102,12 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
         for task, own in cells.items():
             done = {c.artifact.method: _read(ledger, c) for c in own if ledger.is_done(c.artifact)}
             lacking = [c.artifact.method for c in own if c.artifact.method not in done]
+            waiting = (c.artifact for c in model.choices if c.chosen is None)
+            lacking += [
+                a.method
+                for a in waiting
+                if (a.task, a.dtype) == (task, own[0].artifact.dtype) and config.perturb.draws(task, a.method)
+            ]
             place = Place(model.name, task, own[0].artifact.dtype, "")
             variants = {name: variant for name, table in done.items() if (variant := told(table)) is not None}
             noise = [name for name, variant in variants.items() if _is_noise(results, place, name, variant)]

@@ -1,0 +1,83 @@
+"""What choosing among options will cost: forwards of explanations and of curves, before equal states merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.commands.plan_curves import seconds_of
+from jobs.config import ModelConfig, RunConfig, SelectConfig
+from jobs.methods import configured, defined_options
+from jobs.plan.cells import ModelPlan, Plan
+from jobs.plan.choices import Choice, curve_settings
+from jobs.plan.geometries import geometry_of
+from lrp_core.capabilities import Capability
+from lrp_core.method import Method
+
+
+@dataclass(frozen=True)
+class ChoiceCost:
+    """A method's choice for a model, task and precision."""
+
+    made: bool
+    trials: int
+    forwards: int  # of a sample, for what is not made; equal states of several trials count each time
+    seconds: float | None  # on one device; None when nothing is known
+
+
+def undecided(choice: Choice) -> str:
+    """What stands in for the cells of a method before its options are chosen."""
+    return f"one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
+
+
+def choice_costs(
+    config: RunConfig,
+    plan: Plan,
+    measured: Mapping[tuple[str, str, str], float],
+    flops: Mapping[str, float],
+) -> Iterator[ChoiceCost]:
+    """By model, task, precision and method. Arguments are those of `curves_costs`."""
+    known, by_name = configured(config), {model.name: model for model in plan.models}
+    for model in config.models:
+        planned = by_name.get(model.name)
+        made = {
+            (c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen is not None
+            for c in (planned.choices if planned else ())
+        }
+        for task in (task for task in config.tasks if model.tasks is None or task in model.tasks):
+            lengths = _lengths(config, planned, task)
+            for entry in config.methods_of(model):
+                options = defined_options(known[entry.name], entry, _capabilities(model, planned))
+                trials = [known[entry.name].configured(**one) for one in options]
+                for dtype in model.dtypes_for(task) if len(trials) > 1 else ():
+                    done = made.get((task, dtype, entry.name), False)
+                    forwards = _forwards(config, trials, lengths) * (not done)
+                    tokens = int((forwards * lengths).sum())
+                    seconds = seconds_of(model, dtype, tokens, measured, flops)
+                    yield ChoiceCost(done, len(trials), int(forwards.sum()), seconds)
+
+
+def _forwards(config: RunConfig, trials: list[Method], lengths: np.ndarray) -> np.ndarray:
+    """Of each sample [N]: one variant of each trial, and both of its curves, which have their ends in common."""
+    steps = np.minimum(lengths, curve_settings(config).steps)
+    explained = [[trial.cost(length) + (trial.rules is not None) for trial in trials] for length in lengths.tolist()]
+    return np.array(explained).reshape(len(lengths), -1).sum(axis=1) + 2 + 2 * len(trials) * (steps - 1)
+
+
+def _capabilities(model: ModelConfig, planned: ModelPlan | None) -> frozenset[Capability] | None:
+    geometry = geometry_of(model.id)
+    if planned is not None:
+        return planned.resolved.capabilities
+    return None if geometry is None else geometry.model_family.capabilities
+
+
+def _lengths(config: RunConfig, planned: ModelPlan | None, task: str) -> np.ndarray:
+    """Tokens of each sample that options are tried on."""
+    select = config.select or SelectConfig()
+    if planned is not None and task in planned.inputs:
+        inputs = planned.inputs[task]
+        return inputs.lengths[inputs.subset(select.samples, select.draw)]
+    samples, length = config.task(task).published
+    return np.full(min(samples, config.tasks[task].limit or samples, select.samples), length)

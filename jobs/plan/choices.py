@@ -1,0 +1,116 @@
+"""Choices among the options that a config's lists leave open: what is tried, on which samples, under which key.
+
+A choice is made for a model, precision, task and method by the trials' artifact (stage `select`). Cells of later stages
+have what was chosen in their keys; before it is chosen there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evaluation.scoring.areas import preferred
+from jobs.config import PerturbConfig, RunConfig, SelectConfig
+from jobs.plan.inputs import Inputs
+from jobs.plan.models import ResolvedModel
+from jobs.store import Artifact, Ledger, key_of
+from lrp_core.interventions.tokens import MASK
+from lrp_core.method import Method, plain
+from lrp_core.types import Request, UserError
+
+VERSION = 1  # raised when choices change
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The trials of a method for a model, task and precision."""
+
+    artifact: Artifact
+    options: tuple[dict[str, Any], ...]  # of each trial
+    request: Request  # the variant by which trials are compared
+    rows: np.ndarray  # samples: indices into the views
+    way: str  # how tokens go
+    mask_id: int | None  # where a mask token takes their place
+    record: Mapping[str, Any] | None  # the manifest of the trials, once they are complete
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The options; None before they are chosen."""
+        return None if self.record is None else self.options[self.record["chosen"]]
+
+    def __str__(self) -> str:
+        return f"{self.artifact.method} on {self.artifact.model}/{self.artifact.task}/{self.artifact.dtype}"
+
+
+def in_words(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={plain(value)}" for name, value in options.items())
+
+
+def curve_settings(config: RunConfig) -> PerturbConfig:
+    """By which trials are compared: those of the run's own curves."""
+    return config.perturb or PerturbConfig()
+
+
+def choice_of(
+    config: RunConfig,
+    resolved: ResolvedModel,
+    views: Inputs,
+    dtype: str,
+    method: Method,
+    options: Sequence[Mapping[str, Any]],
+    requests: Sequence[Request],
+    mask_id: int | None,
+    ledger: Ledger,
+) -> Choice:
+    """The choice of `method` among `options`. `requests` are its variants in the run, `mask_id` is the tokenizer's.
+
+    Raises UserError for a model that knows none of the ways to take a token away.
+    """
+    from jobs.plan.products.curves import VERSION as CURVES_VERSION  # a module of what is planned after this
+
+    settings, select = curve_settings(config), config.select or SelectConfig()
+    way = first_way(resolved, settings.ways)
+    request = _compared([request for request in requests if settings.asks(request)] or requests)
+    rows = views.subset(select.samples, select.draw)
+    key = key_of(
+        version=[VERSION, CURVES_VERSION],
+        model=resolved.identity,
+        tokenizer=views.tokenizer,
+        inputs=views.digest,
+        masks=views.masks_digest,
+        task=views.task,
+        dtype=dtype,
+        methods=[method.configured(**one).key() for one in options],
+        variant=[request.explanation, request.embedding],
+        attention=resolved.config.attn,
+        seed=config.seed if method.seeded else None,
+        way=way,
+        mask=mask_id if way == MASK else None,
+        steps=settings.steps,
+        flip_special=settings.flip_special,
+        ties=config.seed,
+        subset=rows.tolist(),
+    )
+    artifact = Artifact("trials", resolved.config.name, views.task, dtype, method.name, key)
+    record = ledger.record(artifact) if ledger.is_done(artifact) else None
+    return Choice(artifact, tuple(map(dict, options)), request, rows, way, mask_id if way == MASK else None, record)
+
+
+def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:
+    """The first of these ways to take a token away that the model knows. Raises UserError where it knows none."""
+    kind = resolved.kind
+    known = [way for way in ways if way in kind.perturbations]
+    if not known:
+        raise UserError(
+            f"config key 'perturb.ways': {kind.title}s such as {resolved.config.name} know no perturbation "
+            f"{' or '.join(map(repr, ways))}; add {' or '.join(map(repr, kind.perturbations))}"
+        )
+    return known[0]
+
+
+def _compared(requests: Sequence[Request]) -> Request:
+    variant = preferred([(request.explanation, request.embedding) for request in requests])
+    return next(request for request in requests if (request.explanation, request.embedding) == variant)
