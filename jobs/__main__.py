@@ -205,6 +205,7 @@ def explain(
     method: Annotated[str, typer.Option("--method", help="Methods, separated by commas.")] = "attnlrp",
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
     generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
+    family: Annotated[str | None, typer.Option("--family", help="generic: a model that no family describes.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum the pieces of a word.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
@@ -221,7 +222,18 @@ def explain(
     from jobs.commands.explain import explain as show
 
     question = Question(sentence, target, foil, explanation, generate)
-    show(question, model, method, console, html=html, json_file=json, by_word=words, dtype=dtype, device=device)
+    show(
+        question,
+        model,
+        method,
+        console,
+        html=html,
+        json_file=json,
+        by_word=words,
+        dtype=dtype,
+        device=device,
+        family=family,
+    )
 
 
 def _load(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:

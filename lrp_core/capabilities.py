@@ -14,6 +14,7 @@ class Capability:
     stands_in: bool = True  # whether a method that needs its opposite may stand in for one that needs this
 
 
+POSITIONS = Capability("positions", "position and segment embeddings that are described")
 GRADIENTS = Capability("gradients", "embeddings that take gradients")
 RULES = Capability("rules", "a rule for every nonlinearity", stands_in=False)
 ATTENTION = Capability("attention", "attention weights that can be read", stands_in=False)

@@ -100,9 +100,9 @@ def _check_segments(view: ModelView, batch: Batch) -> None:
     """Raises UserError for token types of a model that has none, IndexError for those that it does not know."""
     if batch.token_type_ids is None:
         return
-    if view.family.segment_embedding is None:
+    if not view.n_segments:
         raise UserError(f"{view.family.title} have no segments: leave token_type_ids out")
-    _check_range(batch.token_type_ids, view.config.type_vocab_size, "token type out of range, the segments number")
+    _check_range(batch.token_type_ids, view.n_segments, "token type out of range, the segments number")
 
 
 def check_logits(view: ModelView, batch: Batch, logits: Tensor) -> None:

@@ -28,12 +28,14 @@ def load_model(
     device: str = "cpu",
     revision: str | None = None,
     attn: str = "sdpa",
+    family: str | None = None,
     max_memory: dict[int | str, Any] | None = None,
     offload_dir: str | Path | None = None,
 ) -> ModelView:
     """Loads a hub id or a local directory.
 
     `attn` is "sdpa" or "eager"; where a model's attention is its own, transformers chooses unless it is "eager".
+    With `family` "generic" it is run as a whole, by methods that need no description of it.
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
     lack weights, UnsupportedModel for one that no family describes.
@@ -48,14 +50,14 @@ def load_model(
     if offload_dir is not None:
         placement["offload_folder"] = str(offload_dir)
     try:
-        config = read_config(name, revision)
+        config = read_config(name, revision, family=family)
         with _without_report():
-            model, report = _auto(config).from_pretrained(
+            model, report = _auto(config, family).from_pretrained(
                 name,
                 config=config,
                 revision=revision,
                 dtype=_dtype(dtype),
-                attn_implementation=_attention(config, attn),
+                attn_implementation=_attention(config, attn, family),
                 use_safetensors=True,
                 trust_remote_code=False,
                 ignore_mismatched_sizes=True,  # to tell them by name below
@@ -66,10 +68,12 @@ def load_model(
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
     _check_weights(name, type(model).__name__, config, report)
-    return ModelView.of(model)
+    return ModelView.of(model, family)
 
 
-def read_config(name: str, revision: str | None = None, local_files_only: bool = False) -> PretrainedConfig:
+def read_config(
+    name: str, revision: str | None = None, local_files_only: bool = False, family: str | None = None
+) -> PretrainedConfig:
     """The config of a hub id or a local directory.
 
     Raises UnsupportedModel for one that no family describes, and what transformers raises for one that it cannot read.
@@ -77,13 +81,18 @@ def read_config(name: str, revision: str | None = None, local_files_only: bool =
     introduce()
     place = {"revision": revision, "local_files_only": local_files_only}
     described, _ = PretrainedConfig.get_config_dict(name, **place)
-    if "model_type" in described:
+    if "model_type" in described and family is None:
         describing(described["model_type"])
     return AutoConfig.from_pretrained(name, trust_remote_code=False, **place)
 
 
 def random_model(
-    config: PretrainedConfig, seed: int = 0, dtype: str = "float32", attn: str = "sdpa", device: str = "cpu"
+    config: PretrainedConfig,
+    seed: int = 0,
+    dtype: str = "float32",
+    attn: str = "sdpa",
+    device: str = "cpu",
+    family: str | None = None,
 ) -> ModelView:
     """A model of `config` with weights drawn from `seed`, in float32 and on `device`; then rounded to `dtype`.
 
@@ -91,18 +100,18 @@ def random_model(
     """
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        model = _auto(config).from_config(config, attn_implementation=_attention(config, attn))
-    return ModelView.of(model.to(_dtype(dtype)))
+        model = _auto(config, family).from_config(config, attn_implementation=_attention(config, attn, family))
+    return ModelView.of(model.to(_dtype(dtype)), family)
 
 
-def _auto(config: PretrainedConfig) -> Any:
+def _auto(config: PretrainedConfig, family: str | None) -> Any:
     """The class that makes models of `config`. Raises UnsupportedModel."""
-    return getattr(transformers, family_of(config).kind.auto)
+    return getattr(transformers, family_of(config, name=family).kind.auto)
 
 
-def _attention(config: PretrainedConfig, attn: str) -> str | None:
+def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str | None:
     """What transformers is told of the attention implementation; None where it must choose among the model's own."""
-    return attn if attn == "eager" or ATTENTION in family_of(config).capabilities else None
+    return attn if attn == "eager" or ATTENTION in family_of(config, name=family).capabilities else None
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -13,9 +13,9 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import ATTENTION, Capability
+from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
 from lrp_core.explained import LINEAR, whichever
-from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
+from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
 if TYPE_CHECKING:
     from lrp_core.families import Family
@@ -152,7 +152,7 @@ class Method:
         if explanation is None:
             wanted = whichever(batch.foil_ids is not None).name
             explanation = wanted if wanted in self.explanations else self.explanations[0]
-        request = Request(self.name, explanation, embedding or self.embeddings[0])
+        request = Request(self.name, explanation, embedding or self.embeddings_of(view.family.capabilities)[0])
         self.check(request)
         if heads and "heads" not in self.gives:
             raise UnsupportedMethod(f"{self.name} gives no relevance of attention heads")
@@ -181,6 +181,10 @@ class Method:
         function has the model to itself meanwhile; rows it cannot explain raise UnusableRows (see `lrp_core.guard`).
         """
         self.require(view.family)
+        for request in requests:
+            if request.embedding == FULL and POSITIONS not in view.family.capabilities:
+                lacks = f"{POSITIONS.says}, which {view.family.title} do not have"
+                raise UnsupportedMethod(f"{self.name} of the full embedding needs {lacks}: ask for embedding 'partial'")
         known = {name: value for name, value in settings.items() if name in self._parameters}
         if not self.seeded:
             known.pop("seed", None)  # it is not in the cell key
@@ -230,6 +234,10 @@ class Method:
         """What the method needs and a model with these capabilities lacks."""
         of_options = (o.needs[self.values[o.name]] for o in self.options if self.values[o.name] in o.needs)
         return tuple(need for need in (*self.needs, *of_options) if need not in capabilities)
+
+    def embeddings_of(self, capabilities: Collection[Capability]) -> tuple[str, ...]:
+        """The choices of an embedding that a model with these capabilities has."""
+        return tuple(one for one in self.embeddings if one != FULL or POSITIONS in capabilities)
 
     def require(self, family: Family) -> None:
         """Raises UnsupportedMethod, naming the method to use instead, for models that lack what this method needs."""

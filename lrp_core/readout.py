@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lrp_core.explained import explained_by
 from lrp_core.guard import undisturbed
-from lrp_core.parts import weights_of
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -67,18 +66,15 @@ def over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:
-    wide = torch.promote_types(state.dtype, torch.float32)
-    with weights_of(view.unembedding) as module:
-        weight, bias = module.weight.detach(), module.bias
-        state = state.to(weight.device, wide)
-        total = state.new_full((len(state),), -torch.inf)
-        best, largest = total.clone(), torch.zeros(len(state), dtype=torch.int64, device=state.device)
-        for start in range(0, len(weight), _TOKENS):
-            logits = state @ weight[start : start + _TOKENS].to(wide).T
-            if bias is not None:
-                logits += bias.detach()[start : start + _TOKENS].to(wide)
-            total = torch.logaddexp(total, logits.logsumexp(-1))
-            top, token = logits.max(-1)
-            largest = torch.where(top > best, token + start, largest)
-            best = torch.maximum(best, top)
+    total = best = largest = None
+    for start, logits in view.all_logits(state, _TOKENS):
+        if total is None or best is None or largest is None:
+            total = logits.new_full((len(logits),), -torch.inf)
+            best, largest = total.clone(), torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        total = torch.logaddexp(total, logits.logsumexp(-1))
+        top, token = logits.max(-1)
+        largest = torch.where(top > best, token + start, largest)
+        best = torch.maximum(best, top)
+    assert total is not None
+    assert largest is not None
     return total, largest

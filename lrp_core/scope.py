@@ -61,7 +61,7 @@ def rules_on(
             for layer, block in enumerate(view.blocks)
         }
         undo.enter_context(around_attention(view, around, stock="eager" if openly else None))
-        if checkpointing:
+        if checkpointing and view.blocks:  # an undescribed model has none that could be run again
             undo.enter_context(_checkpointed_blocks(view))
         yield switch
 

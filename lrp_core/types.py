@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves 
 #: ReLU on every entry; ReLU on every token's sum over K; no ReLU.
 POOLINGS = ("relu_dim", "relu_token", "none")
 
-EMBEDDINGS = ("full", "partial", "none")
+FULL = "full"  # of embeddings: with positions and segments
+EMBEDDINGS = (FULL, "partial", "none")
 
 
 class UserError(ValueError):

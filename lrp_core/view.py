@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from lrp_core.families import Family, family_of, without_head
+from lrp_core.families.generic import GenericFamily
 from lrp_core.kinds import Kind
 from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
 from lrp_core.types import Batch, UnsupportedModel
@@ -31,16 +32,21 @@ class ModelView:
     family: Family
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> ModelView:
+    def of(cls, model: PreTrainedModel, family: str | None = None) -> ModelView:
         """Wraps a model, puts it in evaluation mode and freezes its parameters.
 
+        `family` is "generic" for a model that is run as a whole, described or not.
         Raises UnsupportedModel for an unknown family, a model whose head predicts neither tokens nor labels, and norms
         without weights.
         """
-        family = family_of(model.config, type(model).__name__)
-        if family.unembedding is None and model.get_output_embeddings() is None:
-            raise UnsupportedModel(without_head(type(model).__name__, family))
-        view = cls(model.eval().requires_grad_(False), family)
+        found = family_of(model.config, type(model).__name__, family)
+        if isinstance(found, GenericFamily):
+            from lrp_core.generic import GenericView
+
+            return GenericView(model.eval().requires_grad_(False), found).check()
+        if found.unembedding is None and model.get_output_embeddings() is None:
+            raise UnsupportedModel(without_head(type(model).__name__, found))
+        view = cls(model.eval().requires_grad_(False), found)
         bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
         if bare is not None:
             path = next(name for name, module in model.named_modules() if module is bare)
@@ -95,8 +101,12 @@ class ModelView:
     @property
     def max_length(self) -> int:
         """Most tokens a sample may have."""
-        taken = self.config.pad_token_id + 1 if self.family.positions_after_padding else 0
-        return self.config.max_position_embeddings - taken
+        return self.family.most_tokens(self.config)
+
+    @property
+    def n_segments(self) -> int:
+        """How many segments the model tells apart; 0 where it has no such thing."""
+        return 0 if self.family.segment_embedding is None else self.config.type_vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -223,6 +233,19 @@ class ModelView:
         with weights_of(self.unembedding) as module:
             ids = ids.to(module.weight.device)
             return module.weight.detach()[ids], None if module.bias is None else module.bias.detach()[ids]
+
+    def all_logits(self, state: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+        """Logits of all tokens, or labels, of `state` [B, D], `size` at a time: the first one's id and [B, `size`].
+
+        In float32 at least.
+        """
+        wide = torch.promote_types(state.dtype, torch.float32)
+        with weights_of(self.unembedding) as module:
+            weight, bias = module.weight.detach(), module.bias
+            state = state.to(weight.device, wide)
+            for start in range(0, len(weight), size):
+                logits = state @ weight[start : start + size].to(wide).T
+                yield start, logits if bias is None else logits + bias.detach()[start : start + size].to(wide)
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Logits of target and foil [B, 2] ([B, 1] without foils) at the predicted position of `hidden` [B, T, D].

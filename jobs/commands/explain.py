@@ -22,6 +22,7 @@ from jobs.config import ModelConfig
 from jobs.methods import method
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.versions import versions
+from lrp_core.families.generic import GENERIC
 from lrp_core.method import Method
 from lrp_core.readout import with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
@@ -92,15 +93,20 @@ def explain(
     by_word: bool = False,
     dtype: str = "float32",
     device: str = "cpu",
+    family: str | None = None,
 ) -> None:
     """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
 
     `names` are methods separated by commas. Where there are no colours, the numbers are printed; `by_word` sums the
-    relevance of a word's pieces. Raises UserError for unknown models and methods, for words that are not one token of
-    the model's, for questions that a model or method has no answer to, and for files that cannot be written.
+    relevance of a word's pieces; `family` "generic" explains a model that no family describes. Raises UserError for
+    unknown models and methods, for words that are not one token of the model's, for questions that a model or method
+    has no answer to, and for files that cannot be written.
     """
     methods = [method(name.strip()) for name in names.split(",")]
-    resolved = resolve(ModelConfig(name=_name(model_id), id=model_id))
+    if family not in (None, GENERIC):
+        raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
+    settings = {"name": _name(model_id), "id": model_id, "family": family}
+    resolved = resolve(ModelConfig.model_validate(settings))
     tokenizer = load_tokenizer(resolved.config)
     row = _read(question, tokenizer, resolved)
     view = open_view(resolved, dtype, device)

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from jobs.methods import METHODS
 from lrp_core.families import FAMILIES, Family
-from lrp_core.kinds import KINDS, Kind
+from lrp_core.families.generic import GENERIC, GenericFamily
+from lrp_core.kinds import KINDS, MASKED, Kind
 
 
 def show(console: Console) -> None:
@@ -26,6 +27,13 @@ def show(console: Console) -> None:
         table.add_row(family.name, _kinds(family), norms, FAMILIES.owner(family.name), _methods(family))
     console.print(table)
     console.print("family: `model_type` in the config.json of a checkpoint")
+    generic = GenericFamily(name=GENERIC, kind=MASKED)
+    known = [name for name, method in METHODS.items() if not method.missing(generic.capabilities)]
+    console.print(
+        f"family: {GENERIC} in a config, for every other masked or causal language model or text classifier of "
+        f"transformers that takes embeddings in place of tokens: {', '.join(known)}",
+        markup=False,
+    )
 
 
 def _read_at(kind: Kind) -> str:

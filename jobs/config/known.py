@@ -107,5 +107,6 @@ def _described(model: ModelConfig) -> None:
         described = json.loads((Path(model.id).expanduser() / "config.json").read_bytes())
     except (OSError, ValueError):
         return
-    if isinstance(described, dict) and isinstance(described.get("model_type"), str):
+    known = isinstance(described, dict) and isinstance(described.get("model_type"), str)
+    if known and model.family is None:
         describing(described["model_type"])

@@ -137,6 +137,7 @@ class ModelConfig(Frozen):
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
     tasks: tuple[str, ...] | None = None
     methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
+    family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
     attn: Literal["sdpa", "eager"] = "sdpa"
     gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
     workers: tuple[int, int] = (1, 1)  # fewest and most

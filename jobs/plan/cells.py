@@ -7,7 +7,7 @@ that change numbers. Equal keys mean equal numbers, so a run computes exactly th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product as combinations
 from typing import Any
@@ -20,7 +20,7 @@ from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
-from lrp_core.capabilities import ATTENTION
+from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
 from lrp_core.method import Method
 from lrp_core.types import Request
 
@@ -150,7 +150,7 @@ def _choices(
     for task, views in inputs.items():
         for dtype, (info, options) in combinations(resolved.config.dtypes_for(task), methods):
             if len(options) > 1:
-                requests = requests_of(config, info)
+                requests = requests_of(config, info, resolved.capabilities)
                 yield choice_of(config, resolved, views, dtype, info, options, requests, mask_id, ledger)
 
 
@@ -168,7 +168,7 @@ def _cells(
             own = chosen.get((task, dtype, info.name), options[0])
             if own is None:
                 continue
-            requests = requests_of(config, info)
+            requests = requests_of(config, info, resolved.capabilities)
             yield _planned(config, resolved, views, dtype, info, own, "relevance", requests, views.table.num_rows)
             with_heads = "heads" in info.gives and ATTENTION in resolved.capabilities and dtype == dtypes[0]
             if config.heads is not None and task in config.heads and with_heads:
@@ -177,10 +177,13 @@ def _cells(
                 yield _planned(config, resolved, views, dtype, info, own, "heads", pooled, size)
 
 
-def requests_of(config: RunConfig, info: Method) -> tuple[Request, ...]:
-    """The configured variants that the method knows; its own single variant where it has no choice."""
+def requests_of(
+    config: RunConfig, info: Method, capabilities: Collection[Capability] = (POSITIONS,)
+) -> tuple[Request, ...]:
+    """The configured variants that the method knows of such a model; its own single variant where it has no choice."""
     explanations = [e for e in info.explanations if e in config.explanations] or info.explanations[:1]
-    embeddings = [e for e in info.embeddings if e in config.embeddings] or info.embeddings[:1]
+    known = info.embeddings_of(capabilities)
+    embeddings = [e for e in known if e in config.embeddings] or known[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
 
 

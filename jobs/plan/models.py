@@ -70,17 +70,22 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         identity = f"{model.id}@seed{seed}"
         return ResolvedModel(model, model.id, None, identity, FAMILIES[geometry.family], geometry.max_length)
     location, config = _read_config(model)
-    family = family_of(config)
+    try:
+        family = family_of(config, name=model.family)
+    except UserError as error:
+        raise type(error)(f"model {model.name}: {error}") from None
     if family.kind.labels:
+        told = FAMILIES.get(family.name)
         raise UserError(
             f"model {model.name} predicts labels, and every task a word: explain it in Python (lrp_core.load_model), "
-            f"or give a {FAMILIES[family.name].kind.title}"
+            f"or give a {told.kind.title if told else 'language model'}"
         )
-    max_length = config.max_position_embeddings - (config.pad_token_id + 1 if family.positions_after_padding else 0)
+    run_as = "" if model.family is None else f" as {model.family}"
     if Path(location).is_dir():
-        return ResolvedModel(model, location, None, f"sha256:{_hash_directory(Path(location))}", family, max_length)
+        identity = f"sha256:{_hash_directory(Path(location))}{run_as}"
+        return ResolvedModel(model, location, None, identity, family, family.most_tokens(config))
     commit = _commit(model, location)
-    return ResolvedModel(model, location, commit, f"{location}@{commit}", family, max_length)
+    return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, family.most_tokens(config))
 
 
 def architecture(model: ModelConfig) -> PretrainedConfig:
@@ -114,6 +119,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
             device=device,
             revision=resolved.revision,
             attn=model.attn,
+            family=model.family,
             max_memory=limits or None,
             offload_dir=folder,
         )
@@ -226,7 +232,7 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         raise UserError(_no_directory(model, directory))
     offline = not directory.is_dir() and not hub_reachable()
     try:
-        return location, retried(lambda: read_config(location, model.revision, offline), hub_patience_s)
+        return location, retried(lambda: read_config(location, model.revision, offline, model.family), hub_patience_s)
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
     except (OSError, ValueError) as error:

@@ -14,6 +14,7 @@ from lrp_core.families.deberta import DEBERTA
 from lrp_core.families.distilbert import DISTILBERT
 from lrp_core.families.electra import ELECTRA
 from lrp_core.families.gemma import GEMMA
+from lrp_core.families.generic import GENERIC, generic_family, serves
 from lrp_core.families.gpt2 import GPT2
 from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.llama import LLAMA
@@ -63,9 +64,10 @@ _OTHER_HEADS = tuple(
 
 
 def describing(model_type: str) -> Family:
-    """The family of models of this type. Raises UnsupportedModel, listing what is supported."""
+    """The family of models of this type. Raises UnsupportedModel, listing what is supported and the way out."""
     if model_type not in FAMILIES:
-        raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}")
+        way_out = f"; with family: {GENERIC}, methods that need no description apply" if serves(model_type) else ""
+        raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}{way_out}")
     return FAMILIES[model_type]
 
 
@@ -87,11 +89,16 @@ def introduce() -> None:
             ) from error
 
 
-def family_of(config: PretrainedConfig, architecture: str | None = None) -> Family:
+def family_of(config: PretrainedConfig, architecture: str | None = None, name: str | None = None) -> Family:
     """The family, with labels where the class `architecture` has them (default: the class that the config names).
 
+    It is the one that describes models of this type unless `name` is "generic".
     Raises UnsupportedModel, listing what is supported, for an unknown family or a variant that no rule covers.
     """
+    if name == GENERIC:
+        return generic_family(config, architecture)
+    if name is not None:
+        raise UserError(f"a model's family is {GENERIC!r}, or that which describes it: not {name!r}")
     family = describing(config.model_type)
     for named in (config.architectures or ()) if architecture is None else (architecture,):
         family = _with_head_of(family, named)

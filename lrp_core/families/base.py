@@ -10,6 +10,7 @@ from lrp_core.capabilities import (
     DELETION,
     GRADIENTS,
     MASKING,
+    POSITIONS,
     POST_NORM,
     PRE_NORM,
     RULES,
@@ -155,13 +156,17 @@ class Family:
             requires=(*self.requires, ONE_LABEL),
         )
 
+    def most_tokens(self, config: Any) -> int:
+        """Most tokens that a sample of a model with this config may have."""
+        return config.max_position_embeddings - (config.pad_token_id + 1 if self.positions_after_padding else 0)
+
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What methods may need of a model and these models have."""
         of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
             {UNCENTRED} if self.norm == "rms" else set()
         )
-        known = {GRADIENTS, RULES, ATTENTION, STATES} | of_norms | perturbable(self.kind)
+        known = {GRADIENTS, RULES, ATTENTION, STATES, POSITIONS} | of_norms | perturbable(self.kind)
         return frozenset(known.difference(self.lacks))
 
 

@@ -18,6 +18,8 @@ from jobs.stages.attribute.tables import schema_of
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 from lrp_core import random_model
+from lrp_core.families import FAMILIES
+from lrp_core.families.generic import GENERIC
 
 VOCABULARY = 60
 REPOSITORY = Path(__file__).parents[2]
@@ -34,8 +36,10 @@ def save_model(directory: Path, family: str = "gpt2", seed: int = 0) -> Path:
             "intermediate_size": 16,
             "max_position_embeddings": 32,
         },
+        "bloom": {"n_layer": 1, "n_head": 2, "hidden_size": 8},
     }[family]
-    view = random_model(AutoConfig.for_model(family, vocab_size=VOCABULARY, **sizes), seed)
+    kind = None if family in FAMILIES else GENERIC
+    view = random_model(AutoConfig.for_model(family, vocab_size=VOCABULARY, **sizes), seed, family=kind)
     view.model.save_pretrained(directory)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()

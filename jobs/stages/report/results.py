@@ -151,7 +151,8 @@ def _size(model: ModelConfig) -> Size:
     from lrp_core import random_model
 
     config = architecture(model)
-    parameters = sum(parameter.numel() for parameter in random_model(config, device="meta").model.parameters())
+    weights = random_model(config, device="meta", family=model.family).model.parameters()
+    parameters = sum(parameter.numel() for parameter in weights)
     return Size(parameters, config.num_hidden_layers, config.num_attention_heads, config.hidden_size)
 
 

@@ -1,0 +1,159 @@
+"""A model that nobody described, run as a whole: from token embeddings to the logits where it predicts.
+
+Nothing is known of its positions, masks and padding, so samples run without padding, those of one length together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.parts import BlockView, LinearLayer, NormView
+from lrp_core.types import Batch, UnsupportedModel
+from lrp_core.view import ModelView
+
+_PROBE = 6  # tokens on which a model is tried
+_ROUNDING = {torch.bfloat16: 0.1, torch.float16: 0.02}  # of the largest logit; 1e-4 in wider precisions
+
+
+@dataclass(frozen=True)
+class GenericView(ModelView):
+    """What stands for hidden states here are logits: those of all tokens, or labels, where each sample predicts."""
+
+    def check(self) -> GenericView:
+        """Itself. Raises UnsupportedModel for a model that does not do from embeddings what it does from tokens."""
+        name, embedding = type(self.model).__name__, self.model.get_input_embeddings()
+        if not isinstance(embedding, nn.Module) or "inputs_embeds" not in self._takes:
+            raise UnsupportedModel(f"{name} takes no embeddings in place of tokens, which every method needs")
+        if self.device.type == "meta":
+            return self  # it has a shape and no numbers
+        with torch.no_grad():
+            last = [
+                i for i in range(self.vocab - _PROBE - 1, self.vocab) if i != self.config.pad_token_id
+            ]  # it is skipped
+            ids = torch.tensor([last[:_PROBE]], device=self.device)
+            whole = self.model(input_ids=ids, **self._options).logits
+            again = self.model(inputs_embeds=embedding(ids), **self._options).logits
+            self._same(whole, again, "says one thing of tokens and another of their embeddings")
+            if self.kind.causal and not self.kind.labels:
+                ids[0, -1] = 0
+                again = self.model(input_ids=ids, **self._options).logits
+                self._same(whole[:, :-1], again[:, :-1], "looks at what stands behind, as no causal model does")
+        return self
+
+    def _same(self, one: Tensor, other: Tensor, otherwise: str) -> None:
+        gap = float((one - other).abs().max() / one.abs().max().clamp_min(1e-9))
+        if not gap <= _ROUNDING.get(one.dtype, 1e-4):
+            raise UnsupportedModel(f"{type(self.model).__name__} {otherwise}: no method would explain it")
+
+    # geometry
+
+    @property
+    def vocab(self) -> int:
+        return self.token_embedding.weight.shape[0]
+
+    @property
+    def d_model(self) -> int:
+        return self.token_embedding.weight.shape[1]
+
+    @property
+    def n_segments(self) -> int:
+        return getattr(self.config, "type_vocab_size", 0) if "token_type_ids" in self._takes else 0
+
+    # parts
+
+    @cached_property
+    def token_embedding(self) -> Any:
+        return self.model.get_input_embeddings()
+
+    @cached_property
+    def blocks(self) -> list[BlockView]:
+        return []
+
+    def norms(self) -> list[NormView]:
+        return []
+
+    def linear_layers(self) -> Iterator[LinearLayer]:
+        return iter(())
+
+    # computation
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Token embeddings [B, T, D], twice: what a model adds to them is not known."""
+        token = self.token_embedding(batch.input_ids)
+        return token, token
+
+    def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Logits [B, V] where each sample predicts; 0 for a row of padding alone.
+
+        Positions are those that the model counts itself.
+        """
+        token = self.token_embedding(batch.input_ids) if token is None else token
+        real = batch.attention_mask.bool()
+        types, lengths = batch.token_type_ids, real.sum(-1)
+        order: list[Tensor] = []
+        found: list[Tensor] = []
+        position = real.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
+        for rows in self._alike(lengths):
+            order.append(rows)
+            own = None if types is None else _without_padding(types, rows, real)
+            found.append(self._read(_without_padding(token, rows, real), own, position[rows]))
+        empty = (lengths == 0).nonzero().flatten()
+        width = found[0].shape[-1] if found else self.n_targets
+        logits = torch.cat([*found, torch.zeros(len(empty), width).to(found[0] if found else token)])
+        return logits[torch.cat([*order, empty]).argsort().to(logits.device)]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def prediction(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Logits [B, V]: `hidden` as it is."""
+        return hidden
+
+    def unembed(self, state: Tensor, batch: Batch) -> Tensor:
+        """Logits of target and foil [B, 2] ([B, 1] without foils) of all logits [B, V], in float32 at least."""
+        ids = (batch.target_ids,) if batch.foil_ids is None else (batch.target_ids, batch.foil_ids)
+        logits = state.gather(1, torch.stack(ids, -1).to(state.device))
+        return logits.to(torch.promote_types(state.dtype, torch.float32))
+
+    def all_logits(self, state: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+        yield 0, state.to(torch.promote_types(state.dtype, torch.float32))
+
+    def _alike(self, lengths: Tensor) -> Iterator[Tensor]:
+        """Indices of samples of one length, the longest first; those that the model can only take alone, one by one."""
+        singly = self.kind.labels and self.kind.causal and self.config.pad_token_id is None
+        for length in lengths.unique().flip(0).tolist():
+            rows = (lengths == length).nonzero().flatten()
+            if length:
+                yield from rows.split(1) if singly else (rows,)
+
+    def _read(self, token: Tensor, types: Tensor | None, at: Tensor) -> Tensor:
+        """Logits [B, V] at the positions [B] of samples without padding, from token embeddings [B, T, D]."""
+        options = dict(self._options)
+        if "attention_mask" in self._takes:
+            options["attention_mask"] = torch.ones(token.shape[:2], dtype=torch.int64, device=token.device)
+        if types is not None:
+            options["token_type_ids"] = types
+        if "logits_to_keep" in self._takes and not self.kind.labels:
+            options["logits_to_keep"], at = at.unique(return_inverse=True)
+        logits = self.model(inputs_embeds=token, **options).logits
+        return logits if self.kind.labels else logits[torch.arange(len(at), device=at.device), at]
+
+    @cached_property
+    def _takes(self) -> frozenset[str]:
+        return frozenset(signature(self.model.forward).parameters)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"return_dict": True, **{k: v for k, v in self.kind.forward_options.items() if k in self._takes}}
+
+
+def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:
+    """Of these rows of [B, T, ...], which have as many real tokens each, those tokens."""
+    return of_tokens[rows][real[rows]].unflatten(0, (len(rows), -1))
