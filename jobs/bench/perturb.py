@@ -1,4 +1,5 @@
-"""`closelook bench perturb`: what flipping tokens costs beside bare forwards, and how many forwards merging saves.
+"""`closelook bench perturb`: what flipping tokens and methods of many forwards cost beside bare ones, and what merging
+saves.
 
 Random weights of real geometries, random tokens. Bare are the same packed batches without any perturbation, through
 the model's own head where the prediction is read, in this process after a warm-up. Runs without Ray.
@@ -18,6 +19,7 @@ import torch
 from evaluation.scoring.flipping import Flipper
 from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
+from jobs.bench.many_forwards import many_forwards
 from jobs.bench.samples import alone, random_row, rows_like_sva
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import ModelView, random_model
@@ -29,6 +31,7 @@ CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # geometry and token
 TARGET = 0.9  # rows a second, of bare forwards
 MEMORY_TARGET = 1.2  # peak bytes, of a bare forward of the token budget
 COUNTED_METHODS, COUNTED_LENGTH = 6, 64
+METHOD_LENGTH = 128  # tokens of the sample that methods of many forwards explain
 
 Sample = tuple[dict[str, Any], States]
 
@@ -60,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     for name in chosen.geometry:
         forwards(bench, name, chosen)
         packing(bench, name, chosen)
+        length = min(METHOD_LENGTH, chosen.longest)
+        many_forwards(bench, name, _model(name, chosen), length, chosen.token_budget, min(3, chosen.repeats))
     return bench.finish(chosen)
 
 
