@@ -206,6 +206,7 @@ def explain(
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
     generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
     family: Annotated[str | None, typer.Option("--family", help="generic: a model that no family describes.")] = None,
+    adapter: Annotated[str | None, typer.Option("--adapter", help="A LoRA adapter's folder or hub id.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum the pieces of a word.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
@@ -233,6 +234,7 @@ def explain(
         dtype=dtype,
         device=device,
         family=family,
+        adapter=adapter,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PretrainedConfig
 
+from lrp_core import adapters
 from lrp_core.capabilities import ATTENTION
 from lrp_core.families import describing, family_of, introduce
 from lrp_core.types import UserError
@@ -29,6 +30,8 @@ def load_model(
     revision: str | None = None,
     attn: str = "sdpa",
     family: str | None = None,
+    adapter: str | Path | None = None,
+    merge: bool = True,
     max_memory: dict[int | str, Any] | None = None,
     offload_dir: str | Path | None = None,
 ) -> ModelView:
@@ -36,10 +39,13 @@ def load_model(
 
     `attn` is "sdpa" or "eager"; where a model's attention is its own, transformers chooses unless it is "eager".
     With `family` "generic" it is run as a whole, by methods that need no description of it.
+    `adapter` is the folder or hub id of a LoRA adapter, merged into the weights unless `merge` is False.
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
-    lack weights, UnsupportedModel for one that no family describes.
+    lack weights, for an adapter of another base, UnsupportedModel for one that no family describes.
     """
+    if adapter is not None and max_memory is not None:
+        raise UserError("an adapter goes on a model in memory: merge it with peft and save, or leave out max_memory")
     directory = Path(id_or_dir)
     name = str(id_or_dir)
     if directory.is_dir():
@@ -51,6 +57,11 @@ def load_model(
         placement["offload_folder"] = str(offload_dir)
     try:
         config = read_config(name, revision, family=family)
+        folder = None if adapter is None else adapters.folder_of(adapter)
+        if folder is not None:
+            adapters.check_base(folder, name)
+            config = adapters.with_head_of(config, folder, family)
+            adapters.check_fit(config, folder, family)
         with _without_report():
             model, report = _auto(config, family).from_pretrained(
                 name,
@@ -67,8 +78,8 @@ def load_model(
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
-    _check_weights(name, type(model).__name__, config, report)
-    return ModelView.of(model, family)
+    _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
+    return ModelView.of(model if folder is None else adapters.attached(model, folder, merge), family)
 
 
 def read_config(
@@ -127,9 +138,14 @@ def _check_directory(directory: Path) -> None:
         raise UserError(f"{directory} has no *.safetensors weights (other formats are not loaded)")
 
 
-def _check_weights(name: str, wanted: str, config: PretrainedConfig, report: Mapping[str, Any]) -> None:
-    """Raises UserError where the files leave weights of the model to chance; tied weights count as one."""
-    missing = sorted(report["missing_keys"])
+def _check_weights(
+    name: str, wanted: str, config: PretrainedConfig, report: Mapping[str, Any], brought: Collection[str]
+) -> None:
+    """Raises UserError where the files leave weights of the model to chance; tied weights count as one.
+
+    Those in `brought` come with an adapter.
+    """
+    missing = sorted(set(report["missing_keys"]).difference(brought))
     mismatched = [f"{key} {list(there)} for {list(here)}" for key, there, here in sorted(report["mismatched_keys"])]
     if not missing and not mismatched:
         return

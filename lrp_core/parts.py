@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from accelerate.utils import align_module_device
@@ -13,12 +15,23 @@ from torch import Tensor, nn
 
 from lrp_core.families import Family
 
+#: What is added to the weights of modules that an adapter stands beside, laid out like them.
+ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
+
 
 @contextmanager
 def weights_of(module: nn.Module) -> Iterator[Any]:
-    """The module with its parameters present, even if they are offloaded; tensors read inside stay valid afterwards."""
+    """Something with the module's `weight` and `bias`, even if they are offloaded, and with what an adapter adds.
+
+    Tensors read inside stay valid afterwards.
+    """
     with align_module_device(module):
-        yield module
+        if module in ADDED_WEIGHTS:
+            added = ADDED_WEIGHTS[module]().detach()
+            whole: Any = module
+            yield SimpleNamespace(weight=whole.weight.detach() + added, bias=whole.bias)
+        else:
+            yield module
 
 
 @dataclass(frozen=True)

@@ -94,18 +94,19 @@ def explain(
     dtype: str = "float32",
     device: str = "cpu",
     family: str | None = None,
+    adapter: str | None = None,
 ) -> None:
     """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
 
     `names` are methods separated by commas. Where there are no colours, the numbers are printed; `by_word` sums the
-    relevance of a word's pieces; `family` "generic" explains a model that no family describes. Raises UserError for
-    unknown models and methods, for words that are not one token of the model's, for questions that a model or method
-    has no answer to, and for files that cannot be written.
+    relevance of a word's pieces; `family` "generic" explains a model that no family describes, `adapter` is
+    a LoRA adapter of it. Raises UserError for unknown models and methods, for words that are not one token of the
+    model's, for questions that a model or method has no answer to, and for files that cannot be written.
     """
     methods = [method(name.strip()) for name in names.split(",")]
     if family not in (None, GENERIC):
         raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
-    settings = {"name": _name(model_id), "id": model_id, "family": family}
+    settings = {"name": _name(model_id), "id": model_id, "family": family, "adapter": adapter}
     resolved = resolve(ModelConfig.model_validate(settings))
     tokenizer = load_tokenizer(resolved.config)
     row = _read(question, tokenizer, resolved)

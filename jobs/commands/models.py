@@ -27,6 +27,7 @@ def show(console: Console) -> None:
         table.add_row(family.name, _kinds(family), norms, FAMILIES.owner(family.name), _methods(family))
     console.print(table)
     console.print("family: `model_type` in the config.json of a checkpoint")
+    console.print("adapter: FOLDER or hub id in a config, of a LoRA adapter, for any model that is loaded from weights")
     generic = GenericFamily(name=GENERIC, kind=MASKED)
     known = [name for name, method in METHODS.items() if not method.missing(generic.capabilities)]
     console.print(

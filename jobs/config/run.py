@@ -138,6 +138,8 @@ class ModelConfig(Frozen):
     tasks: tuple[str, ...] | None = None
     methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
     family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
+    adapter: str | None = None  # a LoRA adapter: its folder or hub id
+    merge: bool = True  # the adapter into the weights, rather than beside them
     attn: Literal["sdpa", "eager"] = "sdpa"
     gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
     workers: tuple[int, int] = (1, 1)  # fewest and most
@@ -153,6 +155,8 @@ class ModelConfig(Frozen):
             raise ValueError(f"workers are [fewest, most] with 1 <= fewest <= most, not {list(self.workers)}")
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise ValueError(f"gpus is a fraction below 1 or a whole number, not {self.gpus}")
+        if self.adapter is not None and (self.max_memory is not None or self.id.startswith("random/")):
+            raise ValueError("an adapter needs a model with weights of its own, in memory: leave out max_memory")
         if self.gpus > 1 and self.max_memory is None:
             raise ValueError("a worker with several gpus needs max_memory, a limit for each of them")
         return self

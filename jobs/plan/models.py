@@ -71,6 +71,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         return ResolvedModel(model, model.id, None, identity, FAMILIES[geometry.family], geometry.max_length)
     location, config = _read_config(model)
     try:
+        config, adapted = _with_adapter(model, location, config)
         family = family_of(config, name=model.family)
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
@@ -80,7 +81,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
             f"model {model.name} predicts labels, and every task a word: explain it in Python (lrp_core.load_model), "
             f"or give a {told.kind.title if told else 'language model'}"
         )
-    run_as = "" if model.family is None else f" as {model.family}"
+    run_as = adapted if model.family is None else f"{adapted} as {model.family}"
     if Path(location).is_dir():
         identity = f"sha256:{_hash_directory(Path(location))}{run_as}"
         return ResolvedModel(model, location, None, identity, family, family.most_tokens(config))
@@ -120,6 +121,8 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
             revision=resolved.revision,
             attn=model.attn,
             family=model.family,
+            adapter=model.adapter,
+            merge=model.merge,
             max_memory=limits or None,
             offload_dir=folder,
         )
@@ -242,6 +245,30 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
             raise UserError(_no_directory(model, directory)) from None
         reason = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
         raise ModelUnavailable(f"model {model.name}: {reason if offline else _one_line(error)}") from error
+
+
+def _with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
+    """`config` with what the model's adapter adds to it, and what the adapter adds to the model's identity.
+
+    Raises UserError for an adapter that is none or of another base, ModelUnavailable for one that cannot be reached.
+    """
+    if model.adapter is None:
+        return config, ""
+    from lrp_core import adapters
+
+    offline = not Path(model.adapter).expanduser().is_dir() and not hub_reachable()
+    try:
+        folder = retried(lambda: adapters.folder_of(str(model.adapter), offline), hub_patience_s)
+    except OSError as error:
+        raise ModelUnavailable(f"model {model.name}: the adapter {model.adapter}: {_one_line(error)}") from error
+    adapters.check_base(folder, location)
+    config = adapters.with_head_of(config, folder, model.family)
+    adapters.check_fit(config, folder, model.family)
+    digest = hashlib.sha256()
+    for path in (folder / adapters.SETTINGS, folder / adapters.WEIGHTS):
+        known = path.stat()
+        digest.update(f"{path.name}:{_hash_file(path.resolve(), known.st_size, known.st_mtime_ns)};".encode())
+    return config, f" with adapter sha256:{digest.hexdigest()}{'' if model.merge else ' beside it'}"
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:

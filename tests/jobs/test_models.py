@@ -4,14 +4,17 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import torch
+from pydantic import ValidationError
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.geometries import GEOMETRIES
 from jobs.plan.models import ModelUnavailable, load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.stages.attribute.compute import Explainer
 from jobs.stages.attribute.worker import WorkerOptions
-from lrp_core import Request
+from lrp_core import METHODS, Batch, Request, load_model
 from lrp_core.types import UserError
+from tests.adapters import adapted
 from tests.jobs.small import rows_of, save_model
 from tests.tiny import tiny_classifier
 
@@ -111,3 +114,29 @@ def test_an_offloaded_model_gives_the_numbers_of_one_in_memory(tmp_path):
     ]
     for request in requests:
         assert found[0].relevance[request].tokens.equal(found[1].relevance[request].tokens)
+
+
+def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
+    base, other = save_model(tmp_path / "a"), save_model(tmp_path / "bert", "bert")
+    adapters = []
+    for seed in (0, 1):
+        view = load_model(base)
+        adapted(tmp_path / f"adapter-{seed}", view, seed=seed)
+        adapters.append(ModelConfig(name="m", id=str(base), adapter=str(tmp_path / f"adapter-{seed}")))
+    plain = ModelConfig(name="m", id=str(base))
+    beside = adapters[0].model_copy(update={"merge": False})
+    assert len({resolve(model).identity for model in (plain, *adapters, beside)}) == 4
+    batch = Batch.collate(rows_of(3), 0)
+    shown = [open_view(resolve(model), "float32", "cpu") for model in (plain, adapters[0], beside)]
+    bare, merged, apart = (METHODS["attnlrp"](view, batch).tokens for view in shown)
+    torch.testing.assert_close(merged, apart, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(bare, merged, rtol=1e-2)
+    wrong = adapters[0].model_copy(update={"id": str(other)})
+    with pytest.raises(UserError, match=r"model m: the adapter .* is for another base: it has transformer.* no such l"):
+        resolve(wrong)
+    asked = ("explain", "-m", str(other), "w5 ___ w7", "--target", "w8", "--adapter", str(tmp_path / "adapter-0"))
+    code, _, err = closelook(*asked)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is for another base" in err
+    with pytest.raises(ValidationError, match="an adapter needs a model with weights of its own, in memory"):
+        ModelConfig(name="m", id="random/gpt2", adapter="a/b")

@@ -1,0 +1,202 @@
+"""LoRA adapters, read by peft: merged into the weights of their base, or kept beside them. Safetensors only."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from lrp_core.families import family_of
+from lrp_core.parts import ADDED_WEIGHTS
+from lrp_core.types import UserError
+
+SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."  # of every name in an adapter's file, before the name in its base
+_PLAIN_STARTS = (True, False, "gaussian")  # of training; others leave a base with other weights
+
+
+def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
+    """The folder of an adapter that is one, or the hub's cache of its id.
+
+    Raises UserError for what is neither or lacks safetensors weights, and what the hub raises when it does not answer.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, RepositoryNotFoundError
+
+    directory = Path(adapter).expanduser()
+    if directory.is_dir():
+        lacking = [name for name in (SETTINGS, WEIGHTS) if not (directory / name).is_file()]
+    elif directory.is_absolute() or str(adapter).startswith((".", "~")):
+        raise UserError(f"there is no adapter directory {directory}")
+    else:
+        lacking = []
+        try:
+            paths = [hf_hub_download(str(adapter), n, local_files_only=local_files_only) for n in (SETTINGS, WEIGHTS)]
+            directory = Path(paths[0]).parent
+        except (RepositoryNotFoundError, HFValidationError):
+            raise UserError(f"{adapter} is neither a directory nor an adapter on the hub") from None
+        except EntryNotFoundError as error:
+            if local_files_only:
+                raise
+            lacking = [name for name in (SETTINGS, WEIGHTS) if name in str(error)] or [WEIGHTS]
+    if lacking:
+        raise UserError(f"the adapter {adapter} has no {' and no '.join(lacking)} (other formats are not loaded)")
+    return directory
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What the adapter says of itself. Raises UserError for kinds of adapters that are not supported."""
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        kind, start = settings["peft_type"], settings.get("init_lora_weights", True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / SETTINGS} says nothing of an adapter ({type(error).__name__}: {error})") from None
+    if kind != "LORA":
+        raise UserError(f"the adapter {folder} is of the kind {kind}: LORA alone is supported")
+    if start not in _PLAIN_STARTS:
+        raise UserError(f"the adapter {folder} began as {start!r}, which changes its base: merge it with peft and save")
+    if find_spec("peft") is None:
+        raise UserError("an adapter needs peft: pip install 'closelook[lora]'")
+    return settings
+
+
+def check_base(folder: Path, base: str) -> None:
+    """Raises UserError where both the adapter and the model `base` come from the hub and the adapter names another."""
+    named = read_settings(folder).get("base_model_name_or_path")
+    if isinstance(named, str) and all(_on_hub(name) for name in (named, base)) and named.lower() != base.lower():
+        raise UserError(f"the adapter {folder} is for another base: {named}, not {base}")
+
+
+def _on_hub(name: str) -> bool:
+    return name.count("/") == 1 and name[0] not in "./~" and not Path(name).exists()
+
+
+def with_head_of(config: PretrainedConfig, folder: Path, family: str | None = None) -> PretrainedConfig:
+    """`config`, with labels where the adapter brings the head of a classifier that its base does not have.
+
+    Raises UserError for an adapter of a classifier without its head.
+    """
+    described = family_of(config, name=family)
+    if read_settings(folder).get("task_type") != "SEQ_CLS" or described.kind.labels:
+        return config
+    labelled = described.with_labels
+    shape = None if labelled is None else _shapes(folder).get(f"{labelled.unembedding}.weight")
+    if labelled is None or shape is None:
+        head = "a classifier's head" if labelled is None else f"{labelled.unembedding}.weight"
+        raise UserError(f"the adapter {folder} is of a classifier without {head}: give it with a base that has one")
+    config.architectures = [getattr(modeling_auto, labelled.kind.classes)[labelled.name]]
+    config.num_labels = shape[0]
+    return config
+
+
+def brought(folder: Path) -> set[str]:
+    """Names, in the base, of weights that the adapter has whole."""
+    return {name for name in _shapes(folder) if ".lora_" not in name}
+
+
+def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None) -> None:
+    """Raises UserError, in one line, for an adapter of another base than a model of `config`, whose weights are not
+    needed."""
+    with torch.device("meta"):
+        auto = getattr(transformers, family_of(config, name=family).kind.auto)
+        model = auto.from_config(config)
+    modules = dict(model.named_modules())
+    own = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    adapted, problems = set(), []
+    for name, shape in _shapes(folder).items():
+        path, _, part = name.partition(".lora_")
+        if not part:
+            if own.get(name) != shape:
+                problems.append(f"{name} {list(shape)} for {list(own.get(name, ()))}")
+            continue
+        adapted.add(path)
+        inner = [size for size in own.get(f"{path}.weight", ()) if size in shape]
+        if not inner:
+            there = list(own.get(f"{path}.weight", ()))
+            problems.append(f"{name} {list(shape)} for {there}" if there else f"{name} for no such layer")
+    settings = read_settings(folder)
+    chosen = any(settings.get(name) for name in ("layers_to_transform", "exclude_modules", "target_parameters"))
+    if not problems and not chosen and not isinstance(settings.get("target_modules"), str):
+        alike = {_numberless(path) for path in adapted}
+        lacking = sorted(name for name in modules if _numberless(name) in alike and name not in adapted)
+        problems += [f"nothing for {name}" for name in lacking]
+    if problems:
+        more = f" and {len(problems) - 2} more" if len(problems) > 2 else ""
+        raise UserError(f"the adapter {folder} is for another base: it has {', '.join(problems[:2])}{more}")
+
+
+def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:
+    """`model` with the adapter, whose fit was checked: in its weights, or beside them (`merge` False).
+
+    Beside them, its layers are peft's, and who reads their weights gets the sum. Raises UserError for an adapter that
+    only can be merged, and for one that peft cannot put on.
+    """
+    settings = read_settings(folder)
+    if not merge and (settings.get("use_dora") or settings.get("target_parameters")):
+        raise UserError(f"the adapter {folder} scales or replaces weights: it can be merged only")
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+    weights = load_file(folder / WEIGHTS)
+    with warnings.catch_warnings():  # of what peft asks of transformers, which calls it by another name now
+        warnings.simplefilter("ignore", FutureWarning)
+        known = PeftConfig.from_pretrained(str(folder))
+        known.inference_mode, known.base_model_name_or_path = True, None  # whose name was compared, and may be a copy's
+        try:
+            wrapped: Any = get_peft_model(model, known, autocast_adapter_dtype=False)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: {reason}") from None
+        expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+        apart = sorted(expected.keys() ^ weights.keys())
+        if apart:
+            raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: see {apart[0]}")
+        set_peft_model_state_dict(wrapped, weights)
+        if merge:
+            return wrapped.merge_and_unload()
+    return _kept_apart(wrapped.get_base_model())
+
+
+def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with peft's layers in place, whole modules of the adapter put where the base has its own."""
+    from peft.tuners.lora import LoraLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    for path, module in list(model.named_modules()):
+        if isinstance(module, ModulesToSaveWrapper):
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, module.modules_to_save[module.active_adapters[0]])
+        elif isinstance(module, LoraLayer):
+            ADDED_WEIGHTS[model.get_submodule(path)] = partial(_added, module)
+    return model
+
+
+def _added(module: Any) -> Tensor:
+    """What the adapter adds to the weight of a layer of peft's, laid out like it."""
+    return sum(module.get_delta_weight(name) for name in module.active_adapters)
+
+
+def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the adapter's tensors, by their names in the base."""
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # safetensors has an error of its own, without a public name
+        raise UserError(f"{folder / WEIGHTS} cannot be read: {' '.join(str(error).split())}") from None
+    return {name.removeprefix(_PREFIX): shape for name, shape in found.items()}
+
+
+def _numberless(path: str) -> str:
+    return re.sub(r"\.\d+(?=\.|$)", ".*", path)
