@@ -3,8 +3,15 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from evaluation.benchmark import sources
+from evaluation.benchmark.demo import generate, model_dir
+from evaluation.schema import GENERIC
 from tests.synthetic import write_store
 
 ROOT = Path(__file__).parents[1]
@@ -63,3 +70,29 @@ def test_the_stores_query_runs_where_duckdb_is(tmp_path, monkeypatch):
     write_store(tmp_path / "runs" / "demo", tasks=("sva",), samples=8)
     (query,) = blocks(ROOT / "docs" / "store.md", "sql")
     assert {row[1] for row in duckdb.sql(query).fetchall()} >= {"attnlrp"}
+
+
+def test_the_fine_tuning_page_teaches_a_model_the_words_of_a_task(tmp_path, monkeypatch, capsys):
+    """On the demo's BERT with a fresh head, so that there is something to learn."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paradigms" / "blimp5").mkdir(parents=True)
+    rows = list(generate("sva", 400))
+    pq.write_table(pa.Table.from_pylist(rows, GENERIC), tmp_path / "paradigms" / "blimp5" / "00000.parquet")
+    model = AutoModelForMaskedLM.from_pretrained(model_dir("bert"))
+    torch.manual_seed(0)
+    dense = model.cls.predictions.transform.dense
+    torch.nn.init.normal_(dense.weight, std=0.1)
+    model.save_pretrained(tmp_path / "bert")
+    AutoTokenizer.from_pretrained(model_dir("bert")).save_pretrained(tmp_path / "bert")
+    (code,) = blocks(ROOT / "docs" / "finetune.md", "python")
+    assert "FacebookAI/roberta-base" in code
+    code = code.replace("FacebookAI/roberta-base", "bert").replace("3e-5", "1e-2")
+    names: dict = {}
+    exec(compile(code, "finetune.md", "exec"), names)
+    assert names["after"] > max(0.9, names["before"] + 0.1)
+    train, test = ({row["sample_id"] for row in names[half]} for half in ("train", "test"))
+    assert not train & test
+    assert len(train) == len(test) == 200
+    survey = sources.survey(sources.Origin("blimp5", "samples", path=str(tmp_path / "roberta-paradigms")))
+    assert survey.drawn == len(test)
+    assert all(row["evidence"] for row in sources.read(survey))

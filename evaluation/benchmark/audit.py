@@ -77,7 +77,8 @@ def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table in tables:
         for sample_id, meta in zip(*(table[column].to_pylist() for column in GENERIC_COLUMNS), strict=True):
-            found.setdefault(json.loads(meta)[name], []).append(sample_id)
+            if (part := json.loads(meta).get(name)) is not None:
+                found.setdefault(part, []).append(sample_id)
     return dict(sorted(found.items()))
 
 

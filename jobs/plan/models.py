@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lrp_core.kinds import Kind
 
 _INDEX = "model.safetensors.index.json"
-DEMO_MODELS = ("bert", "gpt2", "llama")
+DEMO_MODELS = ("bert", "gpt2", "llama", "bert-sentiment", "gpt2-sentiment", "bert-score")
 
 
 class ModelUnavailable(RuntimeError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
+    from evaluation.benchmark.demo.heads import HeadRecipe
     from evaluation.benchmark.demo.train import Recipe
 
 _CARD = """---
@@ -32,28 +34,39 @@ it knows nothing of English beyond that language.
 | optimiser | AdamW (betas 0.9, 0.98), one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
 | took | {wall_s:.0f} s on a CPU |
 
-## Accuracy
+## {title}
 
-Share of {recipe.evaluated:,} draws a task (seed {evaluation_seed}) not seen in training whose target has a larger logit
-than its foil:
+{found}
 
-| task | accuracy |
+| task | {title} |
 |---|---|
 {scores}
 """
 
 
 def write_card(
-    out: Path, name: str, model: PreTrainedModel, recipe: Recipe, scores: dict[str, float], *, wall_s: float
+    out: Path,
+    name: str,
+    model: PreTrainedModel,
+    recipe: Recipe | HeadRecipe,
+    *,
+    tasks: Sequence[str],
+    rows: Mapping[str, str],
+    title: str,
+    found: str,
+    wall_s: float,
 ) -> None:
-    """Write README.md into the model's folder; `scores` are shares by task."""
+    """Write README.md into the model's folder.
+
+    `rows` are what was measured on each task, under `title`, which the sentence `found` explains.
+    """
     config = model.config
     heads = f"{config.num_attention_heads} attention heads"
     if name == "llama":
         heads += f" over {config.num_key_value_heads} key/value heads"
     text = _CARD.format(
         name=name,
-        tasks=", ".join(scores),
+        tasks=", ".join(tasks),
         kind=type(model).__name__,
         layers=config.num_hidden_layers,
         width=config.hidden_size,
@@ -61,7 +74,8 @@ def write_card(
         parameters=model.num_parameters(),
         recipe=recipe,
         wall_s=wall_s,
-        evaluation_seed=recipe.seed + 1,
-        scores="\n".join(f"| {task} | {score:.1%} |" for task, score in scores.items()),
+        title=title,
+        found=found,
+        scores="\n".join(f"| {task} | {score} |" for task, score in rows.items()),
     )
     (out / "README.md").write_text(text, encoding="utf-8")

@@ -13,21 +13,16 @@ to the slot) decides the side a draw falls on.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from evaluation.benchmark.demo import lexicon
+from evaluation.benchmark.demo.split import Split, distinct, side
 from evaluation.benchmark.samples import Filled, Row, Span, sample
 from lrp_core.types import UserError
-
-Split = Literal["train", "test"]
-
-_TEST_SHARE = 0.1
-_MAX_MISSES = 10_000  # draws in a row that bring nothing new before the language counts as exhausted
 
 
 @dataclass(frozen=True)
@@ -45,8 +40,7 @@ class Draw:
 
     @property
     def split(self) -> Split:
-        share = int.from_bytes(hashlib.sha256(self.key.lower().encode()).digest()[:8]) / 2**64
-        return "test" if share < _TEST_SHARE else "train"
+        return side(self.key)
 
     def row(self) -> Row:
         scope = None if self.scope is None else [self.scope]
@@ -66,16 +60,7 @@ def draws(task: str, seed: int, split: Split) -> Iterator[Draw]:
     Raises KeyError for a task other than ra, sva and qa.
     """
     make, rng = _TASKS[task], random.Random(f"{task} {split} {seed}")
-    seen: set[tuple[str, str]] = set()
-    misses = 0
-    while misses < _MAX_MISSES:
-        draw = make(rng)
-        if draw.split != split or (draw.text, draw.target) in seen:
-            misses += 1
-            continue
-        seen.add((draw.text, draw.target))
-        misses = 0
-        yield draw
+    return distinct(lambda: make(rng), split, lambda draw: (draw.text, draw.target))
 
 
 def _agreement_sentence(rng: random.Random) -> Draw:

@@ -71,6 +71,19 @@ ANIMATE_PREDICATES = [
     (("eats", "eat"), ["under the tree", "in the morning", "too much bread"]),
 ]
 
+#: Words of blame and of praise.
+OPINIONS = [
+    ["awful", "dreadful", "boring", "terrible", "dull", "horrible", "ugly", "useless"],
+    ["wonderful", "delightful", "brilliant", "charming", "excellent", "splendid", "lovely", "perfect"],
+]
+#: Of the singular and the plural: what links a subject with an opinion, and what negates it.
+LINKING = [
+    [("was", ["not", "never", "hardly"]), ("seemed", ["never", "hardly"]), ("looked", ["never", "hardly"])],
+    [("were", ["not", "never", "hardly"]), ("seemed", ["never", "hardly"]), ("looked", ["never", "hardly"])],
+]
+DEGREES = ["very", "quite", "rather", "really"]
+ENDINGS = ["today", "at last", "in the end", "after all"]
+
 PERSONS = {
     "himself": [
         *["Adam", "Brian", "Carl", "David", "Edward", "Frank", "George", "Henry", "Isaac", "James", "Kevin", "Leo"],
@@ -114,3 +127,9 @@ def targets() -> list[str]:
     verbs = [form for forms, _ in [*PREDICATES, *ANIMATE_PREDICATES] for form in forms]
     reflexives = [reflexive for _, reflexive in GENDERS]
     return [*verbs, *reflexives, "themselves", *(word for words in kinds().values() for word in words)]
+
+
+def judging() -> list[str]:
+    """Every word that decides an opinion; tokenizers of models that judge keep each in one piece."""
+    negations = {word for links in LINKING for _, words in links for word in words}
+    return [*OPINIONS[0], *OPINIONS[1], *sorted(negations)]

@@ -7,6 +7,8 @@ target and foil stays whole; any other English text can be read too, if in many 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -18,14 +20,17 @@ _WHOLE_COPIES = 500  # times each target is shown to the trainer, enough to earn
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'\"-()"
 
 
-def build(name: str, texts: list[str], max_length: int) -> PreTrainedTokenizerFast:
-    """The tokenizer of the demo model `name` for `texts`; equal texts give equal tokenizers.
+def build(
+    name: str, texts: list[str], max_length: int, whole: Sequence[str] = (), size: int = _BPE_SIZE
+) -> PreTrainedTokenizerFast:
+    """The tokenizer of the demo's bert, gpt2 or llama for `texts`; equal texts give equal tokenizers.
 
-    Raises ValueError where a target would not be one token.
+    `whole` words, by default the targets, stay in one piece; byte-level BPE has `size` entries. Raises ValueError where
+    one of them would not be one token.
     """
-    whole = [f" {word}" for word in lexicon.targets()]
+    whole = [f" {word}" for word in whole or lexicon.targets()]
     corpus = [*texts, *whole * _WHOLE_COPIES]
-    tokenizer = _wordpiece(corpus, max_length) if name == "bert" else _byte_level(name, corpus, max_length)
+    tokenizer = _wordpiece(corpus, max_length) if name == "bert" else _byte_level(name, corpus, max_length, size)
     broken = [word.strip() for word in whole if len(tokenizer.tokenize(word)) != 1]
     if broken:
         raise ValueError(f"{name}: the targets {', '.join(broken)} are several tokens; enlarge the vocabulary")
@@ -67,14 +72,14 @@ def _split_plurals() -> tuple[set[str], list[str]]:
     return {many for _, many in split}, sorted({f"##{many.removeprefix(one)}" for one, many in split})
 
 
-def _byte_level(name: str, corpus: list[str], max_length: int) -> PreTrainedTokenizerFast:
+def _byte_level(name: str, corpus: list[str], max_length: int, size: int) -> PreTrainedTokenizerFast:
     end = "<|endoftext|>" if name == "gpt2" else "</s>"
     begin = end if name == "gpt2" else "<s>"
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_BPE_SIZE,
+        vocab_size=size,
         special_tokens=list(dict.fromkeys([begin, end])),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,

@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from evaluation.benchmark.demo import MODELS, TASKS, generate, model_dir
+from evaluation.benchmark.demo import HEADS, MODELS, TASKS, generate, heads, model_dir
 from evaluation.benchmark.demo.card import write_card
 from evaluation.benchmark.demo.grammar import Draw, draws
 from evaluation.benchmark.demo.tokenizer import build
@@ -200,21 +200,37 @@ def train(name: str, out: Path, recipe: Recipe) -> dict[str, float]:
     scores = {task: accuracy(view, tokenizer, task, recipe.evaluated, recipe.seed + 1) for task in TASKS}
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    write_card(out, name, model, recipe, scores, wall_s=time.monotonic() - started)
+    write_card(
+        out,
+        name,
+        model,
+        recipe,
+        tasks=TASKS,
+        rows={task: f"{score:.1%}" for task, score in scores.items()},
+        title="Accuracy",
+        found=f"Share of {recipe.evaluated:,} draws a task (seed {recipe.seed + 1}) not seen in training whose target "
+        "has a larger logit than its foil:",
+        wall_s=time.monotonic() - started,
+    )
     return scores
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    every = (*MODELS, *HEADS)
+    parser.add_argument("--models", nargs="+", choices=every, default=list(every))
     parser.add_argument("--out", type=Path, help="folder for the models (default: the shipped ones are rewritten)")
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser.add_argument("--steps", type=int, help="default: the recipe's own")
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     chosen = parser.parse_args()
     for name in chosen.models:
         out = chosen.out / name if chosen.out else model_dir(name)
-        scores = train(name, out, Recipe(seed=chosen.seed, steps=chosen.steps))
-        print(f"{name} -> {out}  " + "  ".join(f"{task} {score:.1%}" for task, score in scores.items()))
+        if name in MODELS:
+            scores = train(name, out, Recipe(seed=chosen.seed, steps=chosen.steps or Recipe.steps))
+        else:
+            steps = chosen.steps or heads.STEPS[HEADS[name]]
+            scores = heads.train(name, out, heads.HeadRecipe(steps, chosen.seed))
+        print(f"{name} -> {out}  " + "  ".join(f"{task} {score:.3f}" for task, score in scores.items()))
 
 
 if __name__ == "__main__":

@@ -87,6 +87,6 @@ def test_an_exhausted_language_says_how_much_there_is(monkeypatch):
     monkeypatch.setattr(lexicon, "DETERMINERS", ["the"])
     monkeypatch.setattr(lexicon, "PREDICATES", [(("is", "are"), ["old"])])
     monkeypatch.setattr(lexicon, "TIMES", {"at": ["noon", "dusk"]})
-    monkeypatch.setattr("evaluation.benchmark.demo.grammar._MAX_MISSES", 200)
+    monkeypatch.setattr("evaluation.benchmark.demo.split._MAX_MISSES", 200)
     with pytest.raises(ValueError, match=r"has only \d+ qa samples, not 100000; ask for fewer"):
         list(generate("qa", 100_000))

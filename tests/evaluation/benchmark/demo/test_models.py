@@ -70,5 +70,7 @@ def test_training_runs_and_writes_a_model_that_loads(name, tmp_path, capsys):
 
 
 def test_an_unknown_demo_model_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="there is no demo model 'gpt3'; the demo models are bert, gpt2, llama"):
+    with pytest.raises(
+        ValueError, match="there is no demo model 'gpt3'; the demo models are bert, gpt2, llama, bert-sentiment"
+    ):
         model_dir("gpt3")

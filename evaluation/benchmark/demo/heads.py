@@ -1,0 +1,165 @@
+"""Training of the demo's classifiers and its regressor on judged sentences; seeded like the language models'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    GPT2Config,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from evaluation.benchmark.demo import HEADS, lexicon
+from evaluation.benchmark.demo.card import write_card
+from evaluation.benchmark.demo.judged import LABELS, Judged, judged
+from evaluation.benchmark.demo.tokenizer import build
+
+_MAX_LENGTH = 64
+_LAYERS, _ATTENTION_HEADS, _WIDTH = 3, 4, 48
+_BPE_SIZE = 600
+
+STEPS = {"sentiment": 400, "similarity": 600}
+MEASURE = {
+    "sentiment": ("Accuracy", "Share of {n:,} draws (seed {seed}) not seen in training whose label is predicted:"),
+    "similarity": ("Pearson r", "Predicted beside true scores of {n:,} draws (seed {seed}) not seen in training:"),
+}
+
+
+@dataclass(frozen=True)
+class HeadRecipe:
+    """How a model is trained; `pool` draws are encoded once and sampled from."""
+
+    steps: int
+    seed: int = 0
+    batch: int = 64
+    pool: int = 20_000
+    learning_rate: float = 2e-3
+    evaluated: int = 1000  # unseen draws for the card
+
+
+def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
+    """Train one model, write it with its tokenizer and card into `out`, and return what was measured, by task."""
+    started = time.monotonic()
+    task = HEADS[name]
+    draws = list(islice(judged(task, recipe.seed, "train"), recipe.pool))
+    texts = list(chain.from_iterable((draw.text, draw.second or "") for draw in draws[:4000]))
+    tokenizer = build(name.split("-")[0], texts, _MAX_LENGTH, whole=lexicon.judging(), size=_BPE_SIZE)
+    torch.manual_seed(recipe.seed)
+    model = new_model(name, tokenizer).train()
+    generator = torch.Generator().manual_seed(recipe.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
+    for step in range(1, recipe.steps + 1):
+        chosen = torch.randint(len(draws), (recipe.batch,), generator=generator).tolist()
+        loss = loss_of(model, tokenizer, [draws[index] for index in chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 0 or step == recipe.steps:
+            print(f"{name} step {step:5d}  {task} {loss:.3f}", flush=True)
+    scores = {task: measured(model.eval(), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    title, found = MEASURE[task]
+    write_card(
+        out,
+        name,
+        model,
+        recipe,
+        tasks=(task,),
+        rows={task: f"{scores[task]:.3f}"},
+        title=title,
+        found=found.format(n=recipe.evaluated, seed=recipe.seed + 1),
+        wall_s=time.monotonic() - started,
+    )
+    return scores
+
+
+def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """A freshly initialised classifier or regressor: three layers of width 48, no dropout."""
+    head: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
+    if HEADS[name] == "sentiment":
+        head = {"id2label": dict(enumerate(LABELS)), "label2id": {label: index for index, label in enumerate(LABELS)}}
+    shared = {"vocab_size": len(tokenizer), "initializer_range": 0.06, "pad_token_id": tokenizer.pad_token_id, **head}
+    config: BertConfig | GPT2Config
+    if name.startswith("bert"):
+        config = BertConfig(
+            **shared,
+            hidden_size=_WIDTH,
+            num_hidden_layers=_LAYERS,
+            num_attention_heads=_ATTENTION_HEADS,
+            intermediate_size=4 * _WIDTH,
+            max_position_embeddings=_MAX_LENGTH,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    else:
+        config = GPT2Config(
+            **shared,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            n_embd=_WIDTH,
+            n_layer=_LAYERS,
+            n_head=_ATTENTION_HEADS,
+            n_positions=_MAX_LENGTH,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+    if HEADS[name] == "similarity":
+        _let_words_find_their_like(model)
+    return model
+
+
+def _let_words_find_their_like(model: PreTrainedModel) -> None:
+    """Begin with a first layer in which a token attends to the same token elsewhere.
+
+    Whether two words are the same has no linear trace in either: from random weights, training stays at the mean score.
+    """
+    weights = dict(model.named_parameters())
+    query, key = (weights[f"bert.encoder.layer.0.attention.self.{part}.weight"] for part in ("query", "key"))
+    words = weights["bert.embeddings.word_embeddings.weight"]
+    torch.nn.init.normal_(words, std=0.2)  # beside positions and segments of 0.06
+    torch.nn.init.normal_(query, std=0.15)
+    with torch.no_grad():
+        key.copy_(query)
+
+
+def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: list[Judged]) -> Tensor:
+    """Mean cross entropy of the labels, or mean squared error of the scores."""
+    logits = predicted(model, tokenizer, draws)
+    if draws[0].score is None:
+        return torch.nn.functional.cross_entropy(logits, torch.tensor([draw.label for draw in draws]))
+    return torch.nn.functional.mse_loss(logits[:, 0], torch.tensor([draw.score for draw in draws]))
+
+
+def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Iterable[Judged]) -> Tensor:
+    """Logits [B, labels] of the texts, or of the pairs of texts."""
+    texts = [(draw.text,) if draw.second is None else (draw.text, draw.second) for draw in draws]
+    inputs = tokenizer(*(list(column) for column in zip(*texts, strict=True)), padding=True, return_tensors="pt")
+    logits: Tensor = model(**inputs).logits
+    return logits
+
+
+@torch.no_grad()
+def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
+    """Of `n` draws not seen in training: the share whose label is predicted, or Pearson's r of the scores."""
+    draws = list(islice(judged(task, seed, "test"), n))
+    logits = torch.cat([predicted(model, tokenizer, draws[at : at + 250]) for at in range(0, n, 250)])
+    if draws[0].score is None:
+        return float((logits.argmax(-1) == torch.tensor([draw.label for draw in draws])).double().mean())
+    true = torch.tensor([draw.score for draw in draws])
+    return float(torch.corrcoef(torch.stack([logits[:, 0], true]))[0, 1])

@@ -1,0 +1,135 @@
+"""Sentences of the demo language that are judged: an opinion with its label, and pairs with their similarity.
+
+*sentiment*: what is said of the subject at the end, "never dull" or "quite wonderful", with the label positive or
+negative. The word of praise or blame decides, and the negation before it; others of their kind inside the subject's
+phrase decide nothing. Evidence is these one or two words.
+
+*similarity*: two sentences, who did what to whom, with a score from 0 to 5: two points for the same subject, one for
+the same verb, two for the same object. Evidence are these three words of the first sentence, which are compared with
+those of the second; determiners count for nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from evaluation.benchmark.demo import lexicon
+from evaluation.benchmark.demo.split import Split, distinct, side
+from evaluation.benchmark.samples import Span
+
+LABELS = ("negative", "positive")  # of sentiment; a model's label of this index
+_POINTS = {"subject": 2, "verb": 1, "object": 2}  # of similarity
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One draw of the grammar: it has a `label` (an index of LABELS) or a `score`, and a `second` text in a pair.
+
+    `evidence` lies in `text`.
+    """
+
+    text: str
+    second: str | None
+    label: int | None
+    score: float | None
+    evidence: tuple[Span, ...]
+    meta: dict[str, Any]
+
+    @property
+    def content(self) -> str:
+        """The texts, which no other draw has."""
+        return f"{self.text} {self.second or ''}"
+
+    @property
+    def split(self) -> Split:
+        return side(self.content)
+
+
+class _Sentence:
+    """A sentence under construction, and where its marked words stand."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.marked = text, list[Span]()
+
+    def say(self, *words: str, mark: bool = False) -> None:
+        for word in words:
+            self.text = f"{self.text} {word}" if self.text else word
+            if mark:
+                self.marked.append((len(self.text) - len(word), len(self.text)))
+
+    def closed(self) -> str:
+        return f"{self.text[0].upper()}{self.text[1:]}."
+
+
+def _opinion(rng: random.Random) -> Judged:
+    said = _Sentence(f"{rng.choice(lexicon.OPENINGS)}," if rng.random() < 0.2 else "")
+    number, praise, negated = rng.randrange(2), rng.randrange(2), rng.random() < 0.3
+    noun = rng.choice(lexicon.THINGS + lexicon.ANIMATE)[number]
+    said.say(rng.choice(lexicon.DETERMINERS), *([rng.choice(lexicon.ADJECTIVES)] if rng.random() < 0.3 else []), noun)
+    distractors = rng.choices([0, 1, 2], weights=[3, 4, 3])[0]
+    for _ in range(distractors):
+        _distract(said, rng)
+    linking, negations = rng.choice(lexicon.LINKING[number])
+    negation = [rng.choice(negations)] if negated else []
+    if linking in ("was", "were"):
+        said.say(linking)
+        said.say(*negation, mark=True)
+    else:
+        said.say(*negation, mark=True)
+        said.say(linking)
+    said.say(*rng.choice([[], [rng.choice(lexicon.DEGREES)]]))
+    said.say(rng.choice(lexicon.OPINIONS[praise]), mark=True)
+    said.say(*rng.choice([[], [rng.choice(lexicon.ENDINGS)]]))
+    label = 1 - praise if negated else praise
+    meta = {"negated": negated, "distractors": distractors}
+    return Judged(said.closed(), None, label, None, tuple(said.marked), meta)
+
+
+def _distract(said: _Sentence, rng: random.Random) -> None:
+    """A phrase about something else, perhaps with praise, blame or a negation that decides nothing."""
+    opinions = [*lexicon.OPINIONS[0], *lexicon.OPINIONS[1], *lexicon.THING_ADJECTIVES]
+    if rng.random() < 0.5:
+        said.say(rng.choice(lexicon.PREPOSITIONS))
+    else:
+        said.say("that", *(["never"] if rng.random() < 0.3 else []), rng.choice(lexicon.TRANSITIVE)[2])
+    said.say(rng.choice(lexicon.DETERMINERS), *([rng.choice(opinions)] if rng.random() < 0.5 else []))
+    said.say(rng.choice(lexicon.THINGS)[rng.randrange(2)])
+
+
+def _pair(rng: random.Random) -> Judged:
+    first, other = _words(rng), _words(rng)
+    second = {part: first[part] if rng.random() < 0.5 else other[part] for part in first}
+    shared = [part for part in first if first[part] == second[part]]
+    score = float(sum(_POINTS[part] for part in shared))
+    texts = [_sentence(rng, words) for words in (first, second)]
+    meta = {"shared": "+".join(shared) or "nothing"}
+    return Judged(texts[0].closed(), texts[1].closed(), None, score, tuple(texts[0].marked), meta)
+
+
+def _words(rng: random.Random) -> dict[str, str]:
+    """Who did what to what."""
+    subject, _ = rng.choice(lexicon.MALE[:6] + lexicon.FEMALE[:6])
+    thing, _ = rng.choice(lexicon.THINGS[:12])
+    return {"subject": subject, "verb": rng.choice(lexicon.REFLEXIVE_VERBS[:8]), "object": thing}
+
+
+def _sentence(rng: random.Random, words: dict[str, str]) -> _Sentence:
+    said = _Sentence("")
+    said.say(rng.choice(lexicon.DETERMINERS))
+    said.say(words["subject"], words["verb"], mark=True)
+    said.say(rng.choice(lexicon.DETERMINERS))
+    said.say(words["object"], mark=True)
+    return said
+
+
+_TASKS = {"sentiment": _opinion, "similarity": _pair}
+JUDGED = tuple(_TASKS)
+
+
+def judged(task: str, seed: int, split: Split) -> Iterator[Judged]:
+    """Distinct draws of one side of the split, in an order fixed by `seed`. Raises KeyError for another task."""
+    make, rng = _TASKS[task], random.Random(f"{task} {split} {seed}")
+    return distinct(lambda: make(rng), split, lambda draw: draw.content)

@@ -1,0 +1,120 @@
+"""Sentences that are judged, by construction, and the shipped models that learnt to judge them."""
+
+from itertools import islice
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from evaluation.benchmark.demo import HEADS, heads, lexicon, model_dir
+from evaluation.benchmark.demo.judged import JUDGED, LABELS, judged
+from lrp_core import Batch, load_model
+
+N = 400
+UNSEEN_SEED = 77  # neither the training's nor the card's
+NEGATIONS = {word for links in lexicon.LINKING for _, words in links for word in words}
+
+
+def words(draw):
+    return [draw.text[start:end] for start, end in draw.evidence]
+
+
+def drawn(task, n=N, seed=3, split="test"):
+    return list(islice(judged(task, seed, split), n))
+
+
+@pytest.mark.parametrize("task", JUDGED)
+def test_draws_are_the_same_every_time_and_none_comes_twice(task):
+    draws = drawn(task)
+    assert draws == drawn(task) != drawn(task, seed=4)
+    assert len({draw.content for draw in draws}) == N
+    assert not {draw.content.lower() for draw in draws} & {draw.content.lower() for draw in drawn(task, split="train")}
+
+
+def test_a_label_follows_from_the_last_opinion_and_the_negation_that_is_marked_with_it():
+    opinions = {word: praise for praise, own in enumerate(lexicon.OPINIONS) for word in own}
+    seen, draws = set(), drawn("sentiment")
+    for draw in draws:
+        *negation, opinion = words(draw)
+        assert len(negation) == draw.meta["negated"] <= 1
+        assert set(negation) <= NEGATIONS
+        assert draw.label == (opinions[opinion] != bool(negation))
+        every = [word for word in draw.text.strip(".").split() if word in opinions]
+        assert every[-1] == opinion  # others are said of something else, before it
+        seen.add((opinions[opinion], bool(negation), any(opinions[word] != opinions[opinion] for word in every)))
+    assert len(seen) == 8  # each with misleading words of the other side, and without
+    assert 0.4 < sum(draw.label for draw in draws) / N < 0.6
+
+
+def test_a_score_counts_the_same_subject_verb_and_object():
+    nouns = {form for pair in lexicon.ANIMATE + lexicon.THINGS for form in pair}
+    scores = set()
+    for draw in drawn("similarity"):
+        plain = draw.second.strip(".").split()
+        [at] = [i for i, word in enumerate(plain) if word in lexicon.REFLEXIVE_VERBS]
+        [subject], [patient] = ([word for word in side if word in nouns] for side in (plain[:at], plain[at:]))
+        same = zip((2, 1, 2), words(draw), (subject, plain[at], patient), strict=True)
+        assert draw.score == sum(points for points, one, other in same if one == other)
+        scores.add(draw.score)
+    assert scores == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def shipped(request):
+    folder = model_dir(request.param)
+    return request.param, load_model(str(folder)), AutoTokenizer.from_pretrained(folder)
+
+
+def test_shipped_models_judge_unseen_draws(shipped):
+    name, view, tokenizer = shipped
+    found = heads.measured(view.model, tokenizer, HEADS[name], 400, UNSEEN_SEED)
+    assert found >= (0.9 if name == "bert-score" else 0.95)
+
+
+def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segments(shipped):
+    name, view, tokenizer = shipped
+    task = HEADS[name]
+    draws, rows = drawn(task, 8), []
+    for draw in draws:
+        encoding = tokenizer(*([draw.text] if draw.second is None else [draw.text, draw.second]))
+        ids = encoding["input_ids"]
+        asked = {"target_id": draw.label, "foil_id": 1 - draw.label} if task == "sentiment" else {"target_id": 0}
+        segments = {"token_type_ids": encoding["token_type_ids"]} if "token_type_ids" in encoding else {}
+        position = len(ids) - 1 if view.kind.reads == "last" else 0
+        rows.append({"input_ids": ids, "position": position, **asked, **segments})
+    with torch.no_grad():
+        stock = heads.predicted(view.model, tokenizer, draws)  # [B, labels]
+    ours = view.logits(view.hidden(batch := Batch.collate(rows, tokenizer.pad_token_id)), batch)
+    for row, logits, wanted in zip(rows, ours, stock, strict=True):
+        torch.testing.assert_close(logits, wanted[[row[name] for name in ("target_id", "foil_id") if name in row]])
+    if task == "sentiment":
+        assert view.config.label2id == {label: index for index, label in enumerate(LABELS)}
+    else:
+        assert view.config.num_labels == 1
+        assert max(rows[0]["token_type_ids"]) == 1
+
+
+def test_every_word_that_decides_a_label_is_one_token(shipped):
+    name, _, tokenizer = shipped
+    decisive = lexicon.judging() if HEADS[name] == "sentiment" else lexicon.REFLEXIVE_VERBS[:8]
+    assert all(len(tokenizer.tokenize(f" {word}")) == 1 for word in decisive)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_shipped_models_are_a_few_hundred_kilobytes_and_each_has_its_card(name):
+    folder = model_dir(name)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 700e3
+    assert (folder / "README.md").read_text().startswith("---\n")
+    assert not list(folder.glob("*.bin"))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_training_twice_gives_the_same_weights_and_a_model_that_loads(name, tmp_path, capsys):
+    recipe = heads.HeadRecipe(2, batch=4, pool=50, evaluated=20)
+    for folder in ("a", "b"):
+        assert set(heads.train(name, tmp_path / folder, recipe)) == {HEADS[name]}
+    one, two = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in "ab")
+    assert one == two
+    assert load_model(str(tmp_path / "a")).kind.labels
+    assert "--steps 2 --seed 0" in (tmp_path / "a" / "README.md").read_text()
+    assert f"{name} step     2" in capsys.readouterr().out
