@@ -65,14 +65,14 @@ def bound(entry: MethodConfig) -> Method:
         return record.configured(entry.name, **entry.options)
     first = alternatives[0]
     options = {**entry.options, **first}
-    return replace(record.configured(entry.name, **options), label=tuned_label(entry, ", ".join(first)))
+    return replace(record.configured(entry.name, **options), label=tuned_label(entry, f"{', '.join(first)} tuned"))
 
 
-def tuned_label(entry: MethodConfig, options: str) -> str:
-    """The label of one of a config's methods some of whose options are chosen, with what is to be said of them."""
+def tuned_label(entry: MethodConfig, words: str) -> str:
+    """The label of one of a config's methods some of whose options are chosen, with `words` about them."""
     opened = left_open(entry)[0]
     settled = {name: value for name, value in entry.options.items() if name not in opened}
-    return f"{method(entry.method).configured(entry.name, **settled).label} ({options}, tuned)"
+    return f"{method(entry.method).configured(entry.name, **settled).label} ({words})"
 
 
 def configured(config: RunConfig) -> dict[str, Method]:

@@ -108,3 +108,11 @@ def test_packages_may_bring_methods_and_collisions_name_both(monkeypatch):
     assert table.METHODS.owner("extra") == "plug"
     with pytest.raises(UserError, match="other and plug both bring a method named 'extra'"):
         table.METHODS.register(Method("extra", 2, "Extra", explain=extra.explain), by="other")
+
+
+def test_a_label_says_which_options_are_tuned(tmp_path, model):
+    plain = {"smoothgrad": {"sigma": [0.1, 0.2], "samples": 3}}
+    named = {"name": "often", "method": "smoothgrad", "sigma": [0.1, 0.2], "samples": 3}
+    found = configured(config_of(tmp_path, model, methods=[plain, named], select={}))
+    assert found["smoothgrad"].label == "SmoothGrad (sigma tuned)"
+    assert found["often"].label == "SmoothGrad (samples=3) (sigma tuned)"

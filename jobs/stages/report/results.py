@@ -124,7 +124,7 @@ def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
         choices = [c for model in plan.models for c in model.choices if c.artifact.method == entry.name]
         words = {in_words(choice.chosen or {}) for choice in choices}
         if len(words) == 1 and "" not in words:
-            methods[entry.name] = replace(methods[entry.name], label=tuned_label(entry, *words))
+            methods[entry.name] = replace(methods[entry.name], label=tuned_label(entry, f"{words.pop()}, tuned"))
     return methods
 
 
