@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -249,7 +250,8 @@ def _printed(one: Drawn, method: str, measure: str) -> float | None:
 def _of(summary: Summary, reference: float | None) -> Cell:
     if not summary.n:
         return Cell(state="not finite", reference=reference)
-    return Cell(summary.value, DONE, summary.n, summary.low, summary.high, reference=reference)
+    low, high = (None, None) if math.isnan(summary.low) else (summary.low, summary.high)
+    return Cell(summary.value, DONE, summary.n, low, high, reference=reference)
 
 
 def _left_out(one: Drawn, method: str) -> Cell:

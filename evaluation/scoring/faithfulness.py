@@ -70,7 +70,7 @@ class Summary:
     """A mean over samples; NaN where no sample is left."""
 
     value: float
-    low: float  # ends of the 95 % bootstrap interval
+    low: float  # ends of the 95 % bootstrap interval; NaN without resamples
     high: float
     n: int
     left_out: int  # samples that are not finite
@@ -81,7 +81,7 @@ def summarise(values: np.ndarray, resamples: int, seed: int) -> Summary:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Summary(np.nan, np.nan, np.nan, 0, len(values))
-    low, high = _interval(bootstrap_means(finite[:, None], resamples, seed)[:, 0])
+    low, high = _interval(bootstrap_means(finite[:, None], resamples, seed)[:, 0]) if resamples else (np.nan, np.nan)
     return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
 
 

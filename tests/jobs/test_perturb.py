@@ -381,3 +381,23 @@ def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_
     assert states["Gradient×Input", "ΔA"] == "noise", "the norm of the embeddings undoes any scaling of its input"
     assert states["Random", "ΔA"] == "done"
     assert "Gradient×Input" not in store.read_bytes("report/figures/faithfulness_sva_zero.svg").decode()
+
+
+def test_a_run_whose_only_sample_is_a_single_token_predicted_wrongly_is_drawn_and_reported(tmp_path, model, inline):
+    row = {**rows_of(1)[0], "input_ids": [7], "position": 0, "length": 1, "special_mask": [False]}
+    row |= {"evidence_mask": [True], "scope_mask": None}
+    view = load_model(str(model))
+    worse, better = sorted((8, 9), key=lambda token: logit_of(view, row | {"target_id": token, "foil_id": None}))
+    rows = [row | {"target_id": worse, "foil_id": better}]
+    config, store = run_of(tmp_path, model, rows, report={"samples": 0, "resamples": 0})
+    for stage_of_run in (attribute, evaluate, perturb, report):
+        assert stage_of_run(config, store).complete
+    for curve in curves_of(config, store)["attnlrp"]:
+        assert (curve["removed"], len(curve["logit"])) == ([0, 1], 2)
+        assert curve["correct"][0] is False
+    assert "nan" not in store.read_bytes("report/tables/faithfulness.csv").decode()
+    foilless = [row | {"target_id": worse, "foil_id": None}]
+    config, store = run_of(tmp_path / "all", model, foilless, perturb={}, explanations=["contrastive"])
+    assert all(stage_of_run(config, store).complete for stage_of_run in (attribute, evaluate, perturb))
+    assert not curves_of(config, store)["attnlrp"]
+    assert report(config, store).complete, "of a method that has no relevance, as contrasts without foils"

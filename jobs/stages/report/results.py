@@ -105,7 +105,7 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables))
     ids = pa.array(sorted(common), pa.string())
     measured = applicable(results.tasks[places[0].task])
-    if not measured:
+    if not measured or not len(ids):
         return None
     values = []
     for table in tables:

@@ -112,7 +112,9 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
             variants = {name: variant for name, table in done.items() if (variant := told(table)) is not None}
             noise = [name for name, variant in variants.items() if _is_noise(results, place, name, variant)]
             kept = {name: table for name, table in done.items() if name not in noise}
-            overlaps = _overlaps(config, ledger, results, place, {name: variants[name] for name in kept})
+            overlaps = _overlaps(
+                config, ledger, results, place, {name: v for name, v in variants.items() if name in kept}
+            )
             for way in own[0].ways:
                 areas = areas_of(kept, way, resamples, seed)
                 curves = {
