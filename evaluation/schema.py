@@ -27,10 +27,11 @@ _STR, _INT, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
 _SPANS = pa.list_(pa.list_(pa.int32()))  # [[start, end), ...] in characters of `text`
 
 #: Model-independent samples. `slot` is the character offset in `text` where the target word goes; a text that a model
-#: is to go on with has neither (version 2). `meta` is JSON.
+#: is to go on with has neither (version 2). A text that has a label or a score has that instead, and where it is one of
+#: a pair, the `second` text; `evidence` and `scope` are of `text` (version 3). `meta` is JSON.
 GENERIC = _schema(
     "generic",
-    2,
+    3,
     [
         ("sample_id", _STR, False),
         ("source", _STR, False),
@@ -38,6 +39,9 @@ GENERIC = _schema(
         ("slot", _INT, True),
         ("target", _STR, True),
         ("foil", _STR, True),
+        ("second", _STR, True),
+        ("label", _STR, True),  # by its name in the task
+        ("score", _FLOAT, True),
         ("evidence", _SPANS, False),
         ("scope", _SPANS, True),
         ("meta", _STR, False),
@@ -61,9 +65,10 @@ REJECT = _schema(
 #: Samples as one tokenizer sees them. Lists have `length` entries; `position` is where the model predicts. A causal
 #: model's input ends with the tokens that target and foil begin with alike, such as a space of its own (version 2).
 #: `target_id` is null where the model's own prediction is explained, `evidence_mask` for tasks without evidence (3).
+#: Of pairs, `token_type_ids` tell the texts apart, where the tokenizer does; `label` and `score` are the samples' (4).
 VIEW = _schema(
     "view",
-    3,
+    4,
     [
         ("sample_id", _STR, False),
         ("input_ids", pa.list_(pa.int32()), False),
@@ -74,6 +79,10 @@ VIEW = _schema(
         ("special_mask", pa.list_(_BOOL), False),
         ("scope_mask", pa.list_(_BOOL), True),
         ("length", _INT, False),
+        ("token_type_ids", pa.list_(pa.int32()), True),
+        ("label", _STR, True),
+        ("score", _FLOAT, True),
+        ("cut", _INT, True),  # tokens cut off so that the rest fits the model; null: none
     ],
 )
 
@@ -82,7 +91,7 @@ def relevance_schema(dtype: pa.DataType) -> pa.Schema:
     """Token relevance of one cell; `dtype` is float64 for models run in double precision, float32 otherwise."""
     return _schema(
         "relevance",
-        1,
+        2,
         [
             ("sample_id", _STR, False),
             ("explanation", _STR, False),  # contrastive | target | log_prob | none
@@ -92,6 +101,7 @@ def relevance_schema(dtype: pa.DataType) -> pa.Schema:
             ("residual", _FLOAT, True),  # sum of relevance minus explained; null where a method promises no sum
             ("logit_target", _FLOAT, False),
             ("logit_foil", _FLOAT, True),
+            ("predicted_id", _INT, True),  # the model's own prediction, where that is explained (version 2)
         ],
     )
 
@@ -183,23 +193,28 @@ PRUNING = _schema(
     ],
 )
 
-#: A curve of one sample as its tokens go, in one of the two orders; partitioned by model, task, dtype and method. Lists
-#: have an entry for each state; values are NaN (`correct` null) where relevance or logits are not finite.
+#: A curve of one sample as its tokens go; partitioned by model, task, dtype and method. Lists have an entry for each
+#: state; values are NaN (`correct` null) where relevance or logits are not finite. Of two kinds (version 2): areas, as
+#: tokens go one after the other, and shares, where first no token is gone, then the shares of tokens in `percent`.
 CURVES = _schema(
     "curves",
-    1,
+    2,
     [
         ("sample_id", _STR, False),
         ("explanation", _STR, False),
         ("embedding", _STR, False),
         ("perturbation", _STR, False),  # zero | mask | delete
-        ("order", _STR, False),  # morf: the most relevant token goes first | lerf: the same order reversed
-        ("target_id", _INT, False),  # the token whose logit is followed
-        ("removed", pa.list_(pa.int32()), False),  # how many tokens are gone, from 0 to all that may go
+        # Areas: morf, the most relevant token goes first | lerf, the same order reversed.
+        # Shares: without_top, so many of the most relevant tokens are gone | top_only, all others are.
+        ("order", _STR, False),
+        ("target_id", _INT, False),  # the token or label whose logit is followed
+        ("percent", pa.list_(pa.int32()), True),  # of the tokens that may go; null for areas
+        ("removed", pa.list_(pa.int32()), False),  # how many tokens are gone; of areas, from 0 to all that may go
         ("logit", pa.list_(pa.float32()), False),
-        ("probability", pa.list_(pa.float32()), False),
-        ("correct", pa.list_(_BOOL), False),  # target above foil or, without a foil, above every other token
-        ("area", _FLOAT, False),  # under the logit, over the share of tokens that are gone
+        ("probability", pa.list_(pa.float32()), True),  # null for a score
+        # Target above foil or, without a foil, above every other token; with a gold label, that above every other.
+        ("correct", pa.list_(_BOOL), True),  # null for a score
+        ("area", _FLOAT, True),  # under the logit, over the share of tokens that are gone; null for shares
     ],
 )
 

@@ -33,25 +33,47 @@ def explained_numbers(
     return logits, {one.name: one.of(logits, total) for one in wanted}
 
 
-def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """View `rows`, those without a target with the token that the model itself predicts (its `target_id`).
+def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """View `rows` without the token types that their tokenizer gives and the model knows no segments for."""
+    if view.n_segments > 1:
+        return list(rows)
+    return [{**row, "token_type_ids": None} for row in rows]
 
-    Each of those runs alone: where two logits are nearly equal, neighbours in a batch would decide between them, and
-    whoever asks again, in other batches, must find the same token. Raises whatever the model raises.
+
+def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """View `rows`, those without a target with the token or label that the model itself predicts.
+
+    That is their `target_id`, and `predicted_id` says so; of a label, the `foil_id` is the runner-up. Each of those
+    runs alone: where two logits are nearly equal, neighbours in a batch would decide between them, and whoever asks
+    again, in other batches, must find the same token. Raises whatever the model raises.
     """
 
-    def predicted_in(row: Mapping[str, Any]) -> int:
-        return int(predicted(view, Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0)))
+    def told(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        batch = Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0)
+        ids = predicted(view, batch, 2 if view.kind.labels and view.n_targets > 1 else 1)[0].tolist()
+        foil = {"foil_id": ids[1]} if len(ids) > 1 else {}
+        return {**row, **foil, "target_id": ids[0], "predicted_id": ids[0]}
 
-    return [row if row["target_id"] is not None else {**row, "target_id": predicted_in(row)} for row in rows]
+    return [row if row["target_id"] is not None else told(row) for row in rows]
 
 
 @torch.inference_mode()
-def predicted(view: ModelView, batch: Batch) -> Tensor:
-    """The token with the largest logit where the prediction is read, [B]. The targets of `batch` play no part."""
+def predicted(view: ModelView, batch: Batch, best: int = 1) -> Tensor:
+    """The tokens or labels with the `best` largest logits where the prediction is read, [B, best], the largest first.
+
+    Of labels there may be several. The targets of `batch` play no part. Of equal logits the first counts.
+    """
     batch = batch.to(view.device)
     with undisturbed(view):
-        return over_vocabulary(view, view.prediction(view.hidden(batch), batch))[1]
+        state = view.prediction(view.hidden(batch), batch)
+        if best == 1:
+            return over_vocabulary(view, state)[1][:, None]
+        return label_logits(view, state).sort(dim=-1, descending=True, stable=True).indices[:, :best]
+
+
+def label_logits(view: ModelView, state: Tensor) -> Tensor:
+    """Logits of all labels [B, C] of what the head's last layer reads [B, D]; in float32 at least."""
+    return torch.cat([logits for _, logits in view.all_logits(state, _TOKENS)], -1)
 
 
 def over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:

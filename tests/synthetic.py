@@ -99,7 +99,7 @@ def a_plan(store, cells) -> Plan:
             for cell in own
         )
         resolved = ResolvedModel(CONFIG.model(name), name, None, "identity", False, 512)
-        models.append(ModelPlan(resolved, inputs, planned))
+        models.append(ModelPlan(resolved, inputs, planned, tasks=tuple(inputs)))
     return Plan(tuple(models))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -16,6 +16,8 @@ class Encoding:
     ids: list[int]  # [T]
     offsets: np.ndarray  # [T, 2], [start, end) in characters
     special: np.ndarray  # [T] bool
+    sequence: np.ndarray | None = None  # [T] of a pair: 0 or 1, which text a token is of; -1 of special tokens
+    types: list[int] | None = None  # [T] of a pair: the token types, where the tokenizer has them
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -27,32 +29,53 @@ class Encoding:
         return Encoding(self.ids[:length], self.offsets[:length], self.special[:length])
 
     def covers(self, spans: Iterable[Sequence[int]], first: bool = False) -> np.ndarray:
-        """Ordinary tokens that share a character with one of the spans, or the `first` of each span's, [T] bool."""
+        """Ordinary tokens that share a character with one of the spans, or the `first` of each span's, [T] bool.
+
+        Spans are of the first text of a pair.
+        """
+        ordinary = ~self.special & (True if self.sequence is None else self.sequence == 0)
         found = np.zeros(len(self), dtype=bool)
         for start, end in spans:
-            own = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ~self.special
+            own = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ordinary
             if first:
                 own[own.argmax() + 1 :] = False
             found |= own
         return found
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str], template: bool = True) -> list[Encoding]:
-    """Encodes a batch, with or without the tokenizer's template, at full length."""
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    template: bool = True,
+    seconds: list[str] | None = None,
+    max_length: int | None = None,
+) -> list[Encoding]:
+    """Encodes a batch, with or without the tokenizer's template; with `seconds`, pairs of texts.
+
+    At full length, or cut to `max_length` tokens: the longer text of a pair loses tokens at its end.
+    """
     if not texts:
         return []
+    typed = seconds is not None and "token_type_ids" in tokenizer.model_input_names
     batch = tokenizer(
         texts,
+        seconds,
         add_special_tokens=template,
-        truncation=False,
+        truncation=False if max_length is None else "longest_first",
+        max_length=max_length,
         return_offsets_mapping=True,
         return_special_tokens_mask=True,
         return_attention_mask=False,
-        return_token_type_ids=False,
+        return_token_type_ids=typed,
         verbose=False,
     )
     columns = zip(batch["input_ids"], batch["offset_mapping"], batch["special_tokens_mask"], strict=True)
-    return [
+    encodings = [
         Encoding(ids, np.array(offsets, dtype=np.int32).reshape(-1, 2), np.array(special, dtype=bool))
         for ids, offsets, special in columns
     ]
+    if seconds is None:
+        return encodings
+    parts = [np.array([-1 if of is None else of for of in batch.sequence_ids(i)]) for i in range(len(texts))]
+    types = batch["token_type_ids"] if typed else [None] * len(texts)
+    return [replace(one, sequence=of, types=own) for one, of, own in zip(encodings, parts, types, strict=True)]

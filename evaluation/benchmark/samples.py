@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -35,18 +36,27 @@ def sample(
     target: str | None,
     foil: str | None,
     *,
+    second: str | None = None,
+    label: str | None = None,
+    score: float | None = None,
     evidence: Sequence[Span] = (),
     scope: Sequence[Span] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Row:
     """A row of the generic schema, named by its content. `evidence` stays empty until an annotator has found it.
 
-    A text that a model is to go on with has no `slot`, no `target` and no `foil`.
+    A text that a model is to go on with has no `slot`, no `target` and no `foil`. Nor has one with a gold `label` or
+    `score`, which may be the first of a pair.
 
-    Raises Malformed for an empty text or target, a target that equals its foil, and offsets outside the text.
+    Raises Malformed for an empty text or target, a target that equals its foil, offsets outside the text, and a score
+    that is no number.
     """
     if not text.strip():
         raise Malformed("empty text")
+    if second is not None and not second.strip():
+        raise Malformed("empty second text")
+    if score is not None and not math.isfinite(score):
+        raise Malformed("the score is no number", str(score))
     if slot is not None and target is not None:
         if not target.strip() or (foil is not None and not foil.strip()):
             raise Malformed("empty target or foil")
@@ -54,9 +64,10 @@ def sample(
             raise Malformed("target equals foil", target)
         if not 0 <= slot <= len(text):
             raise Malformed("slot outside the text", f"{slot} of {len(text)} characters")
-        for span in (*evidence, *(scope or ())):
-            _check(span, text, slot)
-    content = json.dumps([text, slot, target, foil])
+    for span in (*evidence, *(scope or ())):
+        _check(span, text, slot)
+    labelled = (second, label, score) != (None, None, None)
+    content = json.dumps([text, slot, target, foil, *([second, label, score] if labelled else [])])
     return {
         "sample_id": hashlib.sha256(content.encode()).hexdigest()[:20],
         "source": source,
@@ -64,6 +75,9 @@ def sample(
         "slot": slot,
         "target": target,
         "foil": foil,
+        "second": second,
+        "label": label,
+        "score": score,
         "evidence": [list(span) for span in evidence],
         "scope": None if scope is None else [list(span) for span in scope],
         "meta": _json(meta or {}),
@@ -127,11 +141,11 @@ class Filled:
         return start - shift, end - shift
 
 
-def _check(span: Sequence[int], text: str, slot: int) -> None:
+def _check(span: Sequence[int], text: str, slot: int | None) -> None:
     start, end = span
     if not 0 <= start < end <= len(text):
         raise Malformed("span outside the text", f"[{start}, {end}) of {len(text)} characters")
-    if start < slot < end:
+    if slot is not None and start < slot < end:
         raise Malformed("span across the slot", f"[{start}, {end}) around {slot}")
 
 

@@ -15,12 +15,13 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode
+from evaluation.benchmark.labelled import read_whole
 from evaluation.benchmark.samples import Beginning, Filled, Malformed, Row, Span, Words, reject
 from evaluation.benchmark.slots import Prediction, continuing, filling
 from lrp_core.kinds import Kind
 from lrp_core.types import UserError
 
-VERSION = 2  # raised when other tokens come out of the same samples: views of older versions are made again
+VERSION = 3  # raised when other tokens come out of the same samples: views of older versions are made again
 
 
 def tokenise(
@@ -39,8 +40,8 @@ def tokenise(
 
     Targets and foils, whole `answers` or words, become tokens as :mod:`slots` says. A text longer than `max_length`
     tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Texts without a slot are read as
-    `beginning` says. Of an evidence word that is several tokens all count, or with `first_piece` the first.
-    Raises UserError for a tokenizer that cannot do this.
+    `beginning` says, those that a model of labels reads whole as :mod:`labelled` says. Of an evidence word that is
+    several tokens all count, or with `first_piece` the first. Raises UserError for a tokenizer that cannot do this.
     """
     if not tokenizer.is_fast:
         raise UserError(
@@ -55,8 +56,13 @@ def tokenise(
 
     manner = _Manner(tokenizer, kind, answers, words)
     specials, readings = _special_tokens(tokenizer), []
+    whole: list[Row] = []
     for row in rows:
         try:
+            if kind.labels:
+                _refuse_special(row, specials)
+                whole.append(row)
+                continue
             if row["slot"] is None:
                 _refuse_special(row, specials)
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
@@ -64,19 +70,21 @@ def tokenise(
             readings.append(_read(row, tokenizer.mask_token if kind.slot else None, specials))
         except Malformed as error:
             refuse(row, error)
+    views += read_whole(whole, tokenizer, kind, max_length, truncate, refuse)
     encodings = manner.encode(readings)
     predictions = manner.predict(readings, encodings)
     for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
         try:
             if isinstance(prediction, Malformed):
                 raise prediction
-            length = len(encoding) + len(prediction.shared)
+            length, cut = len(encoding) + len(prediction.shared), {}
             if length > max_length:
                 if not truncate:
                     raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
                 reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
+                cut = {"cut": length - len(encoding) - len(prediction.shared)}
             mask_id = tokenizer.mask_token_id if kind.slot else None
-            views.append(_view(reading, encoding, prediction, mask_id, first_piece))
+            views.append(_view(reading, encoding, prediction, mask_id, first_piece) | cut)
         except Malformed as error:
             refuse(reading.row, error)
     return views, rejects
@@ -188,7 +196,7 @@ def _cut(
 
 
 def _refuse_special(row: Row, specials: re.Pattern[str]) -> None:
-    if any(specials.search(row[part] or "") for part in ("text", "target", "foil")):
+    if any(specials.search(row[part] or "") for part in ("text", "second", "target", "foil")):
         raise Malformed("a special token of the tokenizer in the text")
 
 

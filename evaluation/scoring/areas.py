@@ -131,4 +131,5 @@ def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str
 def _of(table: pa.Table, perturbation: str, variant: Variant) -> pa.Table:
     wanted = {"perturbation": perturbation, "explanation": variant[0], "embedding": variant[1]}
     keep = [pc.equal(table[name], value) for name, value in wanted.items()]
-    return table.filter(pc.and_(pc.and_(keep[0], keep[1]), keep[2]))
+    areas = pc.is_in(table["order"], pa.array(ORDERS))
+    return table.filter(pc.and_(pc.and_(keep[0], keep[1]), pc.and_(keep[2], areas)))

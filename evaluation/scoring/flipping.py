@@ -34,7 +34,9 @@ class Outputs:
 
     logit: np.ndarray  # of the target
     log_probability: np.ndarray  # of the target, over the whole vocabulary
-    correct: np.ndarray  # 1 or 0: target above foil or, without a foil, above every other token
+    #: 1 or 0: target above foil or, without a foil, above every other token; of rows with a gold label (`gold_id`),
+    #: that one above every other.
+    correct: np.ndarray
 
     @property
     def probability(self) -> np.ndarray:
@@ -97,14 +99,18 @@ class Flipper:
         return None
 
     @torch.inference_mode()
-    def _forward(self, batch: Batch, removed: Tensor, contrasted: Tensor) -> np.ndarray:
+    def _forward(self, batch: Batch, removed: Tensor, contrasted: Tensor, gold: Tensor) -> np.ndarray:
         with undisturbed(self.view):
             with tokens_removed(self.view, batch, removed, self.way, self.mask_id) as changed:
                 hidden = self.view.hidden(changed)
             state = self.view.prediction(hidden, changed)
             target, foil = self.view.unembed(state, changed).unbind(-1)
             total, largest = over_vocabulary(self.view, state)
-        best = largest == changed.target_ids.to(largest.device)
+        gold, targets = gold.to(largest.device), changed.target_ids.to(largest.device)
+        best, contrasted = (
+            largest == torch.where(gold < 0, targets, gold),
+            contrasted & (gold < 0).to(contrasted.device),
+        )
         correct = torch.where(contrasted.to(target.device), target > foil, best.to(target.device)).to(target.dtype)
         found = torch.stack([target, target - total.to(target), correct])
         return torch.where(found.isfinite().all(0), found, torch.nan).cpu().numpy()
@@ -142,17 +148,21 @@ class _Rows:
         ends = np.searchsorted(self.sample, np.arange(len(self.samples) + 1))
         return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
 
-    def batch(self, chosen: np.ndarray) -> tuple[Batch, Tensor, Tensor]:
-        """The batch of the rows `chosen` [R], which tokens [R, T] each loses, and whether it has a foil [R]."""
+    def batch(self, chosen: np.ndarray) -> tuple[Batch, Tensor, Tensor, Tensor]:
+        """The batch of the rows `chosen` [R], which tokens [R, T] each loses, whether a foil decides what is correct
+        [R], and the gold labels [R], -1 where there is none.
+        """
         which, of = np.unique(self.sample[chosen], return_inverse=True)
         rows = [self.samples[i][0] for i in which]
         # A row without a foil stands beside others with the target in its place, which nothing reads.
         both = [{**row, "foil_id": row["target_id"] if row.get("foil_id") is None else row["foil_id"]} for row in rows]
-        contrasted = torch.tensor([row.get("foil_id") is not None for row in rows])[of]
+        golds = [row.get("gold_id") for row in rows]
+        contrasted = torch.tensor([one.get("foil_id") is not None and one.get("predicted_id") is None for one in rows])
         batch = Batch.collate(both, pad_id=0)
         removed = np.zeros((len(chosen), batch.input_ids.shape[1]), bool)
         for i, sample in enumerate(which):
             states = self.samples[sample][1].removed
             removed[of == i, : states.shape[1]] = states[self.state[chosen[of == i]]]
         repeated = {name: value[of] for name, value in vars(batch).items() if value is not None}
-        return replace(batch, **repeated), torch.from_numpy(removed), contrasted
+        gold = torch.tensor([-1 if one is None else one for one in golds])
+        return replace(batch, **repeated), torch.from_numpy(removed), contrasted[of], gold[of]

@@ -8,15 +8,71 @@ flipped, S states of a curve, K shares.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lrp_core.types import UserError
 
+AREAS, SHARES_OF_TOKENS = "areas", "shares"  # what is measured: see `Flips`
 ORDERS = ("morf", "lerf")
+SHARE_ORDERS = ("without_top", "top_only")
 SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means over these
+
+
+@dataclass(frozen=True)
+class Flips:
+    """How tokens go, and which: one after the other (areas), or shares of them at once."""
+
+    way: str  # zero | mask | delete
+    steps: int  # of areas: states of a curve but the first; texts of no more tokens are flipped token by token
+    flip_special: bool
+    seed: int  # of the order of equal relevance
+    mask_id: int | None = None
+    measure: str = AREAS
+    paper: bool = False  # shares as NormXLogit's notebooks take them: of all tokens; every one but the first may go
+
+    @property
+    def orders(self) -> tuple[str, str]:
+        return ORDERS if self.measure == AREAS else SHARE_ORDERS
+
+    @property
+    def percent(self) -> tuple[int, ...] | None:
+        """Of the tokens that may go, at each state; None for areas."""
+        return None if self.measure == AREAS else (0, *SHARES)
+
+    def most_states(self, lengths: np.ndarray) -> np.ndarray:
+        """[N] states of a curve, but the first, of texts of so many tokens."""
+        return np.minimum(lengths, self.steps) if self.measure == AREAS else np.full_like(lengths, len(SHARES))
+
+    def chosen(self, row: Mapping[str, Any], slot: bool) -> np.ndarray:
+        """[T] bool, the tokens of a view row that may go; `slot` tells that its position is a masked slot.
+
+        Raises UserError when there is none.
+        """
+        special = np.asarray(row["special_mask"], bool)
+        if self.paper:
+            special = np.arange(len(special)) == 0
+        return candidates(
+            len(special),
+            special=special,
+            scope=row["scope_mask"],
+            slot=row["position"] if slot else None,
+            flip_special=self.flip_special and not self.paper,
+        )
+
+    def states(self, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+        """(how many tokens are gone [2, S], which they are [V, 2, S, T] bool) in both orders."""
+        if self.measure == AREAS:
+            counts = flip_counts(ranking.flipped, self.steps)
+            return np.stack([counts, counts]), ranking.curves(counts)
+        counts = share_counts(ranking.place.shape[1] if self.paper else ranking.flipped)
+        removed = ranking.shares(counts)
+        whole = np.zeros_like(removed[:, :, :1])
+        removed = np.concatenate([whole, removed], axis=2)
+        return removed.sum(axis=-1)[0], removed
 
 
 def candidates(

@@ -1,33 +1,23 @@
-"""Curves of perturbed samples: what the model says as tokens go in the orders of many variants (AttnLRP B.2).
+"""Curves of perturbed samples: what the model says as tokens go in the orders of many variants (AttnLRP B.2,
+NormXLogit 5).
 
 Equal states of a sample run once, whatever variants and orders ask for them. Shapes: V variants (methods, explanations
-...), T tokens of a sample, S states of a curve; the axis of 2 is MoRF, LeRF.
+...), T tokens of a sample, S states of a curve; the axis of 2 is the two orders of `Flips`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from evaluation.scoring.faithfulness import areas, with_gaps
 from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
+from evaluation.scoring.flips import Flips, Ranking, States, tie_order
 from lrp_core.interventions.tokens import DELETE
 from lrp_core.view import ModelView
-
-
-@dataclass(frozen=True)
-class Flips:
-    """How tokens go, and which."""
-
-    way: str  # zero | mask | delete
-    steps: int  # states of a curve but the first; texts of no more tokens are flipped token by token
-    flip_special: bool
-    seed: int  # of the order of equal relevance
-    mask_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +25,7 @@ class Asked:
     """A sample and the states along the curves of its variants."""
 
     row: Mapping[str, Any]
-    counts: np.ndarray  # [S] tokens that are gone
+    counts: np.ndarray  # [2, S] tokens that are gone
     finite: np.ndarray  # [V] whether the variant's relevance is
     states: States  # its only points are [finite V, 2, S]
 
@@ -45,34 +35,28 @@ class Asked:
 
         Where the row has a scope, only its tokens go. Raises UserError where no token may.
         """
-        special = np.asarray(row["special_mask"], bool)
-        chosen = candidates(
-            len(row["input_ids"]),
-            special=special,
-            scope=row["scope_mask"],
-            slot=row["position"] if slot else None,
-            flip_special=flips.flip_special,
-        )
+        chosen = flips.chosen(row, slot)
         ties = tie_order(row["input_ids"], flips.seed)
         ranking = Ranking.of(relevance, chosen, ties, keep_one=flips.way == DELETE)
-        counts = flip_counts(ranking.flipped, flips.steps)
-        return cls(row, counts, ranking.finite, States.of(ranking.curves(counts)[ranking.finite]))
+        counts, removed = flips.states(ranking)
+        return cls(row, counts, ranking.finite, States.of(removed[ranking.finite]))
 
 
 @dataclass(frozen=True)
 class Curves:
     """The curves of a sample's variants; NaN where relevance or logits are not finite."""
 
-    counts: np.ndarray  # [S]
+    flips: Flips
+    counts: np.ndarray  # [2, S]
     logit: np.ndarray  # [V, 2, S] of the target
-    probability: np.ndarray  # [V, 2, S]
-    correct: np.ndarray  # [V, 2, S] 1 or 0
+    probability: np.ndarray | None  # [V, 2, S]; None of a score
+    correct: np.ndarray | None  # [V, 2, S] 1 or 0; None of a score
     target_id: int  # whose logit it is
 
     @property
     def areas(self) -> dict[str, np.ndarray]:
-        """`area_morf`, `area_lerf` and `delta_area` [V] of the logit."""
-        return areas(self.logit, self.counts)
+        """`area_morf`, `area_lerf` and `delta_area` [V] of the logit. Of curves whose tokens go one by one."""
+        return areas(self.logit, self.counts[0])
 
 
 def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: int) -> tuple[list[Curves], Flipper]:
@@ -86,5 +70,6 @@ def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: 
     for sample, found in zip(samples, outputs, strict=True):
         at = found.at(sample.states.points[0])
         logit, probability, correct = (with_gaps(v, sample.finite) for v in (at.logit, at.probability, at.correct))
-        curves.append(Curves(sample.counts, logit, probability, correct, sample.row["target_id"]))
+        one = Curves(flips, sample.counts, logit, probability, correct, sample.row["target_id"])
+        curves.append(replace(one, probability=None, correct=None) if view.predicts_score else one)
     return curves, flipper

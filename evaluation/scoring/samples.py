@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from evaluation.scoring.metrics import DEFECTS, METRICS, NO_EVIDENCE, Metric, Scores, score
 
-VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length"]
-RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", "logit_target", "logit_foil"]
+VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "length", "label"]
+LOGITS = ["logit_target", "logit_foil", "predicted_id"]
+RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", *LOGITS]
 VARIANT = ["explanation", "embedding", "tokens", "scope"]
 NOISE = 1e-5  # of a logit: what rounding, or a norm's epsilon, leaves of relevance that is zero by the model's symmetry
 
@@ -34,12 +35,19 @@ class Masks:
     evidence: np.ndarray  # [S] bool, all False for a task without evidence
     special: np.ndarray  # [S] bool
     scope: np.ndarray | None  # [S] bool; None when no sample has a scope
+    gold: np.ndarray  # [N] the model's number of a sample's gold label; -1 where it has none
 
     @classmethod
-    def of(cls, views: pa.Table) -> Masks:
-        """`views` holds VIEW_COLUMNS. Raises Mismatch when only some samples have a scope."""
+    def of(cls, views: pa.Table, label_ids: Mapping[str, int] | None = None) -> Masks:
+        """`views` holds VIEW_COLUMNS, `label_ids` the model's number of each label in it.
+
+        Raises Mismatch when only some samples have a scope, or only some have evidence.
+        """
         views = views.combine_chunks()
         scopes = views["scope_mask"]
+        if 0 < views["evidence_mask"].null_count < len(views):
+            lacking = views["evidence_mask"].null_count
+            raise Mismatch(f"{lacking} of {len(views)} views have no evidence: a task has evidence for all or none")
         if 0 < scopes.null_count < len(scopes):
             raise Mismatch(
                 f"{scopes.null_count} of {len(scopes)} views have no scope: a task has scopes for all or none"
@@ -52,6 +60,7 @@ class Masks:
             _flat_bool(views["evidence_mask"]) if marked else np.zeros_like(special),
             special,
             None if scopes.null_count else _flat_bool(scopes),
+            np.array([(label_ids or {}).get(label, -1) for label in views["label"].to_pylist()], np.int64),
         )
 
     def choices(self) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -67,14 +76,14 @@ def score_relevance(
 ) -> tuple[pa.Table, dict[str, int]]:
     """(one row per sample and variant: VARIANT, sample_id, correct, metrics as they compute; samples per defect).
 
-    `relevance` holds RELEVANCE_COLUMNS, any number of explanations and embeddings. A sample without a foil is not
-    counted as correct; that a sample has no evidence is no defect where no metric needs any. Raises Mismatch for a
-    sample without a view or with another number of tokens.
+    `relevance` holds RELEVANCE_COLUMNS, any number of explanations and embeddings. A sample of which is not known
+    whether the model predicts it correctly is not counted as correct; that a sample has no evidence is no defect where
+    no metric needs any. Raises Mismatch for a sample without a view or with another number of tokens.
     """
     relevance = relevance.combine_chunks()
     token, offsets = _tokens_of(relevance, masks)
     values = _flat(relevance["relevance"])
-    correct = pc.fill_null(pc.greater(relevance["logit_target"], relevance["logit_foil"]), False)
+    correct = pc.fill_null(_correct(relevance, masks), False)
     known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or _any_needs_evidence(metrics)}
     tables, defects = [], dict.fromkeys(known.values(), 0)
     for tokens, scope, chosen in masks.choices():
@@ -107,12 +116,27 @@ def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.
     )
 
 
-def accuracy(relevance: pa.Table) -> pa.Table:
-    """The share of samples with logit_target > logit_foil, of those with a foil, as one row shaped like a mean."""
+def _correct(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.Array:
+    """[R] bool: whether the predicted label is the gold one or, where the target is given, its logit above the foil's.
+
+    Null where there is neither a gold label nor a foil.
+    """
+    view = pc.index_in(relevance["sample_id"], value_set=masks.sample_ids).to_numpy()
+    gold = pa.array(masks.gold[view], mask=masks.gold[view] < 0)
+    predicted = relevance["predicted_id"]
+    given = pc.greater(relevance["logit_target"], relevance["logit_foil"])
+    return pc.if_else(pc.is_valid(predicted), pc.equal(predicted.cast(pa.int64()), gold), given)
+
+
+def accuracy(relevance: pa.Table, masks: Masks) -> pa.Table:
+    """The share of samples that the model predicts correctly, of those of which that is known.
+
+    One row shaped like a mean, from RELEVANCE_COLUMNS.
+    """
     one = relevance
     for name in ("explanation", "embedding") if len(relevance) else ():
         one = one.filter(pc.equal(one[name], relevance[name][0]))  # of a sample's variants the first
-    right = pc.drop_null(pc.greater(one["logit_target"], one["logit_foil"]))
+    right = pc.drop_null(_correct(one.combine_chunks(), masks))
     share = pc.mean(right.cast(pa.float64())).as_py()
     row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
     columns = row | {"value": None if share is None else 100 * share, "n": len(right)}

@@ -7,10 +7,15 @@ from dataclasses import replace
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks.blimp5 import BLIMP5
+from evaluation.tasks.imdb import IMDB
+from evaluation.tasks.mnli import MNLI
 from evaluation.tasks.next_word import NEXT_WORD
 from evaluation.tasks.qa import QA
+from evaluation.tasks.qnli import QNLI
 from evaluation.tasks.ra import RA
 from evaluation.tasks.record import Task
+from evaluation.tasks.sst2 import SST2
+from evaluation.tasks.stsb import STSB
 from evaluation.tasks.sva import SVA
 from lrp_core.registry import OURS, Registry
 from lrp_core.types import UserError
@@ -34,7 +39,7 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5):
+for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB):
     register(_task)
 
 

@@ -11,6 +11,8 @@ from evaluation.benchmark.sources import AnySource
 
 #: What is looked for in every sample, or in each what its `meta.evidence` says.
 EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]
+Output = Literal["token", "label", "score"]  # what a model's head puts out
+NO_EVIDENCE = "none: nobody marked the words that decide. The task is for perturbation alone."
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,12 @@ class Task:
     about: str = ""  # one sentence or two, for the dataset card and `closelook tasks`
     sources: tuple[AnySource, ...] = ()  # that can feed it beside the users' own files; the paper's comes first
     predicts: str = "the target"  # "the verb form"
+    output: Output = "token"
+    labels: tuple[str, ...] = ()  # where that is a label: their names, which a model's must have among them
+    pair: bool = False  # a sample is two texts
     answer: bool = False  # target and foil are whole answers: of several words, a masked model predicts the first
     words: Words = "single"  # or "first_difference": a causal model may be asked for words of several tokens
-    beginning: Beginning | None = None  # of tasks whose texts have no slot: how much of a text is read
+    beginning: Beginning | None = None  # of texts without a slot, label or score: how much of a text is read
     evidence: EvidenceKind | None = "source"  # what an annotator finds where the source brings none
     evidence_about: str = ""  # how it is found, for the dataset card
     scope: str | None = None  # what the scope is in words: the part of the text in which metrics look by default

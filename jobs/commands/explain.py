@@ -108,6 +108,8 @@ def explain(
         raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
     settings = {"name": _name(model_id), "id": model_id, "family": family, "adapter": adapter}
     resolved = resolve(ModelConfig.model_validate(settings))
+    if resolved.kind.labels:
+        raise UserError(f"{model_id} predicts labels: explain it in Python (lrp_core.load_model), or in a run")
     tokenizer = load_tokenizer(resolved.config)
     row = _read(question, tokenizer, resolved)
     view = open_view(resolved, dtype, device)

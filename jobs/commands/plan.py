@@ -18,6 +18,7 @@ from jobs.commands.plan_curves import curves_costs
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
+from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
 from jobs.plan.products.relevance import heads_of
 from jobs.store import Ledger, Store
@@ -184,9 +185,7 @@ def _of_model(
     measured: dict[tuple[str, str, str], float],
 ) -> Iterator[Estimate]:
     geometry, ledger = geometry_of(model.id), Ledger(store)
-    for task in config.tasks:
-        if model.tasks is not None and task not in model.tasks:
-            continue
+    for task in named_tasks(config, model) if plan is None else plan.tasks:
         samples, tokens = _size(config, plan, task)
         for dtype in model.dtypes_for(task):
             names = defined(config, model, plan)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evaluation.scoring.flips import Flips
+from evaluation.tasks.record import Output
 from jobs.config import ModelConfig, PerturbConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, requests_of
 from jobs.plan.geometries import geometry_of
 from jobs.plan.products.curves import CURVES, subset, wanted_cells
 from jobs.store import Ledger
+from lrp_core.kinds import MASKED
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,24 @@ def curves_costs(
         return
     by_name = {model.name: model for model in plan.models}
     for model in config.models:
-        for task in config.tasks:
+        for task in plan.tasks_of(config, model):
             expected = CURVES.expected(config, model, task, named[model.name])
-            for dtype, cells in expected.items() if model.tasks is None or task in model.tasks else ():
+            for dtype, cells in expected.items():
                 missing = _missing(config, settings, ledger, by_name.get(model.name), task, named[model.name])
                 variants = _variants(config, settings, missing)
                 lengths = _lengths(config, settings, by_name.get(model.name), task)
-                states = len(settings.ways) * (2 + variants * 2 * (np.minimum(lengths, settings.steps) - 1))
+                flips = _flips(settings, by_name.get(model.name), config.task(task).output, config.seed)
+                states = sum(
+                    (2 + variants * 2 * (one.most_states(lengths) - 1) for one in flips), np.zeros_like(lengths)
+                )
                 forwards, tokens = (int(count.sum()) if variants else 0 for count in (states, states * lengths))
                 yield CurvesCost(cells, len(missing), forwards, seconds_of(model, dtype, tokens, measured, flops))
+
+
+def _flips(settings: PerturbConfig, model: ModelPlan | None, output: Output, seed: int) -> tuple[Flips, ...]:
+    """Of a model out of reach, which may be of either kind, as a masked one's."""
+    kind = MASKED if model is None else model.resolved.kind
+    return settings.flips_of(kind.perturbations, output, seed)
 
 
 def _missing(

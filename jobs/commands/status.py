@@ -96,9 +96,8 @@ def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
 def _out_of_sight(config: RunConfig, plan: Plan) -> Iterator[tuple[ModelConfig, str]]:
     """(model, task) whose artifacts have no key yet: the task is not prepared, or the model is out of reach."""
     for model in config.models:
-        for task in config.tasks:
-            asked = model.tasks is None or task in model.tasks
-            if asked and (model.name in plan.failures or (model.name, task) in plan.unprepared):
+        for task in plan.tasks_of(config, model):
+            if model.name in plan.failures or (model.name, task) in plan.unprepared:
                 yield model, task
 
 

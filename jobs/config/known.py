@@ -16,6 +16,7 @@ from lrp_core.families import FAMILIES, describing
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
+    from evaluation.tasks import Task
     from jobs.config.perturb import PerturbConfig
     from jobs.config.run import MethodConfig, ModelConfig, RunConfig
 
@@ -79,8 +80,13 @@ def _read(config: RunConfig, task: str) -> None:
         return
     if record.beginning is None and (config.tasks[task].tokens or config.tasks[task].explains):
         raise UserError("its texts have a slot: leave out `tokens` and `explains`")
-    if record.beginning is not None and all(map(needs_foil, config.explanations)):
+    if _is_without_foils(record) and all(map(needs_foil, config.explanations)):
         raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
+
+
+def _is_without_foils(task: Task) -> bool:
+    """Whether nothing stands beside what is predicted: the next word of a text, or a score."""
+    return task.beginning is not None or task.output == "score"
 
 
 def _named(config: RunConfig, settings: PerturbConfig) -> None:
@@ -97,7 +103,7 @@ def _explained(config: RunConfig, settings: PerturbConfig) -> None:
         if name not in config.explanations:
             raise UserError(f"the run does not compute {name!r}: add it to `explanations`, or leave it out here")
     for task in set(settings.tasks or config.tasks).intersection(config.tasks):
-        if config.task(task).beginning is not None and all(map(needs_foil, asked)):
+        if _is_without_foils(config.task(task)) and all(map(needs_foil, asked)):
             raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -10,22 +11,58 @@ from jobs.config.base import Embedding, Explanation, Frozen
 from lrp_core.explained import NONE
 from lrp_core.types import Request
 
+if TYPE_CHECKING:  # with numpy, which a mistyped key need not wait for
+    from evaluation.scoring.flips import Flips
+    from evaluation.tasks.record import Output
+
 Way = Literal["zero", "mask", "delete"]
+Measure = Literal["areas", "shares"]
 
 
 class PerturbConfig(Frozen):
-    """Curves of perturbed inputs (AttnLRP B.2), at the first precision of each model and task."""
+    """Curves of perturbed inputs (AttnLRP B.2, NormXLogit 5), at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all
     methods: tuple[str, ...] | None = None
     explanations: tuple[Explanation, ...] | None = None  # of those that are computed; null: all of them
     embeddings: tuple[Embedding, ...] | None = None
+    # What is measured: areas under the logit as tokens go one after the other, or what becomes of the probability (of a
+    # score: of the correlation with gold scores) without 10, ..., 90 % of the top tokens, and with those alone.
+    # null: areas of words, shares of labels and scores.
+    measures: tuple[Measure, ...] | None = Field(default=None, min_length=1)
     # How a token goes: its embedding is zeroed, a mask token takes its place (masked models), it is deleted (causal
-    # ones). A model draws those of the list that its kind knows.
-    ways: tuple[Way, ...] = Field(default=("zero",), min_length=1)
+    # ones). A model draws those of the list that its kind knows. null: areas by zero, shares by mask or delete.
+    ways: tuple[Way, ...] | None = Field(default=None, min_length=1)
     samples: int | None = Field(default=None, ge=1)  # of a task, drawn at random, the same for all methods; null: all
     steps: int = Field(default=100, ge=1)  # points of a curve; texts of no more tokens are flipped token by token
-    flip_special: bool = True  # whether what the tokenizer's template adds goes too
+    # Whether what the tokenizer's template adds goes too. null: for areas it does, for shares it never does.
+    flip_special: bool | None = None
+    paper: bool = False  # shares as NormXLogit's notebooks take them: of all tokens; every one but the first may go
+
+    @property
+    def area_ways(self) -> tuple[Way, ...]:
+        return self.ways or ("zero",)
+
+    @property
+    def area_special(self) -> bool:
+        """Whether special tokens go where areas are measured."""
+        return True if self.flip_special is None else self.flip_special
+
+    def flips_of(self, known: Sequence[str], output: Output, seed: int) -> tuple[Flips, ...]:
+        """How tokens go of a model that knows the perturbations `known` and puts out `output`; mask tokens are left
+        open. `seed` is of the order of equal relevance.
+        """
+        from evaluation.scoring.flips import AREAS, SHARES, SHARES_OF_TOKENS, Flips
+
+        measures = self.measures or ((AREAS,) if output == "token" else (SHARES_OF_TOKENS,))
+        found = []
+        for measure in measures:
+            special = self.area_special if measure == AREAS else bool(self.flip_special)
+            paper = self.paper and measure == SHARES_OF_TOKENS
+            ways = self.area_ways if measure == AREAS else self.ways or ("mask", "delete")
+            steps = self.steps if measure == AREAS else len(SHARES)
+            found += [Flips(way, steps, special, seed, None, measure, paper) for way in ways if way in known]
+        return tuple(found)
 
     def draws(self, task: str, method: str) -> bool:
         """Whether curves of this method are wanted on this task."""

@@ -135,7 +135,10 @@ class ModelConfig(Frozen):
     tokenizer: Candidates = ()  # empty: the model's own
     dtype: Dtype = "float32"
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
-    tasks: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None  # null: all whose answers are of the kind that the model gives
+    # Of a classifier, its labels in the order of its outputs, where its config.json does not name them as the tasks do.
+    # Of random weights, the labels to make; one alone is a score.
+    classes: tuple[str, ...] | None = Field(default=None, min_length=1)
     methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
     family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
     adapter: str | None = None  # a LoRA adapter: its folder or hub id

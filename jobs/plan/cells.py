@@ -16,6 +16,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
 from jobs.methods import configured, defined_options, left_open
 from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
+from jobs.plan.fits import check_taken, named_tasks, tasks_of
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Artifact, Ledger, Store, key_of
@@ -23,6 +24,8 @@ from jobs.store.artifacts import views_of
 from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
 from lrp_core.method import Method
 from lrp_core.types import Request
+
+VERSION = 2  # raised when what is stored of a cell changes: cells of older versions are stale
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class ModelPlan:
     inputs: dict[str, Inputs]  # by task
     cells: tuple[PlannedCell, ...]
     choices: tuple[Choice, ...] = ()
+    tasks: tuple[str, ...] = ()  # that it takes, prepared or not
 
     @property
     def name(self) -> str:
@@ -67,19 +71,27 @@ class Plan:
         """Choices that are not made yet: the cells of their methods have no keys, and are not among the cells."""
         return [choice for model in self.models for choice in model.choices if choice.chosen is None]
 
+    def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
+        """The run's tasks that a model takes, or may take as far as is known of one that is out of reach."""
+        found = next((planned.tasks for planned in self.models if planned.name == model.name), None)
+        return named_tasks(config, model) if found is None else found
+
 
 def validate(config: RunConfig) -> None:
     """Raises UserError for an unknown method or option or a model that cannot exist, before anything is written."""
     check(config)
+    taken: dict[str, list[str]] = {}
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
         except ModelUnavailable:
-            continue  # its own cells fail later
-        tasks = _tasks(config, model)
+            taken[model.name] = named_tasks(config, model)  # its own cells fail later
+            continue
+        tasks = taken[model.name] = tasks_of(config, resolved)
         drawn = config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks)
         if drawn or any(map(left_open, config.methods_of(model))):
-            first_way(resolved, curve_settings(config).ways)
+            first_way(resolved, curve_settings(config).area_ways)
+    check_taken(config, taken)
 
 
 def make_plan(config: RunConfig, store: Store) -> Plan:
@@ -106,8 +118,8 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 defined.append((info, options))
             else:
                 undefined.append((model.name, info.name))
-        found = {}
-        for task in _tasks(config, model):
+        found, tasks = {}, tasks_of(config, resolved)
+        for task in tasks:
             if (tokenizer, task) not in inputs:
                 inputs[tokenizer, task] = read_inputs(store, tokenizer, task)
             views = inputs[tokenizer, task]
@@ -117,7 +129,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 found[task] = views
         choices = tuple(_choices(config, resolved, found, defined, loaded.mask_token_id, ledger))
         cells = tuple(_cells(config, resolved, found, defined, choices))
-        models.append(ModelPlan(resolved, found, cells, choices))
+        models.append(ModelPlan(resolved, found, cells, choices, tuple(tasks)))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 
@@ -129,10 +141,6 @@ def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[st
         for task, views in model.inputs.items()
         if not views.table.num_rows
     }
-
-
-def _tasks(config: RunConfig, model: ModelConfig) -> list[str]:
-    return [task for task in config.tasks if model.tasks is None or task in model.tasks]
 
 
 Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
@@ -200,6 +208,7 @@ def _planned(
 ) -> PlannedCell:
     key = key_of(
         product=product,
+        version=VERSION,
         model=resolved.identity,
         tokenizer=views.tokenizer,
         inputs=views.digest,

@@ -7,12 +7,13 @@ have what was chosen in their keys; before it is chosen there are none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from evaluation.scoring.areas import preferred
+from evaluation.scoring.flips import Flips
 from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
@@ -32,8 +33,7 @@ class Choice:
     options: tuple[dict[str, Any], ...]  # of each trial
     request: Request  # the variant by which trials are compared
     rows: np.ndarray  # samples: indices into the views
-    way: str  # how tokens go
-    mask_id: int | None  # where a mask token takes their place
+    flips: Flips  # how tokens go
     record: Mapping[str, Any] | None  # the manifest of the trials, once they are complete
 
     @property
@@ -72,7 +72,9 @@ def choice_of(
     from jobs.plan.products.curves import VERSION as CURVES_VERSION  # a module of what is planned after this
 
     settings, select = curve_settings(config), config.select or SelectConfig()
-    way = first_way(resolved, settings.ways)
+    way = first_way(resolved, settings.area_ways)
+    mask = mask_id if way == MASK else None
+    flips = Flips(way, settings.steps, settings.area_special, config.seed, mask)
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)
     key = key_of(
@@ -87,16 +89,12 @@ def choice_of(
         variant=[request.explanation, request.embedding],
         attention=resolved.config.attn,
         seed=config.seed if method.seeded else None,
-        way=way,
-        mask=mask_id if way == MASK else None,
-        steps=settings.steps,
-        flip_special=settings.flip_special,
-        ties=config.seed,
+        flips=asdict(flips),
         subset=rows.tolist(),
     )
     artifact = Artifact("trials", resolved.config.name, views.task, dtype, method.name, key)
     record = ledger.record(artifact) if ledger.is_done(artifact) else None
-    return Choice(artifact, tuple(map(dict, options)), request, rows, way, mask_id if way == MASK else None, record)
+    return Choice(artifact, tuple(map(dict, options)), request, rows, flips, record)
 
 
 def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:

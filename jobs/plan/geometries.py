@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +52,8 @@ class Geometry:
         kv_heads = 2 if self.kv_heads else None
         return replace(self, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
-    def config(self) -> PretrainedConfig:
-        """The transformers config of this geometry."""
+    def config(self, labels: Sequence[str] = ()) -> PretrainedConfig:
+        """The transformers config of this geometry; with `labels`, of a classifier, with one of them of a regressor."""
         from transformers import AutoConfig
 
         family = self.model_family
@@ -67,9 +67,22 @@ class Geometry:
             hidden_size=self.width,
             vocab_size=self.vocabulary,
             tie_word_embeddings=self.tied,
+            **(_head(self.family, labels) if labels else {}),
             **sizes,
             **self.constants,
         )
+
+
+def _head(family: str, labels: Sequence[str]) -> dict[str, Any]:
+    """Fields of the config of models with these labels."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSES
+
+    return {
+        "architectures": [CLASSES[family]],
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: at for at, label in enumerate(labels)},
+        "pad_token_id": 0,
+    }
 
 
 _LLAMA_3 = {

@@ -15,9 +15,10 @@ from evaluation.schema import VIEW, SchemaMismatch
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 
-INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id"]  # what relevance depends on
+INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "token_type_ids"]  # of relevance
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
-UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS]  # that workers are given
+GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
+UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that workers are given
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Inputs:
         """A hash of what tells which tokens may be perturbed."""
         return self._digest(MASK_COLUMNS)
 
+    @cached_property
+    def gold_digest(self) -> str:
+        """A hash of what predictions are held against."""
+        return self._digest(GOLD_COLUMNS)
+
     def _digest(self, columns: list[str]) -> str:
         sink = pa.BufferOutputStream()
         table = self.table.select(columns).replace_schema_metadata(None).combine_chunks()
@@ -49,6 +55,11 @@ class Inputs:
     def lengths(self) -> np.ndarray:
         """Tokens of every sample [N]."""
         return self.table["length"].to_numpy()
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of gold labels that samples have."""
+        return sorted(label for label in self.table["label"].unique().to_pylist() if label is not None)
 
     @property
     def folder(self) -> str:

@@ -10,6 +10,7 @@ import shutil
 import socket
 import tempfile
 import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES, geometry_of
+from jobs.plan.heads import head_of, plain
 from jobs.store.retry import StillUnavailable, causes, hub_patience_s, is_passing, retried
-from lrp_core.families import FAMILIES, Family, family_of, introduce
+from lrp_core.families import Family, family_of, introduce
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class ResolvedModel:
     identity: str
     family: Family
     max_length: int  # most tokens of a sample
+    output: Output = "token"
+    labels: tuple[str, ...] = ()  # of a classifier, in the order of its outputs
 
     @property
     def kind(self) -> Kind:
@@ -56,6 +61,28 @@ class ResolvedModel:
     def capabilities(self) -> frozenset[Capability]:
         """What methods may need of a model and this one has."""
         return self.family.capabilities
+
+    def with_gold(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A view row with the number of its gold label as `gold_id`, null where it has none.
+
+        Raises UserError for a label that the model does not have.
+        """
+        return {**row, "gold_id": None if row["label"] is None else self.label_ids([row["label"]])[row["label"]]}
+
+    def label_ids(self, names: Iterable[str]) -> dict[str, int]:
+        """The number of each label. Raises UserError for one that the model does not have."""
+        found = {name: self.label_id(name) for name in names}
+        for name, number in found.items():
+            if number is None:
+                raise UserError(
+                    f"model {self.config.name}: samples are labelled {name!r}, "
+                    f"and its labels are {', '.join(self.labels)}"
+                )
+        return {name: number for name, number in found.items() if number is not None}
+
+    def label_id(self, name: str) -> int | None:
+        """Which output of a classifier means this label, whatever its case; None where none does."""
+        return next((at for at, own in enumerate(self.labels) if plain(own) == plain(name)), None)
 
 
 def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
@@ -67,32 +94,30 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         geometry = geometry_of(model.id)
         if geometry is None:
             raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('random'))}")
-        identity = f"{model.id}@seed{seed}"
-        return ResolvedModel(model, model.id, None, identity, FAMILIES[geometry.family], geometry.max_length)
+        identity = f"{model.id}@seed{seed}{''.join(f'+{label}' for label in model.classes or ())}"
+        config = geometry.config(model.classes or ())
+        family = family_of(config)
+        head = head_of(model, family, config)
+        return ResolvedModel(model, model.id, None, identity, family, geometry.max_length, *head)
     location, config = _read_config(model)
     try:
         config, adapted = _with_adapter(model, location, config)
         family = family_of(config, name=model.family)
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
-    if family.kind.labels:
-        told = FAMILIES.get(family.name)
-        raise UserError(
-            f"model {model.name} predicts labels, and every task a word: explain it in Python (lrp_core.load_model), "
-            f"or give a {told.kind.title if told else 'language model'}"
-        )
-    run_as = adapted if model.family is None else f"{adapted} as {model.family}"
+    head, run_as = head_of(model, family, config), adapted if model.family is None else f"{adapted} as {model.family}"
+    most = family.most_tokens(config)
     if Path(location).is_dir():
         identity = f"sha256:{_hash_directory(Path(location))}{run_as}"
-        return ResolvedModel(model, location, None, identity, family, family.most_tokens(config))
+        return ResolvedModel(model, location, None, identity, family, most, *head)
     commit = _commit(model, location)
-    return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, family.most_tokens(config))
+    return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, most, *head)
 
 
 def architecture(model: ModelConfig) -> PretrainedConfig:
     """The transformers config of a model that resolves. Raises as :func:`resolve` does."""
     geometry = geometry_of(model.id) if model.id.startswith("random/") else None
-    return _read_config(model)[1] if geometry is None else geometry.config()
+    return _read_config(model)[1] if geometry is None else geometry.config(model.classes or ())
 
 
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
@@ -108,7 +133,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     model = resolved.config
     geometry = geometry_of(resolved.location)
     if resolved.location.startswith("random/") and geometry is not None:
-        return random_model(geometry.config(), seed, dtype, attn=model.attn, device=device)
+        return random_model(geometry.config(model.classes or ()), seed, dtype, attn=model.attn, device=device)
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:

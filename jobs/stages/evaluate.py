@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,7 @@ class CellToScore:
     scores: Artifact
     scored_by: list[list[str | int]]  # see metrics.scored_by
     values: int  # relevance values, roughly
+    label_ids: dict[str, int] = field(default_factory=dict)  # the model's number of each gold label
 
     @property
     def metrics(self) -> list[str]:
@@ -97,6 +98,7 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
 def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToScore], int, list[Artifact]]:
     """(cells to score, how many are scored already, the scores that cells which are not complete must not have)."""
     inputs = {(model.name, task): found for model in plan.models for task, found in model.inputs.items()}
+    resolved = {model.name: model.resolved for model in plan.models}
     requests = {planned.cell: len(planned.requests) for planned in plan.cells()}
     jobs: list[CellToScore] = []
     skipped, unfinished = 0, []
@@ -110,7 +112,8 @@ def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToS
             views = inputs[cell.model, cell.task]
             values = int(views.lengths.sum()) * requests[cell]
             metrics = scored_by(config.task(cell.task))
-            jobs.append(CellToScore(cell, tuple(ledger.files(cell)), views.folder, one.artifact, metrics, values))
+            files, ids = tuple(ledger.files(cell)), resolved[cell.model].label_ids(views.labels)
+            jobs.append(CellToScore(cell, files, views.folder, one.artifact, metrics, values, ids))
     return jobs, skipped, unfinished
 
 
@@ -151,11 +154,12 @@ def score_cells(store: Store, jobs: Iterable[CellToScore]) -> Iterator[Scored]:
 
     Whoever enters them in the ledger has made it forget those that were there.
     """
-    masks, path = None, None
+    masks, known = None, None
     for job in jobs:
         try:
-            if masks is None or path != job.views:
-                masks, path = Masks.of(store.read(job.views, VIEW, VIEW_COLUMNS)), job.views
+            if masks is None or known != (job.views, job.label_ids):
+                masks = Masks.of(store.read(job.views, VIEW, VIEW_COLUMNS), job.label_ids)
+                known = job.views, job.label_ids
             yield _score_cell(store, job, masks)
         except Mismatch as error:
             yield Scored(job.cell, failure=str(error))
@@ -176,7 +180,7 @@ def _score_cell(store: Store, job: CellToScore, masks: Masks) -> Scored:
         defects.update(found)
     samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
     told = pa.concat_tables(logits)
-    means = pa.concat_tables([summarise(samples, own), accuracy(told), noise(told)])
+    means = pa.concat_tables([summarise(samples, own), accuracy(told, masks), noise(told)])
     for other in METRICS.keys() - own.keys():
         samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
     schema = scores_samples_schema(METRICS)

@@ -86,11 +86,19 @@ def test_a_model_on_a_hub_that_does_not_answer_is_unavailable_not_wrong():
         resolve(ModelConfig(name="m", id="openai-community/gpt2-of-nobody"))
 
 
-def test_a_model_that_predicts_labels_is_refused_where_tasks_predict_words(tmp_path):
-    tiny_classifier("bert", dtype="float32").model.save_pretrained(tmp_path)
-    message = r"model sst2 predicts labels, and every task a word: .* give a masked language model$"
-    with pytest.raises(UserError, match=message):
-        resolve(ModelConfig(name="sst2", id=str(tmp_path)))
+def test_what_a_head_puts_out_is_read_from_the_checkpoint(tmp_path):
+    for name, labels in (("classes", 3), ("score", 1)):
+        tiny_classifier("bert", labels, dtype="float32").model.save_pretrained(tmp_path / name)
+    resolved = resolve(ModelConfig(name="m", id=str(tmp_path / "classes")))
+    assert (resolved.output, resolved.labels) == ("label", ("LABEL_0", "LABEL_1", "LABEL_2"))
+    renamed = resolve(ModelConfig(name="m", id=str(tmp_path / "classes"), classes=("Entailment", "neutral", "No-Way")))
+    assert [renamed.label_id(name) for name in ("entailment", "no way", "LABEL_0")] == [0, 2, None]
+    assert resolve(ModelConfig(name="m", id=str(tmp_path / "score"))).output == "score"
+    assert resolve(ModelConfig(name="m", id=str(save_model(tmp_path / "words")))).output == "token"
+    random = resolve(ModelConfig(name="m", id="random/gpt2", classes=("a", "b")))
+    assert (random.kind.name, random.output, random.labels) == ("causal_classifier", "label", ("a", "b"))
+    with pytest.raises(UserError, match="`classes` are of models that predict labels, and this predicts words"):
+        resolve(ModelConfig(name="m", id=str(tmp_path / "words"), classes=("a", "b")))
 
 
 def test_weights_that_cannot_be_read_make_a_model_unavailable(tmp_path):

@@ -15,8 +15,10 @@ def test_rows_without_a_target_get_the_models_own_prediction_and_others_keep_the
     found = with_predictions(view, asked)
     for row, before, after in zip(rows, asked, found, strict=True):
         logits = view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
-        expected = before["target_id"] if before["target_id"] is not None else int(logits.argmax())
-        assert after == before | {"target_id": expected}
+        own = int(logits.argmax())
+        assert after == (
+            before if before["target_id"] is not None else before | {"target_id": own, "predicted_id": own}
+        )
 
 
 def test_neighbours_do_not_decide_between_tokens_that_are_nearly_equal():

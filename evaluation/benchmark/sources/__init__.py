@@ -123,7 +123,8 @@ def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
 
 def _records(source: Source, origin: Origin) -> Iterator[Record]:
     if origin.path is not None:
-        return chain.from_iterable(source.records(file) for file in fetch(origin.path, source.suffixes))
+        files = fetch(origin.path, source.suffixes, source.nested)
+        return chain.from_iterable(source.records(file) for file in files)
     parts = [(config, split) for config in source.hub_configs for split in source.hub_splits]
     return chain.from_iterable(source.hub_records(_split(origin, config, split)) for config, split in parts)
 
@@ -159,7 +160,7 @@ def pinned(origin: Origin) -> Origin:
     if origin.path is None and origin.hub is None:
         origin = replace(origin, hub=source.hub, path=None if source.hub else source.file_url)
     if origin.path is not None:
-        files = fetch(origin.path, source.suffixes)
+        files = fetch(origin.path, source.suffixes, source.nested)
         return replace(origin, sha256=checksum(files, origin.sha256))
     if not source.hub_splits:
         raise UserError(f"the {source.name} source is published as a file: set `path`, not `hub`")

@@ -29,6 +29,7 @@ class Source:
     suffixes: tuple[str, ...]
     records: Callable[[Path], Iterator[Record]]  # of a published file
     rows: Callable[[Record], Iterator[Row]]  # generic rows and rejects of one record
+    nested: bool = False  # its files lie in folders of the folder that it is given
     brings_evidence: bool = False  # else an annotator has to find what the task names
     file_url: str | None = None  # where the published file is
     hub: str | None = None

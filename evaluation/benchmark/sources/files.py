@@ -17,8 +17,10 @@ Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed 
 _CHUNK = 1 << 20
 
 
-def fetch(path: str, suffixes: tuple[str, ...]) -> list[Path]:
+def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
     """The local files of a path, a folder, a pattern of paths, or a URL (downloaded once, cached by `datasets`).
+
+    Of a folder, those right in it, or with `nested` those anywhere below.
 
     Raises UserError when there is nothing of the right kind.
     """
@@ -31,7 +33,7 @@ def fetch(path: str, suffixes: tuple[str, ...]) -> list[Path]:
             raise UserError(f"cannot download {path}: {' '.join(str(error).split())}") from error
     place = Path(path.removeprefix("file://")).expanduser()
     if place.is_dir():
-        found = sorted(p for p in place.iterdir() if p.suffix in suffixes)
+        found = sorted(p for p in (place.rglob("*") if nested else place.iterdir()) if p.suffix in suffixes)
     else:
         found = [place] if place.exists() else sorted(map(Path, glob(str(place))))
     if not found:

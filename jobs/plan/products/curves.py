@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evaluation.scoring.flips import AREAS, Flips
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.models import load_tokenizer
 from jobs.plan.products.record import Product, Wanted
@@ -17,7 +18,7 @@ from lrp_core.interventions.tokens import MASK
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, PerturbConfig, RunConfig
 
-VERSION = 1  # raised when curves change: stored ones of older versions are stale
+VERSION = 2  # raised when curves change: stored ones of older versions are stale
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,12 @@ class PerturbedCell:
     model: ModelPlan
     relevance: Artifact
     planned: PlannedCell  # of the curves
-    ways: tuple[str, ...]
-    mask_id: int | None  # where a mask token takes the place of others
+    flips: tuple[Flips, ...]
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """In which tokens go one after the other."""
+        return tuple(one.way for one in self.flips if one.measure == AREAS)
 
     @property
     def artifact(self) -> Artifact:
@@ -37,9 +42,12 @@ class PerturbedCell:
 
 def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> Iterator[PerturbedCell]:
     """One for every planned relevance cell that `settings` name, in the first precision of its task."""
-    ways = tuple(way for way in settings.ways if way in model.resolved.kind.perturbations)
-    mask_id = load_tokenizer(model.resolved.config).mask_token_id if MASK in ways else None
-    for planned in model.cells if ways else ():
+    kind, output = model.resolved.kind, model.resolved.output
+    flips = settings.flips_of(kind.perturbations, output, config.seed)
+    if any(one.way == MASK for one in flips):
+        mask_id = load_tokenizer(model.resolved.config).mask_token_id
+        flips = tuple(replace(one, mask_id=mask_id) if one.way == MASK else one for one in flips)
+    for planned in model.cells if flips else ():
         cell, inputs = planned.cell, model.inputs[planned.cell.task]
         variants = tuple(request for request in planned.requests if settings.asks(request))
         first = cell.dtype == model.resolved.config.dtypes_for(cell.task)[0]
@@ -50,16 +58,14 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
             version=VERSION,
             relevance=cell.key,
             variants=[[request.explanation, request.embedding] for request in variants],
-            ways=ways,
-            mask=mask_id,
-            steps=settings.steps,
-            flip_special=settings.flip_special,
-            ties=config.seed,
+            flips=[asdict(one) for one in flips],
             subset=rows.tolist(),
             masks=inputs.masks_digest,
+            gold=inputs.gold_digest,
+            labels=model.resolved.labels,
         )
         artifact = Artifact("curves", cell.model, cell.task, cell.dtype, cell.method, key)
-        yield PerturbedCell(model, cell, PlannedCell(artifact, variants, len(rows), planned.chosen), ways, mask_id)
+        yield PerturbedCell(model, cell, PlannedCell(artifact, variants, len(rows), planned.chosen), flips)
 
 
 def subset(config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str) -> np.ndarray:

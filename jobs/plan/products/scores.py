@@ -30,7 +30,8 @@ def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
             views = model.inputs[cell.task].folder
             if views not in evidence:
                 evidence[views] = _digest(ledger.store, views)
-            key = key_of(relevance=cell.key, evidence=evidence[views], metrics=scored_by(config.task(cell.task)))
+            metrics, labels = scored_by(config.task(cell.task)), model.resolved.labels
+            key = key_of(relevance=cell.key, evidence=evidence[views], metrics=metrics, labels=labels)
             yield Wanted(scores_of(cell, key), planned.rows, (cell,))
 
 

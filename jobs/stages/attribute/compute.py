@@ -242,8 +242,10 @@ def _stand_in(row: Row, healthy: Row) -> Row:
     tokens = list(healthy["input_ids"])
     length = len(row["input_ids"])
     repeated = (tokens * (length // len(tokens) + 1))[:length]
+    types = None if row.get("token_type_ids") is None else [0] * length
     return {
         **healthy,
+        "token_type_ids": types,
         "sample_id": row["sample_id"],
         "input_ids": repeated,
         "position": min(row["position"], length - 1),

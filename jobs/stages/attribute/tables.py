@@ -110,6 +110,7 @@ def _relevance_columns(
         "residual": None if residual is None else _floats(residual, keep),
         "logit_target": _floats(found.logit_target, keep),
         "logit_foil": None if foil is None else _floats(foil, keep),
+        "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
     }
     nothing = pa.nulls(len(keep), pa.float64())
     return [pa.table({k: nothing if v is None else v for k, v in columns.items()}, schema=schema)]

@@ -99,7 +99,10 @@ class Worker:
 
     def _run(self, task: UnitTask, rows: Sequence[Row]) -> dict[str, Any]:
         """Explain and commit the unit; what there is to report of it."""
+        from lrp_core.readout import rows_for
+
         view = self._loaded(task.dtype)
+        rows = rows_for(view, rows)
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         attempts.begin()
         with attempts.survived():

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import RELEVANCE, RELEVANCE_DOUBLE
-from evaluation.scoring.flips import candidates
+from evaluation.scoring.flips import Flips
 from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import PerturbConfig, RunConfig
 from jobs.plan.cells import ModelPlan, make_plan
@@ -70,8 +70,8 @@ def _work(config: RunConfig, settings: PerturbConfig, ledger: Ledger, pool: Sequ
     cuts: dict[Artifact, list[Unit]] = {}
     for task, cells in by_task.items():
         inputs, rows = model.inputs[task], subset(config, settings, model, task)
-        check_flippable(settings, model, inputs, rows)
-        units = cut_by_tokens(inputs, rows, forward_tokens(inputs, settings), UNIT_TOKENS)
+        check_flippable(cells[0].flips, model, inputs, rows)
+        units = cut_by_tokens(inputs, rows, forward_tokens(inputs, cells[0].flips), UNIT_TOKENS)
         cuts |= {cell.artifact: units for cell in cells}
         blocks += _blocks(config, settings, ledger, cells, units)
     blocks.sort(key=lambda block: block[0])  # one precision after another
@@ -126,12 +126,9 @@ def _blocks(
             title=f"curves.{first.artifact.model}.{first.artifact.task}.{dtype}.{unit.name}",
             dtype=dtype,
             cells=parts,
-            ways=first.ways,
-            mask_id=first.mask_id,
-            steps=settings.steps,
-            flip_special=settings.flip_special,
+            flips=first.flips,
             token_budget=budget,
-            tokens=unit.tokens * variants * len(first.ways),
+            tokens=unit.tokens * variants,
         )
         rows = pa.array([unit.rows], pa.list_(pa.int32()))
         yield dtype, pa.table({"task": [task.to_json()], "views": [inputs.folder], "rows": rows}), len(unit.rows)
@@ -147,24 +144,18 @@ def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
     }
 
 
-def forward_tokens(inputs: Inputs, settings: PerturbConfig) -> np.ndarray:
-    """Tokens of the forwards that both curves of each sample take [N], before equal states merge."""
-    return 2 * inputs.lengths * np.minimum(inputs.lengths, settings.steps)
+def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
+    """Tokens of the forwards that the curves of each sample take [N], before equal states merge."""
+    return sum((2 * inputs.lengths * one.most_states(inputs.lengths) for one in flips), np.zeros_like(inputs.lengths))
 
 
-def check_flippable(settings: PerturbConfig, model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
+def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
     """Raises UserError where no token of any sample may go; single samples are rejects."""
     slot, error = model.resolved.kind.slot, None
     for row in inputs.table.take(rows).to_pylist():
-        special, scope = np.array(row["special_mask"], bool), row["scope_mask"]
         try:
-            candidates(
-                row["length"],
-                special=special,
-                scope=scope,
-                slot=row["position"] if slot else None,
-                flip_special=settings.flip_special,
-            )
+            for one in flips:
+                one.chosen(row, slot)
         except UserError as found:
             error = found
         else:

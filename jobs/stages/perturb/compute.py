@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from evaluation.schema import CURVES, REJECT
 from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import ORDERS
-from evaluation.scoring.perturbing import Asked, Curves, Flips, draw
+from evaluation.scoring.flips import AREAS, Flips
+from evaluation.scoring.perturbing import Asked, Curves, draw
 from jobs.cluster.attempts import Attempts
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.stages.attribute.compute import PROGRAMMING_ERRORS, Reject, describe
@@ -187,19 +187,24 @@ class Drawing:
 
 def _columns(curves: Curves) -> Iterator[list[dict[str, Any]]]:
     """For each variant, what is stored of the curves of both orders."""
-    areas = curves.areas
+    areas = curves.areas if curves.flips.measure == AREAS else {}
     for at in range(len(curves.logit)):
         yield [
             {
                 "order": name,
-                "removed": curves.counts,
+                "percent": curves.flips.percent,
+                "removed": curves.counts[order],
                 "logit": curves.logit[at, order],
-                "probability": curves.probability[at, order],
-                "correct": [None if value != value else bool(value) for value in curves.correct[at, order].tolist()],
-                "area": float(areas[f"area_{name}"][at]),
+                "probability": None if curves.probability is None else curves.probability[at, order],
+                "correct": None if curves.correct is None else _booleans(curves.correct[at, order]),
+                "area": float(areas[f"area_{name}"][at]) if areas else None,
             }
-            for order, name in enumerate(ORDERS)
+            for order, name in enumerate(curves.flips.orders)
         ]
+
+
+def _booleans(values: np.ndarray) -> list[bool | None]:
+    return [None if value != value else bool(value) for value in values.tolist()]
 
 
 def _reject(row: Row, methods: Iterable[str], reason: str, detail: str, drawn: Drawn) -> None:

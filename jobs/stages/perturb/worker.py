@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE
+from evaluation.scoring.flips import Flips
 from jobs.cluster.attempts import Attempts, end_with_device, loading
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
@@ -40,10 +41,7 @@ class CurvesTask:
     title: str
     dtype: str
     cells: tuple[CellPart, ...]
-    ways: tuple[str, ...]
-    mask_id: int | None
-    steps: int
-    flip_special: bool
+    flips: tuple[Flips, ...]
     token_budget: int
     tokens: int  # of the forwards, roughly
 
@@ -57,7 +55,7 @@ class CurvesTask:
             CellPart(one["method"], tuple(one["relevance"]), tuple(map(tuple, one["variants"])), one["path"])
             for one in raw["cells"]
         )
-        return cls(**{**raw, "cells": cells, "ways": tuple(raw["ways"])})
+        return cls(**{**raw, "cells": cells, "flips": tuple(Flips(**one) for one in raw["flips"])})
 
 
 class Perturber:
@@ -78,17 +76,17 @@ class Perturber:
 
     def _run(self, task: CurvesTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Draw and commit; what there is to report of it."""
-        from evaluation.scoring.perturbing import Flips
         from jobs.stages.perturb.compute import Drawing
+        from lrp_core.readout import rows_for
 
         view, names = self._loaded(task.dtype), {row["sample_id"] for row in rows}
         said = {part.method: self._said(part, task.dtype, names) for part in task.cells}
-        ways = tuple(Flips(way, task.steps, task.flip_special, self._seed, task.mask_id) for way in task.ways)
+        labelled = rows_for(view, [self._model.with_gold(row) for row in rows])
         attempts = Attempts(self._store, task.title, self._max_attempts, self._run_name)
         attempts.begin()
         with attempts.survived():
             try:
-                drawn = Drawing(view, task.dtype, ways, task.token_budget, said).run(rows, attempts)
+                drawn = Drawing(view, task.dtype, task.flips, task.token_budget, said).run(labelled, attempts)
             except Exception as error:
                 end_with_device(error, attempts)
                 raise

@@ -21,6 +21,7 @@ from rich.progress import track
 
 from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
+from evaluation.benchmark.labelled import separates
 from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
@@ -28,6 +29,7 @@ from evaluation.benchmark.views import tokenise
 from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
+from jobs.plan.fits import tasks_of
 from jobs.plan.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
 from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts
 from jobs.stages.summary import StageSummary
@@ -37,7 +39,7 @@ from jobs.versions import versions
 from lrp_core.kinds import Kind
 from lrp_core.types import UserError
 
-VERSION = 2  # raised when other samples or evidence come out: what older versions made is stale
+VERSION = 3  # raised when other samples or evidence come out: what older versions made is stale
 DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
 READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
 
@@ -76,13 +78,16 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
         lines += _accounts(ledger, task, readers)
     if computed and not failures:
         lines += table(audit_table(config, store, list(config.tasks)))
-    wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers.values())
+    wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
     return StageSummary("prepare", computed - len(failures), wanted - computed, tuple(failures), tuple(lines))
 
 
-def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
-    """The distinct tokenizers, by key, and a line for each model that is out of reach."""
-    readers: dict[str, Reader] = {}
+def _readers(config: RunConfig) -> tuple[list[Reader], list[str]]:
+    """The distinct tokenizers, of models of words and of labels each, and a line for each model that is out of reach.
+
+    Models of labels take other tasks than those of words do, so that a task has one view for each tokenizer.
+    """
+    readers: dict[tuple[str, bool], Reader] = {}
     lines = []
     for model in config.models:
         try:
@@ -93,18 +98,24 @@ def _readers(config: RunConfig) -> tuple[dict[str, Reader], list[str]]:
             continue
         kind, max_length = resolved.kind, resolved.max_length
         tokenise((), tokenizer, kind=kind, max_length=max_length)  # raises where it does not fit
-        tasks = frozenset(task for task in config.tasks if model.tasks is None or task in model.tasks)
+        tasks = frozenset(tasks_of(config, resolved))
+        for task in tasks:
+            if config.task(task).pair and not separates(tokenizer):
+                raise UserError(
+                    f"task {task} has pairs of texts, and the tokenizer of model {model.name} puts nothing between "
+                    "two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
+                )
         found = Reader(tokenizer_key(tokenizer), model, kind, max_length, tasks)
-        known = readers.setdefault(found.key, found)
+        known = readers.setdefault((found.key, kind.labels), found)
         if known.kind != found.kind:
             both = f"models {known.model.name} and {model.name} share a tokenizer"
             raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {found.kind.title}")
         length = min(known.max_length, found.max_length)
-        readers[found.key] = replace(known, max_length=length, tasks=known.tasks | tasks)
-    return readers, lines
+        readers[found.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | tasks)
+    return [reader for reader in readers.values() if reader.tasks], lines
 
 
-def _plan(config: RunConfig, ledger: Ledger, task: str, readers: dict[str, Reader]) -> TaskWork:
+def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -> TaskWork:
     """What the store lacks of a task; `views` are the missing ones."""
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
@@ -118,7 +129,7 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: dict[str, Reade
         part_rows=config.shard_rows,
     )
     samples, views = replace(samples_of(task), key=key), []
-    for reader in readers.values():
+    for reader in readers:
         options = (reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
         asked = [reader.kind.name, *options, *(["first_piece"] if settings.first_piece else [])]
         key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=asked)
@@ -174,9 +185,9 @@ def _clear(ledger: Ledger, work: TaskWork) -> None:
         ledger.forget(artifact)
 
 
-def _run(config: RunConfig, store: Store, work: dict[str, TaskWork], readers: dict[str, Reader]) -> dict[str, Tally]:
+def _run(config: RunConfig, store: Store, work: dict[str, TaskWork], readers: list[Reader]) -> dict[str, Tally]:
     """Commits every part of every task."""
-    models = {key: reader.model for key, reader in readers.items()}
+    models = {reader.key: reader.model for reader in readers}
     if sum(plan.survey.drawn for plan in work.values()) <= DRIVER_ROWS:
         worker = PartWorker(store, work, models)
         parts = chain.from_iterable(parts_of(plan) for plan in work.values())
@@ -270,23 +281,24 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
             "kind": view.kind.name,
             "benchmark": work.artifact.key,
             "rows": tally.rows[name],
+            "cut": tally.cut[name],
             "rejects": tally.rejects[name],
         }
         ledger.commit(view.artifact, record, config=settings)
     return problems
 
 
-def _accounts(ledger: Ledger, task: str, readers: dict[str, Reader]) -> list[str]:
+def _accounts(ledger: Ledger, task: str, readers: list[Reader]) -> list[str]:
     """Rows in = rows out + rejects, a line for the samples and one for each tokenizer."""
     record = ledger.latest(samples_of(task))
     if record is None:
         return []
     beyond = f" + {record['beyond_limit']} beyond the limit" if record["beyond_limit"] else ""
     lines = [f"{task}: {record['read']} rows = {record['rows']} samples + {rejected(record['rejects'])}{beyond}"]
-    for key in readers:
+    for key in dict.fromkeys(reader.key for reader in readers):
         view = ledger.latest(views_of(key, task))
         if view is not None:
-            lines.append(
-                f"{task}, {key}: {record['rows']} samples = {view['rows']} views + {rejected(view['rejects'])}"
-            )
+            cut = f" ({view['cut']} cut to fit)" if view.get("cut") else ""
+            views = f"{view['rows']} views{cut} + {rejected(view['rejects'])}"
+            lines.append(f"{task}, {key}: {record['rows']} samples = {views}")
     return lines

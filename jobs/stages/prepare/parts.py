@@ -109,6 +109,7 @@ class Tally:
 
     rows: Counter[str] = field(default_factory=Counter)
     rejects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    cut: Counter[str] = field(default_factory=Counter)  # of the rows, those that lost tokens to fit a model
     error: str | None = None  # the first of a part that could not be committed
 
     def add(self, report: dict[str, Any]) -> None:
@@ -116,6 +117,7 @@ class Tally:
         for name, counts in report["counts"].items():
             self.rows[name] += counts["rows"]
             self.rejects[name].update(counts["rejects"])
+            self.cut[name] += counts["cut"]
 
     def out(self, name: str) -> int:
         """Rows that came out, rejected ones included."""
@@ -204,8 +206,9 @@ class PartWorker:
 
     def _count(self, path: str, schema: pa.Schema, refused: str) -> dict[str, Any]:
         """What was committed, read back."""
-        rows = self._store.read(path, schema, ["sample_id"]).num_rows
+        rows = self._store.read(path, schema, ["cut"] if "cut" in schema.names else ["sample_id"])
+        cut = len(rows) - rows["cut"].null_count if "cut" in schema.names else 0
         reasons: list[str] = []
         if self._store.exists(refused):
             reasons = self._store.read(refused, REJECT, ["reason"])["reason"].to_pylist()
-        return {"rows": rows, "rejects": dict(Counter(reasons))}
+        return {"rows": len(rows), "cut": cut, "rejects": dict(Counter(reasons))}

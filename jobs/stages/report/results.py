@@ -40,7 +40,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
         methods=_methods(config, plan),
-        dtypes=_dtypes(config),
+        dtypes=_dtypes(config, plan),
         states=_unplanned(config, plan) | states,
         scores={key: score for cell in cells if states[place_of(cell)] == DONE for key, score in _scores(store, cell)},
         published=_published(config),
@@ -128,8 +128,8 @@ def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
     return methods
 
 
-def _dtypes(config: RunConfig) -> dict[tuple[str, str], tuple[str, ...]]:
-    pairs = [(m, task) for m in config.models for task in config.tasks if m.tasks is None or task in m.tasks]
+def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, ...]]:
+    pairs = [(model, task) for model in config.models for task in plan.tasks_of(config, model)]
     return {(model.name, task): model.dtypes_for(task) for model, task in pairs}
 
 
@@ -139,7 +139,7 @@ def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
     undefined = set(plan.undefined)
     places = [
         Place(model, task, dtype, method)
-        for (model, task), dtypes in _dtypes(config).items()
+        for (model, task), dtypes in _dtypes(config, plan).items()
         for dtype, method in combinations(dtypes, [entry.name for entry in config.every_method()])
         if (model, task) in lost and (model, method) not in undefined
     ]

@@ -17,7 +17,7 @@ from evaluation.schema import CURVES, GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
-from jobs.plan.models import ModelUnavailable, load_tokenizer
+from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer
 from jobs.plan.products.curves import wanted_cells
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store
@@ -119,6 +119,9 @@ def _entries(
             continue
         view, sample, (_, first) = views[name], generic[name], rows[0]
         margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
+        right = None if margin is None else margin > 0
+        if view["label"] is not None:
+            right = first["predicted_id"] == model.resolved.label_id(view["label"])
         entries.append(
             data(
                 pieces(tokenizer, view["input_ids"]),
@@ -129,11 +132,15 @@ def _entries(
                 view["evidence_mask"],
                 view["special_mask"],
                 view["scope_mask"],
-                **_shown(sample, view, tokenizer),
+                **(
+                    _labelled(sample, first, model.resolved)
+                    if model.resolved.output != "token"
+                    else _shown(sample, view, tokenizer)
+                ),
                 task=task,
                 model=model.name,
                 position=view["position"],
-                correct=None if margin is None else margin > 0,
+                correct=right,
                 margin=margin,
                 attractors=json.loads(sample["meta"]).get("attractors"),
             )
@@ -153,6 +160,15 @@ def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict
     return known | {"text": read, "slot": len(read), "target": next_token.strip() or next_token}
 
 
+def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedModel) -> dict[str, Any]:
+    """The text, or both texts, with what the model says of it behind them, and what is true beside that."""
+    text = " | ".join(filter(None, (sample["text"], sample["second"])))
+    gold = sample["label"] if sample["score"] is None else f"{sample['score']:g}"
+    said = f"{row['logit_target']:.2f}" if row["predicted_id"] is None else resolved.labels[row["predicted_id"]]
+    target = said if gold is None else f"{said} (gold: {gold})"
+    return {"sample_id": sample["sample_id"], "text": text, "slot": len(text), "target": target, "foil": None}
+
+
 def _line(label: str, row: dict[str, Any], curve: Curve | None) -> Line:
     line = Line(label, row["relevance"], row["explanation"], curve)
     if row["residual"] is None:  # of a method that does not share out a logit
@@ -164,7 +180,7 @@ def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chos
     """Those that are drawn of the chosen samples, in the first way that tokens are taken away."""
     found: dict[CurveOf, dict[str, dict[str, Any]]] = {}
     for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
-        if cell.artifact.task != task or not ledger.is_done(cell.artifact):
+        if cell.artifact.task != task or not cell.ways or not ledger.is_done(cell.artifact):
             continue
         table = ledger.read(cell.artifact, CURVES)
         wanted = pc.and_(pc.is_in(table["sample_id"], pa.array(chosen)), pc.equal(table["perturbation"], cell.ways[0]))

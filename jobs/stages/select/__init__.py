@@ -22,7 +22,7 @@ from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, PlannedCell, make_plan
-from jobs.plan.choices import Choice, curve_settings, in_words
+from jobs.plan.choices import Choice, in_words
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_units
 from jobs.stages.attribute import by_error
 from jobs.stages.attribute.manifests import complete_cell, completed_units
@@ -62,7 +62,6 @@ class _Selecting:
 
     def __init__(self, config: RunConfig, ledger: Ledger, model: ModelPlan) -> None:
         self._config, self._ledger, self._model = config, ledger, model
-        self._settings = curve_settings(config)
         self._failed: dict[Artifact, str] = {}  # trials, each with its first error
         self._splits = 0
         self._units: list[tuple[Choice, list[Unit]]] = []
@@ -93,7 +92,7 @@ class _Selecting:
         """
         first, model = choices[0], self._model
         inputs = model.inputs[first.artifact.task]
-        check_flippable(self._settings, model, inputs, first.rows)
+        check_flippable((first.flips,), model, inputs, first.rows)
         units = self._cut(first.artifact, first.rows)
         self._units += [(choice, units) for choice in choices]
         done = [completed_units(self._ledger, choice.artifact, units) for choice in choices]
@@ -107,7 +106,7 @@ class _Selecting:
         """The samples in units, the same whichever of the choices of a task and precision are open."""
         inputs = self._model.inputs[place.task]
         every = [c for c in self._model.choices if (c.artifact.task, c.artifact.dtype) == (place.task, place.dtype)]
-        tokens = forward_tokens(inputs, self._settings)[rows].max(initial=1) * sum(len(c.options) for c in every)
+        tokens = forward_tokens(inputs, (every[0].flips,))[rows].max(initial=1) * sum(len(c.options) for c in every)
         size = max(1, min(self._config.shard_rows, UNIT_TOKENS // int(tokens)))
         return cut_units(inputs, rows.tolist(), self._budget, size)
 
@@ -131,14 +130,11 @@ class _Selecting:
         methods = tuple(
             MethodTrials(c.artifact, _trials(c), f"{c.artifact.folder}/{c.artifact.shard(unit.name)}") for c in choices
         )
-        each = forward_tokens(self._model.inputs[place.task], self._settings)[list(unit.rows)].sum()
+        each = forward_tokens(self._model.inputs[place.task], (first.flips,))[list(unit.rows)].sum()
         return TrialsTask(
             UnitTask(unit.name, place.product, place.model, place.task, place.dtype, unit.cuts, cells, tuple(tuned)),
             methods,
-            first.way,
-            first.mask_id,
-            self._settings.steps,
-            self._settings.flip_special,
+            first.flips,
             FORWARD_FACTOR * self._budget,
             int(each) * len(tuned),
         )

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import REJECT, TRIALS
+from evaluation.scoring.flips import Flips
 from jobs.cluster.attempts import Attempts, end_with_device
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
@@ -48,16 +49,15 @@ class TrialsTask:
 
     explain: UnitTask
     methods: tuple[MethodTrials, ...]
-    way: str
-    mask_id: int | None
-    steps: int
-    flip_special: bool
+    flips: Flips
     token_budget: int  # of the curves' forwards
     tokens: int  # of all forwards, roughly
 
     def to_json(self) -> str:
         methods = [asdict(one) for one in self.methods]
-        return json.dumps({**vars(self), "explain": self.explain.to_json(), "methods": methods})
+        return json.dumps(
+            {**vars(self), "explain": self.explain.to_json(), "methods": methods, "flips": asdict(self.flips)}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> TrialsTask:
@@ -65,7 +65,9 @@ class TrialsTask:
         methods = tuple(
             MethodTrials(Artifact(**one["artifact"]), tuple(one["trials"]), one["path"]) for one in raw["methods"]
         )
-        return cls(**{**raw, "explain": UnitTask.from_json(raw["explain"]), "methods": methods})
+        return cls(
+            **{**raw, "explain": UnitTask.from_json(raw["explain"]), "methods": methods, "flips": Flips(**raw["flips"])}
+        )
 
 
 class Selector(Worker):
@@ -83,19 +85,19 @@ class Selector(Worker):
 
     def _try(self, task: TrialsTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Explain, draw and commit; what there is to report of it."""
-        from evaluation.scoring.perturbing import Flips
         from jobs.stages.perturb.compute import Drawing, said_by
+        from lrp_core.readout import rows_for
 
         unit = task.explain
         view = self._loaded(unit.dtype)
         attempts = Attempts(self._store, unit.title, self._options.max_attempts, self._options.run)
         attempts.begin()
         with attempts.survived():
-            explained = _Explained.of(unit, self._explain(unit, view, rows, attempts))
-            flips = Flips(task.way, task.steps, task.flip_special, self._options.seed, task.mask_id)
+            own = rows_for(view, [self._model.with_gold(row) for row in rows])
+            explained = _Explained.of(unit, self._explain(unit, view, own, attempts))
             said = {name: said_by(name, table, variants) for name, (table, variants) in explained.tables.items()}
             try:
-                drawn = Drawing(view, unit.dtype, (flips,), task.token_budget, said).run(rows, attempts)
+                drawn = Drawing(view, unit.dtype, (task.flips,), task.token_budget, said).run(own, attempts)
             except Exception as error:
                 end_with_device(error, attempts)
                 raise

@@ -127,8 +127,8 @@ def test_without_correct_samples_there_is_no_mean():
 
 def test_a_tie_of_logits_is_not_correct_and_a_sample_without_foil_is_not_counted():
     rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 1), ("b", [0, 1, 0], 1, None)]
-    assert accuracy(relevance(rows)).to_pylist()[0]["value"] == 50
-    assert accuracy(relevance(rows)).to_pylist()[0]["n"] == 2
+    assert accuracy(relevance(rows), Masks.of(SPECIAL_LAST)).to_pylist()[0]["value"] == 50
+    assert accuracy(relevance(rows), Masks.of(SPECIAL_LAST)).to_pylist()[0]["n"] == 2
     found, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
     assert found.filter(found["correct"])["sample_id"].unique().to_pylist() == ["a"]
 
@@ -136,7 +136,7 @@ def test_a_tie_of_logits_is_not_correct_and_a_sample_without_foil_is_not_counted
 def test_accuracy_counts_a_sample_once_however_many_variants_it_has():
     once = relevance([("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 0, 1)])
     target = once.set_column(1, "explanation", pa.array(["target"] * 2))
-    assert accuracy(pa.concat_tables([once, target.cast(once.schema)])).to_pylist()[0]["n"] == 2
+    assert accuracy(pa.concat_tables([once, target.cast(once.schema)]), Masks.of(SPECIAL_LAST)).to_pylist()[0]["n"] == 2
 
 
 def test_a_cell_without_samples_has_no_means_and_no_accuracy():
@@ -144,6 +144,9 @@ def test_a_cell_without_samples_has_no_means_and_no_accuracy():
     found, defects = score_relevance(nothing, Masks.of(views([])))
     assert (len(found), defects) == (0, {})
     assert summarise(found).num_rows == 0
-    (row,) = accuracy(nothing).to_pylist()
+    (row,) = accuracy(nothing, Masks.of(views([]))).to_pylist()
     assert (row["value"], row["n"]) == (None, 0)
-    assert accuracy(nothing).schema == accuracy(relevance([("b", [0, 1, 0], 1, 0)])).schema
+    assert (
+        accuracy(nothing, Masks.of(views([]))).schema
+        == accuracy(relevance([("b", [0, 1, 0], 1, 0)]), Masks.of(SPECIAL_LAST)).schema
+    )

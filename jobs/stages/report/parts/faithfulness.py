@@ -54,7 +54,7 @@ def _chosen(plan: Plan) -> Iterator[Chosen]:
                     in_words(options): Trial(one["delta_area"], one["n"], one["left_out"])
                     for options, one in zip(choice.options, told, strict=True)
                 }
-                yield Chosen(at.model, at.task, at.dtype, at.method, choice.way, trials, choice.record["chosen"])
+                yield Chosen(at.model, at.task, at.dtype, at.method, choice.flips.way, trials, choice.record["chosen"])
 
 
 def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:

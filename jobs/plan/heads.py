@@ -1,0 +1,42 @@
+"""What a configured model's head puts out: words, labels by their names, or a score."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evaluation.tasks.record import Output
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from jobs.config import ModelConfig
+    from lrp_core.families import Family
+
+
+def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tuple[Output, tuple[str, ...]]:
+    """What the head puts out, and the labels of a classifier in the order of its outputs.
+
+    `classes` of the model stand in place of its own names. Raises UserError for several scores, and for `classes` that
+    are not as many as the model has labels.
+    """
+    labels = tuple(str(name) for _, name in sorted((config.id2label or {}).items()))
+    if not family.kind.labels:
+        if model.classes is not None:
+            raise UserError(f"model {model.name}: `classes` are of models that predict labels, and this predicts words")
+        return "token", ()
+    if len(labels) == 1 or config.problem_type == "regression":
+        if len(labels) > 1:
+            raise UserError(f"model {model.name} predicts {len(labels)} scores at once, and a task has one")
+        return "score", ()
+    if model.classes is not None and len(model.classes) != len(labels):
+        raise UserError(
+            f"model {model.name}: `classes` names {len(model.classes)} labels, and the model has {len(labels)}: "
+            f"{', '.join(labels)}"
+        )
+    return "label", model.classes or labels
+
+
+def plain(label: str) -> str:
+    """A label as names are compared: NOT-ENTAILMENT is not_entailment."""
+    return label.strip().casefold().replace("-", "_").replace(" ", "_")

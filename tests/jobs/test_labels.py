@@ -1,0 +1,246 @@
+"""Classifiers and regressors in a run: labels by name, the model's own prediction, shares of tokens taken away."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from evaluation.schema import CURVES, VIEW
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan, validate
+from jobs.plan.products.curves import wanted_cells
+from jobs.stages.attribute import attribute
+from jobs.stages.evaluate import evaluate
+from jobs.stages.perturb import perturb
+from jobs.stages.prepare import prepare
+from jobs.stages.report import report
+from jobs.store import Ledger, Store
+from lrp_core import load_model
+from lrp_core.types import UserError
+from tests.jobs.inline import without_ray
+from tests.jobs.small import relevance_of
+from tests.tiny import tiny_classifier
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "g",
+    "h",
+    "i",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+]
+METHODS = ["gradient_x_input", "normxlogit", "random"]
+SST2 = [
+    ("a b c d e f g h i j k l", 1),
+    ("b d f", 0),
+    ("k k a c", 1),
+    ("l m n a", 0),
+    ("c d e f g h", 1),
+]
+STS = [("a b c", "c d", 1.5), ("d", "d e f", 4.0), ("g h i j", "k", 0.25), ("a c e", "b", 3.0)]
+
+
+def save(folder, family="bert", labels=("NEGATIVE", "Positive"), separator=True):
+    """A classifier with a whitespace tokenizer, a regressor where it has one label."""
+    view = tiny_classifier(family, len(labels), vocab_size=len(WORDS))
+    if len(labels) > 1:
+        view.model.config.id2label = dict(enumerate(labels))
+        view.model.config.label2id = {label: at for at, label in enumerate(labels)}
+    view.model.float().save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    if separator:
+        ends = [("[CLS]", 2), ("[SEP]", 3)]
+        words.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+        )
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    specials = {"unk_token": "[UNK]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
+    PreTrainedTokenizerFast(tokenizer_object=words, model_input_names=names, **specials).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("labels")
+    lines = "".join(f"{text}\t{label}\n" for text, label in SST2)
+    (root / "sst2.tsv").write_text("sentence\tlabel\n" + lines)
+    (root / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
+    save(root / "sentiment")
+    save(root / "causal", "gpt2", separator=False)
+    save(root / "score", labels=("score",))
+    return root
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    return without_ray(monkeypatch.setattr)
+
+
+def run_of(folders, root, models=("sentiment", "score"), **changes) -> RunConfig:
+    settings = {
+        "name": "labels",
+        "root": str(root),
+        "tasks": {
+            "sst2": {"source": "sst2", "path": str(folders / "sst2.tsv")},
+            "stsb": {"source": "stsb", "path": str(folders / "sts.csv")},
+        },
+        "models": [{"name": one, "id": str(folders / one)} if isinstance(one, str) else one for one in models],
+        "methods": METHODS,
+        "explanations": ["target"],
+        "embeddings": ["full"],
+        "perturb": {},
+        "report": {"samples": 2, "resamples": 20},
+    }
+    return RunConfig.load(settings | changes)
+
+
+@pytest.fixture(scope="module")
+def done(folders, tmp_path_factory):
+    """A whole run: (config, store)."""
+    config = run_of(folders, tmp_path_factory.mktemp("root"))
+    with pytest.MonkeyPatch.context() as patch:
+        without_ray(patch.setattr)
+        store = Store(config.root)
+        store.create()
+        validate(config)
+        for stage in (prepare, attribute, evaluate, perturb, report):
+            assert not stage(config, store).failures
+    return config, store
+
+
+def views_of(config, store, task):
+    model = next(model for model in make_plan(config, store).models if task in model.inputs)
+    return model, store.read(model.inputs[task].folder, VIEW).to_pylist()
+
+
+def curves_of(config, store, task):
+    model, _ = views_of(config, store, task)
+    cells = [one.artifact for one in wanted_cells(config, config.perturb, model) if one.artifact.task == task]
+    return {cell.method: Ledger(store).read(cell, CURVES).to_pylist() for cell in cells}
+
+
+def test_views_of_labels_have_the_gold_label_and_pairs_their_token_types(done):
+    _, views = views_of(*done, "sst2")
+    assert {view["label"] for view in views} == {"negative", "positive"}
+    assert {(view["target_id"], view["position"], view["score"]) for view in views} == {(None, 0, None)}
+    _, views = views_of(*done, "stsb")
+    assert sorted(view["score"] for view in views) == sorted(score for *_, score in STS)
+    for view in views:
+        first = view["input_ids"].index(3) + 1
+        assert view["token_type_ids"] == [0] * first + [1] * (view["length"] - first)
+        assert view["special_mask"] == [token in (2, 3) for token in view["input_ids"]]
+        assert (view["target_id"], view["evidence_mask"]) == (0, None)
+
+
+loaded = cache(load_model)
+
+
+def logits(folder, ids, types=None):
+    view = loaded(folder)
+    types = None if types is None else torch.tensor([types])
+    return view.model(input_ids=torch.tensor([ids]), token_type_ids=types).logits[0].double().numpy()
+
+
+def test_relevance_is_of_the_label_that_the_model_predicts(done, folders):
+    _, views = views_of(*done, "sst2")
+    stock = {view["sample_id"]: logits(folders / "sentiment", view["input_ids"]) for view in views}
+    tables = {name: table for name, table in relevance_of(*done).items() if "sst2" in name}
+    assert len(tables) == len(METHODS)
+    for table in tables.values():
+        for row in table.to_pylist():
+            own = stock[row["sample_id"]]
+            assert row["predicted_id"] == own.argmax()
+            assert row["logit_target"] == pytest.approx(own.max(), abs=1e-5)
+            assert row["logit_foil"] == pytest.approx(own.min(), abs=1e-5)
+
+
+@pytest.mark.parametrize("task", ["sst2", "stsb"])
+def test_shares_of_the_top_tokens_are_masked_and_all_others(done, folders, task):
+    model, views = views_of(*done, task)
+    relevance = {cell.split("/")[-1]: table.to_pylist() for cell, table in relevance_of(*done).items() if task in cell}
+    found = curves_of(*done, task)
+    assert set(found) == set(relevance) == set(METHODS)
+    for method, curves in found.items():
+        assert len(curves) == 2 * len(views)
+        for curve in curves:
+            view = next(view for view in views if view["sample_id"] == curve["sample_id"])
+            [said] = [row["relevance"] for row in relevance[method] if row["sample_id"] == curve["sample_id"]]
+            free = [at for at, special in enumerate(view["special_mask"]) if not special]
+            order = sorted(free, key=lambda at: -said[at])
+            assert (curve["percent"], curve["perturbation"]) == ([0, *range(10, 100, 10)], "mask")
+            for at, percent in enumerate(curve["percent"]):
+                top = order[: percent * len(free) // 100]
+                gone = top if curve["order"] == "without_top" or percent == 0 else [t for t in free if t not in top]
+                assert curve["removed"][at] == len(gone)
+                ids = [4 if place in gone else token for place, token in enumerate(view["input_ids"])]
+                own = logits(folders / model.name, ids, view["token_type_ids"])
+                assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)
+                if task == "stsb":
+                    assert (curve["probability"], curve["correct"]) == (None, None)
+                    continue
+                probabilities = np.exp(own) / np.exp(own).sum()
+                assert curve["probability"][at] == pytest.approx(probabilities[curve["target_id"]], abs=1e-5)
+                gold = ["negative", "positive"].index(view["label"])
+                assert curve["correct"][at] == (own.argmax() == gold)
+
+
+@pytest.mark.parametrize(
+    ("models", "changes", "message"),
+    [
+        (("score",), {}, "task sst2 asks for labels, which no model of the run predicts"),
+        (("sentiment", "score"), {"explanations": ["contrastive"]}, "stsb': it has no foils to contrast with"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_in_one_line(folders, tmp_path, models, changes, message):
+    with pytest.raises(UserError, match=message):
+        validate(run_of(folders, tmp_path, models, **changes))
+
+
+def test_a_model_that_is_given_a_task_it_does_not_answer_is_an_error(folders, tmp_path):
+    config = run_of(folders, tmp_path)
+
+    def given(name, task, **model):
+        own = {"name": name, "id": str(folders / name), "tasks": [task], **model}
+        return run_of(folders, tmp_path, [own], tasks={task: config.tasks[task].model_dump()})
+
+    with pytest.raises(UserError, match="model score predicts a score, and task sst2 asks for labels"):
+        validate(given("score", "sst2"))
+    with pytest.raises(UserError, match="model sentiment predicts labels, and task stsb asks for a score"):
+        validate(given("sentiment", "stsb"))
+    words = "the labels of task sst2 (negative, positive) are not those of model sentiment (good, bad): say"
+    with pytest.raises(UserError) as error:
+        validate(given("sentiment", "sst2", classes=["good", "bad"]))
+    assert str(error.value).startswith(words)
+    with pytest.raises(UserError, match="`classes` names 3 labels, and the model has 2: NEGATIVE, Positive"):
+        validate(given("sentiment", "sst2", classes=["negative", "neutral", "positive"]))
+    validate(given("sentiment", "sst2", classes=["positive", "negative"]))
+
+
+def test_pairs_need_a_tokenizer_that_separates_them(folders, tmp_path):
+    save(tmp_path / "joined", "gpt2", labels=("score",), separator=False)
+    config = run_of(folders, tmp_path / "root")
+    own = {"name": "joined", "id": str(tmp_path / "joined")}
+    tasks = {"stsb": config.tasks["stsb"].model_dump()}
+    config = run_of(folders, tmp_path / "root", [own], tasks=tasks)
+    store = Store(config.root)
+    store.create()
+    with pytest.raises(UserError, match="task stsb has pairs of texts, and the tokenizer of model joined puts nothing"):
+        prepare(config, store)
+    assert not store.files("benchmark")
