@@ -1,5 +1,6 @@
 """Curves are read as drawn, and equal data give equal pictures."""
 
+import gc
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ from evaluation.report.figures import curves_of, pruning_figures, runtime_figure
 from evaluation.scoring.runtime import costs
 from evaluation.tasks import TASKS, Task
 from jobs.methods import METHODS
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def points(method="attnlrp", pooling="relu_token", order="least_first", seed=None, task="sva", shares=(1.0, 0.8, 0.5)):
@@ -56,6 +59,25 @@ def test_pictures_are_well_formed_and_the_same_each_time():
     assert [figure.svg for figure in first] == [figure.svg for figure in again]
     ElementTree.fromstring(first[0].svg)
     ElementTree.fromstring(first[0].narrow)
+
+
+def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_own_scale():
+    rows = [row for pooling in ("relu_dim", "relu_token", "none") for row in points(pooling=pooling)]
+    *_, figure = pruning_figures(curves_of(rows), METHODS, TASKS)
+    wide, narrow = ElementTree.fromstring(figure.svg), ElementTree.fromstring(figure.narrow)
+    texts = [["".join(node.itertext()) for node in tree.iter(f"{SVG}text")] for tree in (wide, narrow)]
+    for title in ("gpt2 · ReLU dim", "gpt2 · ReLU per token", "gpt2 · no ReLU"):
+        assert [found.count(title) for found in texts] == [1, 1]
+    assert [found.count("accuracy, %") for found in texts] == [1, 3]
+    assert [found.count("100") for found in texts] == [1, 3]
+    assert [found.count("heads removed") for found in texts] == [3, 1]
+    assert [found.count("AttnLRP") for found in texts] == [1, 1], "one legend"
+    lines = [
+        [node.get("d") for node in tree.iter(f"{SVG}path") if "stroke: #0072b2" in str(node.get("style"))]
+        for tree in (wide, narrow)
+    ]
+    assert len(lines[0]) == len(lines[1]) > 3
+    assert gc.isenabled()
 
 
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
