@@ -22,8 +22,9 @@ from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, re
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
+from lrp_core.kinds import MASK
 from lrp_core.method import Method
-from lrp_core.types import Request
+from lrp_core.types import Request, UserError
 
 VERSION = 2  # raised when what is stored of a cell changes: cells of older versions are stale
 
@@ -90,8 +91,24 @@ def validate(config: RunConfig) -> None:
         tasks = taken[model.name] = tasks_of(config, resolved)
         drawn = config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks)
         if drawn or any(map(left_open, config.methods_of(model))):
-            first_way(resolved, curve_settings(config).area_ways)
+            settings = curve_settings(config)
+            first_way(resolved, settings.area_ways)
+            flips = settings.flips_of(resolved.kind.perturbations, resolved.output, config.seed)
+            if any(one.way == MASK for one in flips):
+                _check_mask(model)
     check_taken(config, taken)
+
+
+def _check_mask(model: ModelConfig) -> None:
+    """Raises UserError where the model's tokenizer has no mask token; one that is out of reach waits for its turn."""
+    try:
+        mask_id = load_tokenizer(model).mask_token_id
+    except ModelUnavailable:
+        return
+    if mask_id is None:
+        raise UserError(
+            f"config key 'perturb.ways': the tokenizer of {model.name} has no mask token: name other ways, as [zero]"
+        )
 
 
 def make_plan(config: RunConfig, store: Store) -> Plan:

@@ -18,7 +18,7 @@ from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
 from jobs.store import Artifact, Ledger, key_of
-from lrp_core.interventions.tokens import MASK
+from lrp_core.kinds import MASK
 from lrp_core.method import Method, plain
 from lrp_core.types import Request, UserError
 

@@ -256,7 +256,13 @@ def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
     with pytest.raises(UserError, match="models such as gpt2 know no perturbation 'mask'; add 'zero' or 'delete'"):
         validate(config_of(tmp_path, model, perturb={"ways": ["mask"]}))
     validate(config_of(tmp_path, model, perturb={"ways": ["mask", "delete"]}))
-    validate(config_of(tmp_path, save_model(tmp_path / "bert", "bert"), perturb={"ways": ["mask"]}))
+    masked = save_model(tmp_path / "bert", "bert")
+    validate(config_of(tmp_path, masked, perturb={"ways": ["mask"]}))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (path := masked / name).exists():
+            path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}))
+    with pytest.raises(UserError, match="the tokenizer of bert has no mask token: name other ways"):
+        validate(config_of(tmp_path / "root", masked, perturb={"ways": ["zero", "mask"]}))
 
 
 def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, monkeypatch, closelook):
