@@ -11,7 +11,7 @@ import numpy as np
 from evaluation.report.figures import ORDERS, POOLINGS, Curve, curve_label
 from evaluation.report.results import Methods, close_look, label, rank
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
-from evaluation.scoring.curves import RANDOM
+from evaluation.scoring.curves import NOT_POOLED, RANDOM
 from evaluation.scoring.runtime import Cost, Pass
 
 STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregation", "method": "all"}
@@ -41,7 +41,7 @@ def areas(curves: Sequence[Curve], methods: Methods, lacking: Collection[tuple[s
         for order, pooling in columns:
             cells = []
             for method in own:
-                drawn = ("random", "none") if method == RANDOM else (order, pooling)
+                drawn = (RANDOM, NOT_POOLED) if method == RANDOM else (order, pooling)
                 value = found.get((task, model, method, *drawn))
                 state = DONE if value is not None else MISSING if (task, model, method) in lacking else UNDEFINED
                 cells.append(Cell(value, state))

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from evaluation.report.drawing import ACROSS, COLOURS, GREY, figure, spare_colours
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.scoring.curves import RANDOM
+from evaluation.scoring.curves import NOT_POOLED, RANDOM
 from evaluation.scoring.runtime import Cost, Pass, costs
 from evaluation.tasks import Task
 
@@ -105,7 +105,9 @@ def _pruning_figure(
 
     def draw(axis: Axes, model: str, pooling: str) -> None:
         own = [
-            c for c in shown if c.model == model and c.pooling in (pooling, "none" if c.order == RANDOM else pooling)
+            c
+            for c in shown
+            if c.model == model and c.pooling in (pooling, NOT_POOLED if c.order == RANDOM else pooling)
         ]
         for curve in sorted(own, key=lambda curve: rank(methods, curve.method)):
             _draw_curve(axis, curve, methods, left)

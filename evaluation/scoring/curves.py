@@ -11,6 +11,7 @@ from lrp_core.types import UserError
 
 RANKED_ORDERS = ("least_first", "most_first")
 RANDOM = "random"  # both the order and the method of a random curve
+NOT_POOLED = "none"  # the pooling of what stems from no relevance
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def ranked_curves(
 def random_curves(n_heads: int, runs: int, seed: int) -> list[Curve]:
     """`runs` random orders of all `n_heads` heads; their seeds are `seed`, `seed` + 1 and so on."""
     return [
-        Curve(RANDOM, "none", RANDOM, run, tuple(np.random.default_rng(run).permutation(n_heads).tolist()))
+        Curve(RANDOM, NOT_POOLED, RANDOM, run, tuple(np.random.default_rng(run).permutation(n_heads).tolist()))
         for run in range(seed, seed + runs)
     ]
 
