@@ -121,6 +121,22 @@ HEADS = _schema(
     ],
 )
 
+#: What each layer of a model says of the tokens, [T] a row; layers are counted from 1, the lowest.
+LAYERS = _schema(
+    "layers",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("explanation", _STR, False),
+        ("embedding", _STR, False),
+        ("layer", _INT, False),
+        ("relevance", pa.list_(pa.float32()), False),
+        ("logit_target", _FLOAT, False),
+        ("logit_foil", _FLOAT, True),
+        ("predicted_id", _INT, True),  # the model's own prediction, where that is explained
+    ],
+)
+
 #: What a batch cost. `method` names the pass (one pass serves several methods); planner columns are null outside ALTI.
 RUNTIME = _schema(
     "runtime",
@@ -155,6 +171,20 @@ SCORES = _schema(
     "scores",
     1,
     [*_VARIANT, ("metric", _STR, False), ("value", _FLOAT, True), ("n", pa.int64(), False)],
+)
+
+
+#: One number per variant, layer and metric; those that NormXLogit holds layers against evidence by.
+LAYER_SCORES = _schema(
+    "layer_scores",
+    1,
+    [
+        *_VARIANT,
+        ("layer", _INT, False),
+        ("metric", _STR, False),
+        ("value", _FLOAT, True),
+        ("n", pa.int64(), False),
+    ],
 )
 
 
@@ -264,8 +294,10 @@ SCHEMAS = {
         VIEW,
         RELEVANCE,
         HEADS,
+        LAYERS,
         RUNTIME,
         SCORES,
+        LAYER_SCORES,
         SCORES_SAMPLES,
         PRUNING,
         CURVES,

@@ -27,8 +27,8 @@ FINE, NOT_FINITE, NO_EVIDENCE = 0, 1, 2
 DEFECTS = {NOT_FINITE: "relevance that is not finite", NO_EVIDENCE: "no evidence among the chosen tokens"}
 
 #: Where a metric is shown beside the table of every metric: table 1; the tables of two settings; the first figure, and
-#: wherever one metric has to do; beside the areas under faithfulness curves.
-OVERVIEW, SETTINGS, LEAD, OVERLAP = "overview", "settings", "lead", "overlap"
+#: wherever one metric has to do; beside the areas under faithfulness curves; of what each layer says of the tokens.
+OVERVIEW, SETTINGS, LEAD, OVERLAP, BY_LAYER = "overview", "settings", "lead", "overlap", "by_layer"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Metric:
     function: Callable[[Block], np.ndarray]
     unit: str = "%"
     higher_is_better: bool = True
-    shown: tuple[str, ...] = ()  # OVERVIEW | SETTINGS | LEAD | OVERLAP
+    shown: tuple[str, ...] = ()  # OVERVIEW | SETTINGS | LEAD | OVERLAP | BY_LAYER
     needs_evidence: bool = True  # else it is told of samples without evidence too, and of tasks that have none
     version: int = 1  # raised when its numbers change: scores of another version are computed again
 
@@ -189,7 +189,7 @@ def rra(block: Block) -> np.ndarray:
     return block.evidence_total(block.among_largest) / block.size
 
 
-@metric("AP")
+@metric("AP", shown=(BY_LAYER,))
 def ap(block: Block) -> np.ndarray:
     """Average precision of evidence in the ranking by relevance (NormXLogit 4.2); equal tokens share a threshold."""
     order = np.lexsort((-block.evidence_values, block.evidence_rows))  # row by row, as they were
@@ -201,7 +201,7 @@ def ap(block: Block) -> np.ndarray:
     return block.evidence_total(found / block.at_least[order]) / block.size
 
 
-@metric("Dot product")
+@metric("Dot product", shown=(BY_LAYER,))
 def dot(block: Block) -> np.ndarray:
     """Dot product of evidence and relevance (NormXLogit 4.2), its positive part divided by its sum: RMA by definition.
 
@@ -210,7 +210,7 @@ def dot(block: Block) -> np.ndarray:
     return rma(block)
 
 
-@metric("Dot product, softmax")
+@metric("Dot product, softmax", shown=(BY_LAYER,))
 def dot_softmax(block: Block) -> np.ndarray:
     """The same with a softmax over tokens, which NormXLogit takes for logits and norms: near one-hot."""
     shares = np.exp(block.relevance - block.relevance[block.rows, block.top, None])  # 0 where not chosen

@@ -20,7 +20,7 @@ from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
 from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
-from jobs.plan.products.relevance import heads_of
+from jobs.plan.products.relevance import heads_of, layers_of
 from jobs.store import Ledger, Store
 from lrp_core.method import Method
 
@@ -190,7 +190,8 @@ def _of_model(
         for dtype in model.dtypes_for(task):
             names = defined(config, model, plan)
             missing = list(names)
-            cells = len(names) + heads_of(config, model, task, names).get(dtype, 0)
+            finer = (expected(config, model, task, names).get(dtype, 0) for expected in (heads_of, layers_of))
+            cells = len(names) + sum(finer)
             unfinished, chosen = cells, {}
             if plan is not None and task in plan.inputs:
                 planned = [p.cell for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)]

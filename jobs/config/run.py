@@ -228,6 +228,7 @@ class RunConfig(Frozen):
     explanations: tuple[Explanation, ...] = LINEAR
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
+    layers: dict[str, int | None] | None = None  # task -> samples of which relevance by layer is kept; null: every one
     prune: PruneConfig | None = None  # null: no pruning
     select: SelectConfig | None = None  # chooses among the options that `methods` lists; without lists, nothing
     perturb: PerturbConfig | None = None  # null: no curves of perturbed inputs
@@ -270,7 +271,7 @@ class RunConfig(Frozen):
         known = set(self.tasks)
         mentioned = [(f"models.{m.name}.tasks", task) for m in self.models for task in m.tasks or ()]
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
-        mentioned += [("heads", task) for task in self.heads or ()]
+        mentioned += [(key, task) for key in ("heads", "layers") for task in getattr(self, key) or ()]
         mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
         mentioned += [("perturb.tasks", task) for task in (self.perturb.tasks if self.perturb else None) or ()]
         mentioned += [("bench.task", self.bench.task)] if self.bench else []

@@ -195,11 +195,23 @@ def _cells(
                 continue
             requests = requests_of(config, info, resolved.capabilities)
             yield _planned(config, resolved, views, dtype, info, own, "relevance", requests, views.table.num_rows)
-            with_heads = "heads" in info.gives and ATTENTION in resolved.capabilities and dtype == dtypes[0]
-            if config.heads is not None and task in config.heads and with_heads:
-                size = len(views.subset(config.heads[task], config.seed))
-                pooled = tuple(request for request in requests if request.embedding == requests[0].embedding)
-                yield _planned(config, resolved, views, dtype, info, own, "heads", pooled, size)
+            for finer in finer_products(info, resolved.capabilities) if dtype == dtypes[0] else ():
+                sizes = subsets(config, finer)
+                if task in sizes:
+                    size = len(views.subset(sizes[task], config.seed))
+                    alike = tuple(request for request in requests if request.embedding == requests[0].embedding)
+                    yield _planned(config, resolved, views, dtype, info, own, finer, alike, size)
+
+
+def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
+    """What the method gives of such a model beside relevance of tokens: `heads`, `layers`."""
+    return [one for one in info.gives if one == "layers" or (one == "heads" and ATTENTION in capabilities)]
+
+
+def subsets(config: RunConfig, product: str) -> Mapping[str, int | None]:
+    """Of how many samples of which tasks the config asks for a finer product; None is all of them."""
+    found: Mapping[str, int | None] | None = getattr(config, product)
+    return found or {}
 
 
 def requests_of(
@@ -234,7 +246,7 @@ def _planned(
         method=info.configured(**options).key(),
         variants=[[request.explanation, request.embedding] for request in requests],
         attention=resolved.config.attn,
-        seed=config.seed if product == "heads" or info.seeded else None,
+        seed=config.seed if product != "relevance" or info.seeded else None,
         rows=rows,
     )
     cell = Artifact(product, resolved.config.name, views.task, dtype, info.name, key)

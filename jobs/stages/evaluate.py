@@ -32,6 +32,7 @@ from jobs.cluster.pools import connect
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan, make_plan
 from jobs.plan.products.scores import SCORES
+from jobs.stages.layer_scores import score_by_layer
 from jobs.stages.summary import StageSummary
 from jobs.store import Artifact, Ledger, Store, StoreError
 
@@ -87,12 +88,19 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
             record = {"relevance": job.cell.name, "metrics": job.scored_by, "defects": dict(outcome.defects)}
             ledger.commit(job.scores, record, config=settings)
     failures = [f"{o.cell}: {o.failure}" for o in outcomes if o.failure]
-    lines = [f"{len(jobs) - len(failures)} cells scored, {skipped} were up to date"]
+    computed = len(jobs) - len(failures)
+    lines = [f"{computed} cells scored, {skipped} were up to date"]
     lines += [f"{o.cell}: {count} times {name}, counted as wrong" for o in outcomes for name, count in o.defects]
     lines += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
-    if unfinished:
-        lines.append(f"{len(unfinished)} cells are not complete and have no scores: run `closelook attribute`")
-    return StageSummary("evaluate", len(jobs) - len(failures), skipped, tuple(failures), tuple(lines))
+    by_layer = score_by_layer(config, plan, ledger)
+    if by_layer.computed or by_layer.skipped:
+        lines.append(f"{by_layer.computed} cells scored by layer, {by_layer.skipped} were up to date")
+    if lacking := len(unfinished) + by_layer.unfinished:
+        lines.append(f"{lacking} cells are not complete and have no scores: run `closelook attribute`")
+    failures += by_layer.failures
+    return StageSummary(
+        "evaluate", computed + by_layer.computed, skipped + by_layer.skipped, tuple(failures), tuple(lines)
+    )
 
 
 def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToScore], int, list[Artifact]]:

@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 
 def heads_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """Cells of head relevance, which only the first precision of a task has."""
-    records, wanted = configured(config), task in (config.heads or {})
-    return {model.dtypes_for(task)[0]: sum("heads" in records[name].gives for name in methods)} if wanted else {}
+    return _finer(config, model, task, methods, HEADS.name)
+
+
+def layers_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """Cells of relevance by layer, which only the first precision of a task has."""
+    return _finer(config, model, task, methods, LAYERS.name)
+
+
+def _finer(config: RunConfig, model: ModelConfig, task: str, methods: list[str], product: str) -> dict[str, int]:
+    records, wanted = configured(config), task in (getattr(config, product) or {})
+    return {model.dtypes_for(task)[0]: sum(product in records[name].gives for name in methods)} if wanted else {}
 
 
 def _planned(product: str) -> Callable[[RunConfig, Plan, Ledger], Iterator[Wanted]]:
@@ -44,4 +53,13 @@ HEADS = Product(
     wanted=_planned("heads"),
     expected=heads_of,
     outdated="heads that is not wanted here",
+)
+LAYERS = Product(
+    name="layers",
+    heading="layers",
+    plural="cells",
+    stage="attribute",
+    wanted=_planned("layers"),
+    expected=layers_of,
+    outdated="layers that are not wanted here",
 )

@@ -9,30 +9,53 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from evaluation.schema import VIEW
-from evaluation.scoring.metrics import scored_by
+from evaluation.scoring.metrics import BY_LAYER, scored_by, shown
 from evaluation.scoring.samples import VIEW_COLUMNS
 from jobs.plan.products.record import Product, Wanted, each_method
+from jobs.plan.products.relevance import layers_of
 from jobs.store import Artifact, Ledger, Store, key_of
 
 if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.plan.cells import Plan
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 
 
 def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
     """The scores of every planned relevance cell."""
+    for model, planned, evidence in _held_against(plan, ledger, "relevance"):
+        cell, labels = planned.cell, model.resolved.labels
+        key = key_of(relevance=cell.key, evidence=evidence, metrics=scored_by(config.task(cell.task)), labels=labels)
+        yield Wanted(scores_of(cell, key), planned.rows, (cell,))
+
+
+def wanted_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
+    """The scores, layer by layer, of every planned cell of layers whose task has a metric that layers are held to."""
+    for model, planned, evidence in _held_against(plan, ledger, "layers"):
+        cell, metrics = planned.cell, metrics_of_layers(config, planned.cell.task)
+        if metrics:
+            key = key_of(layers=cell.key, evidence=evidence, metrics=metrics, labels=model.resolved.labels)
+            scores = Artifact("layer_scores", cell.model, cell.task, cell.dtype, cell.method, key)
+            yield Wanted(scores, planned.rows, (cell,))
+
+
+def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
+    """As `scored_by`, of the metrics of layers that apply to the task; nothing where none does."""
+    known = scored_by(config.task(task))
+    names = {"", *shown(BY_LAYER)}
+    found = [entry for entry in known if entry[0] in names]
+    return found if len(found) > 1 else []
+
+
+def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[ModelPlan, PlannedCell, str]]:
+    """Planned cells of a product, each with its model and a hash of what its views have for scores."""
     evidence: dict[str, str] = {}
     for model in plan.models:
         for planned in model.cells:
-            cell = planned.cell
-            if cell.product != "relevance":
-                continue
-            views = model.inputs[cell.task].folder
-            if views not in evidence:
-                evidence[views] = _digest(ledger.store, views)
-            metrics, labels = scored_by(config.task(cell.task)), model.resolved.labels
-            key = key_of(relevance=cell.key, evidence=evidence[views], metrics=metrics, labels=labels)
-            yield Wanted(scores_of(cell, key), planned.rows, (cell,))
+            if planned.cell.product == product:
+                views = model.inputs[planned.cell.task].folder
+                if views not in evidence:
+                    evidence[views] = _digest(ledger.store, views)
+                yield model, planned, evidence[views]
 
 
 def scores_of(cell: Artifact, key: str = "") -> Artifact:
@@ -57,4 +80,19 @@ SCORES = Product(
     wanted=wanted,
     expected=each_method,
     outdated="scores of relevance or evidence that is no longer there",
+)
+
+
+def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    return layers_of(config, model, task, methods) if metrics_of_layers(config, task) else {}
+
+
+LAYER_SCORES = Product(
+    name="layer_scores",
+    heading="layer scores",
+    plural="scores",
+    stage="evaluate",
+    wanted=wanted_by_layer,
+    expected=_expected_by_layer,
+    outdated="scores of layers or evidence that are no longer there",
 )

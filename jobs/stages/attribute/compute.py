@@ -81,7 +81,7 @@ class Explainer:
 
     view: ModelView
     requests: tuple[Request, ...]
-    heads: bool = False
+    product: str = "relevance"  # or what is asked for beside that of tokens: heads, layers
     settings: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
     metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
@@ -128,10 +128,11 @@ class Explainer:
     ) -> dict[Request, Relevance]:
         """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
         asked = {request: self.methods[request.method].bound(request) for request in requests}
-        heads = self.heads and any("heads" in self.methods[request.method].gives for request in requests)
+        given = {name for request in requests for name in self.methods[request.method].gives}
+        finer = {self.product: True} if self.product in given.difference({"tokens"}) else {}
         distinct = list(dict.fromkeys(asked.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
-        results = method.compute(self.view, batch, distinct, heads=heads, clock=clock, **settings)
+        results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
         return {request: results[base] for request, base in asked.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:

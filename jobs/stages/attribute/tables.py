@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import CURVES, HEADS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME, TRIALS
+from evaluation.schema import CURVES, HEADS, LAYERS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME, TRIALS
 from jobs.plan.units import NO_FOIL
 from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
@@ -18,12 +18,9 @@ from lrp_core import POOLINGS, Relevance, Request
 
 def schema_of(product: str, dtype: str) -> pa.Schema:
     """The schema of a cell's shards."""
-    if product == "heads":
-        return HEADS
-    if product == "curves":
-        return CURVES
-    if product == "trials":
-        return TRIALS
+    own = {"heads": HEADS, "layers": LAYERS, "curves": CURVES, "trials": TRIALS}
+    if product in own:
+        return own[product]
     return RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
 
 
@@ -32,7 +29,7 @@ def cell_table(
 ) -> tuple[pa.Table, list[Reject]]:
     """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
     schema = schema_of(product, dtype)
-    build = _heads_columns if product == "heads" else _relevance_columns
+    build = {"heads": _heads_columns, "layers": _layers_columns}.get(product, _relevance_columns)
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -91,6 +88,8 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
         finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
         if found.heads is not None:
             finite &= found.heads.flatten(1).isfinite().all(-1)
+        if found.layers is not None:
+            finite &= found.layers.flatten(1).isfinite().all(-1)
     detail = f"relevance is not finite in {dtype}"
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
@@ -131,6 +130,30 @@ def _heads_columns(
             "relevance": _ragged(
                 values.flatten().numpy(), [values.shape[1]] * len(keep), schema.field("relevance").type
             ),
+        }
+        tables.append(pa.table(columns, schema=schema))
+    return tables
+
+
+def _layers_columns(
+    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    if found.layers is None:
+        raise ValueError(f"{request.method} gave no relevance by layer; its record must not say so")
+    tables = []
+    lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
+    foil = pa.nulls(len(keep), pa.float64()) if found.logit_foil is None else _floats(found.logit_foil, keep)
+    for layer in range(found.layers.shape[1]):
+        flat = torch.cat([found.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
+        columns = {
+            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+            "explanation": [request.explanation] * len(keep),
+            "embedding": [request.embedding] * len(keep),
+            "layer": [layer + 1] * len(keep),
+            "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
+            "logit_target": _floats(found.logit_target, keep),
+            "logit_foil": foil,
+            "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
         }
         tables.append(pa.table(columns, schema=schema))
     return tables

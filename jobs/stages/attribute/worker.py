@@ -124,7 +124,7 @@ class Worker:
         wanted = tuple(r for cell, requests in task.cells if cell not in self._ended for r in requests)
         known = self._options.methods
         tuned = {name: known[own].configured(name, **options) for name, own, options in task.tuned}
-        everything = Explainer(view, wanted, task.product == "heads", settings, {**known, **tuned})
+        everything = Explainer(view, wanted, task.product, settings, {**known, **tuned})
         outcomes: dict[str, Outcome] = {}
         todo = everything.by_pass()
         while todo:

@@ -13,6 +13,7 @@ from evaluation.report.results import Results
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
 from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
+from jobs.stages.report.parts.layers import layers_part
 from jobs.stages.report.parts.pruning import pruning_part
 from jobs.stages.report.parts.runtime import runtime_part
 from jobs.stages.report.parts.sample import sample_part
@@ -23,6 +24,7 @@ PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (
     evidence_part,
     faithfulness_part,
     sample_part,
+    layers_part,
     pruning_part,
     runtime_part,
 )

@@ -1,0 +1,67 @@
+"""Part of `evaluate`: complete cells of layers become scores, layer by layer, on the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import LAYER_SCORES as SCHEMA
+from evaluation.schema import LAYERS, VIEW
+from evaluation.scoring.layers import score_layers
+from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.samples import VIEW_COLUMNS, Masks, Mismatch
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.plan.products.scores import LAYER_SCORES, metrics_of_layers
+from jobs.store import Artifact, Ledger
+
+
+@dataclass(frozen=True)
+class LayersScored:
+    """What became of the scores that a run wants of layers."""
+
+    computed: int = 0
+    skipped: int = 0
+    unfinished: int = 0  # whose cells are not complete
+    failures: tuple[str, ...] = ()
+
+
+def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScored:
+    """Score every complete cell of layers that has no scores yet; scores of cells that are not complete go."""
+    store, masks = ledger.store, dict[tuple[str, str], Masks]()
+    models = {model.name: model for model in plan.models}
+    computed, skipped, unfinished, failures = 0, 0, 0, []
+    for one in LAYER_SCORES.wanted(config, plan, ledger):
+        (cell,) = one.of
+        if not ledger.is_done(cell):
+            ledger.forget(one.artifact)
+            unfinished += 1
+        elif ledger.is_done(one.artifact):
+            skipped += 1
+        else:
+            ledger.forget(one.artifact)  # before its file, whose name tells no key, has other numbers
+            place = (cell.model, cell.task)
+            if place not in masks:
+                views = models[cell.model].inputs[cell.task]
+                ids = models[cell.model].resolved.label_ids(views.labels)
+                masks[place] = Masks.of(store.read(views.folder, VIEW, VIEW_COLUMNS), ids)
+            scored_by = metrics_of_layers(config, cell.task)
+            own = {name: METRICS[name] for name in (str(entry[0]) for entry in scored_by) if name}
+            try:
+                table = score_layers(ledger.read(cell, LAYERS), masks[place], own)
+            except Mismatch as error:
+                failures.append(f"{cell}: {error}")
+                continue
+            store.write_shard(f"{one.artifact.folder}/{one.artifact.shard()}", _of_cell(table, cell), SCHEMA)
+            record = {"layers": cell.name, "metrics": scored_by}
+            ledger.commit(one.artifact, record, config=config.model_dump(mode="json"))
+            computed += 1
+    return LayersScored(computed, skipped, unfinished, tuple(failures))
+
+
+def _of_cell(table: pa.Table, cell: Artifact) -> pa.Table:
+    for name in ("model", "task", "dtype", "method"):
+        table = table.append_column(name, pa.array(np.full(len(table), getattr(cell, name)), pa.string()))
+    return table.select(SCHEMA.names)

@@ -1,0 +1,94 @@
+"""Relevance by layer: stored as the methods give it, scored layer by layer, computed once, drawn in the report."""
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.schema import LAYER_SCORES, LAYERS
+from jobs.commands.status import collect
+from jobs.methods import METHODS
+from jobs.plan.cells import make_plan
+from jobs.stages.attribute import attribute
+from jobs.stages.evaluate import evaluate
+from jobs.stages.report.parts.layers import layers_part
+from jobs.stages.report.results import results_of
+from jobs.store import Ledger
+from lrp_core import Batch, load_model
+from tests import oracles_metrics
+from tests.jobs.small import config_of, prepared, rows_of, save_model
+
+NAMES = ["normxlogit", "value_zeroing", "alti", "embedding_norm"]
+
+
+@pytest.fixture
+def run(tmp_path, inline):
+    directory = save_model(tmp_path / "bert", "bert")
+    config = config_of(tmp_path / "root", directory, methods=NAMES, layers={"sva": None}, explanations=["target"])
+    return config, prepared(config, rows_of(6)), directory
+
+
+def test_relevance_by_layer_is_stored_scored_and_done_once(run):
+    config, store, directory = run
+    assert attribute(config, store).complete
+    plan, ledger = make_plan(config, store), Ledger(store)
+    cells = {planned.cell.method: planned.cell for planned in plan.cells() if planned.cell.product == "layers"}
+    assert set(cells) == set(NAMES) - {"embedding_norm"}, "which has the same to say of every layer"
+    view, rows = load_model(directory), {row["sample_id"]: row for row in rows_of(6)}
+    stored = {name: ledger.read(cell, LAYERS).to_pylist() for name, cell in cells.items()}
+    for name, entries in stored.items():
+        assert len(entries) == len(rows) * view.n_layers
+        for entry in entries:
+            row = rows[entry["sample_id"]]
+            own = METHODS[name](view, Batch.collate([row], 0), layers=True, **_asked(name)).layers
+            assert own is not None
+            found = torch.tensor(entry["relevance"])
+            torch.testing.assert_close(found, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
+    summary = evaluate(config, store)
+    assert (summary.computed, summary.failures) == (len(NAMES) + len(cells), ())
+    assert "3 cells scored by layer, 0 were up to date" in summary.lines
+    for name, entries in stored.items():
+        scores = store.read(f"layer_scores/bert.sva.float32.{name}.parquet", LAYER_SCORES).to_pylist()
+        assert {row["metric"] for row in scores} == {"ap", "dot", "dot_softmax"}
+        for score in scores:
+            right = [e for e in entries if e["layer"] == score["layer"] and e["logit_target"] > e["logit_foil"]]
+            assert score["n"] == len(right)
+            if right:
+                oracle = getattr(oracles_metrics, score["metric"])
+                told = [oracle(np.array(e["relevance"]), _evidence(rows[e["sample_id"]])) for e in right]
+                assert score["value"] == pytest.approx(100 * np.mean(told), rel=1e-4)
+    results = results_of(config, plan, store)
+    part = layers_part(config, plan, ledger, results)
+    (figure,), (table,) = part.figures, part.details
+    assert not part.note
+    best = store.read("layer_scores/bert.sva.float32.alti.parquet", LAYER_SCORES).to_pylist()
+    (ap,) = (row["value"] for row in best if (row["metric"], row["tokens"], row["layer"]) == ("ap", "non_special", 1))
+    assert f">{ap:.1f}<" in figure.svg
+    assert figure.svg.count("<rect") == figure.narrow.count("<rect") == len(cells) * 3 * view.n_layers
+    column = next(at for at, c in enumerate(table.columns) if (c.group, c.label) == ("ALTI", "AP"))
+    assert [row.cells[column].value for row in table.rows] == [ap]
+    again = attribute(config, store), evaluate(config, store)
+    assert [one.computed for one in again] == [0, 0]
+    states = collect(config, make_plan(config, store), Ledger(store))
+    for product in ("layers", "layer_scores"):
+        assert states["bert", "sva", "float32", product].states == {"done": 3}
+
+
+def _asked(name: str) -> dict:
+    return {"explanation": "target"} if name == "normxlogit" else {}
+
+
+def _evidence(row: dict) -> np.ndarray:
+    return np.array(row["evidence_mask"])
+
+
+def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_named(run):
+    config, store, _ = run
+    plan = make_plan(config, store)
+    part = layers_part(config, plan, Ledger(store), results_of(config, plan, store))
+    assert part.note.startswith("3 cells of layers have no scores")
+    without = config.model_copy(update={"layers": None})
+    assert {planned.cell.product for planned in make_plan(without, store).cells()} == {"relevance"}
+    with pytest.raises(ValueError, match="layers: no task 'sv'"):
+        type(config).model_validate(config.model_dump(mode="json") | {"layers": {"sv": 3}})
+    few = config.model_copy(update={"layers": {"sva": 2}})
+    assert {planned.rows for planned in make_plan(few, store).cells() if planned.cell.product == "layers"} == {2}
