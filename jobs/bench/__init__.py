@@ -3,7 +3,7 @@
 * `harness` has what they share; `storage` keeps results as Parquet; `page` writes docs/performance.md from `results`.
 * `lrp`: `table_8`, `work` and `samples` are its parts; `configured` puts it on a config's models;
   `peer` times lxt, whose own interpreter runs `lxt_peer`.
-* `alti` has `alti_baselines`, `job` has `simulation`; `prune`, `perturb`, `metrics` and `prepare` stand alone.
+* `alti` has `alti_baselines`, `job` has `simulation`; `prune`, `heads`, `metrics` and `prepare` stand alone.
 """
 
-BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb")
+BENCHES = ("lrp", "alti", "job", "prepare", "prune", "metrics", "perturb", "heads")

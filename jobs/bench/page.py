@@ -23,6 +23,7 @@ TITLES = {
     "job": "The job",
     "prune": "Pruning sweeps",
     "perturb": "Flipped tokens",
+    "heads": "Methods of NormXLogit",
     "metrics": "Metrics",
     "prepare": "Preparation",
 }

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from jobs.bench import BENCHES
 from jobs.plan.cells import make_plan
 from jobs.store import TEMPORARY, Store
 from jobs.store.lock import run_lock
@@ -269,7 +270,7 @@ def test_a_benchmark_shows_its_own_options(closelook):
     assert out.startswith("usage: closelook bench lrp ")
     code, out, _ = closelook("bench", "--help")
     assert code == 0
-    assert "lrp | alti | job | prepare | prune | metrics | perturb" in out
+    assert " | ".join(BENCHES) in out
 
 
 def test_options_of_a_benchmark_reach_it(closelook, tmp_path):

@@ -1,0 +1,249 @@
+"""`closelook bench heads`: what the methods of NormXLogit cost beside bare passes, and its table 4 on this machine.
+
+Random weights of real geometries, random tokens, one sample. Bare are a forward and the head where the prediction is
+read, or matrix products alone. Runs without Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alti import METHODS as ALTI_METHODS
+from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
+from jobs.bench.samples import alone, random_row
+from jobs.plan.geometries import GEOMETRIES
+from lrp_core import Batch, ModelView, random_model
+from lrp_core.attention import around_attention
+from lrp_core.memory import peak_memory
+from lrp_core.methods import METHODS
+from lrp_core.parts import BlockView, LinearLayer
+from lrp_core.types import Request
+
+_GIB = 2**30
+READING, BY_LAYER = 1.10, 1.3  # NormXLogit's seconds, of a bare forward: of the last states, and of every layer's
+READ_LENGTH = 128
+PRODUCTS = 1.5  # DecompX's seconds, of its matrix products
+DECOMPOSED = (128, 512)  # tokens
+DECOMPOSED_BYTES = 4 * _GIB  # beyond the weights, at the greatest length
+ZEROING, ZEROED_LENGTH = 1.8, 64  # times as fast as running each layer again for each token
+MAPS = 1.5  # GlobEnc's seconds, of ALTI's
+#: The paper's table 4: seconds for one sample by length, and table 5: what fits into a memory.
+TABLE_4 = ("gradient_l1", "gradient_x_input", "integrated_gradients", "decompx", "normxlogit")
+LENGTHS = (40, 120, 360, 512)
+MEMORY = 48 * _GIB
+
+KNOWN = {**METHODS, **ALTI_METHODS}
+Runs = dict[str, Callable[[], None]]
+
+
+def main(arguments: Sequence[str] | None = None) -> dict:
+    """Runs every part; see `--help`. Returns the JSON."""
+    chosen = _options(arguments)
+    bench = Bench("heads", device_name(chosen.device))
+    for name, labels in (("bert-base", ()), ("bert-base", ("no", "yes")), ("gpt2", ()), ("gpt2", ("no", "yes"))):
+        readings(bench, name, labels, chosen)
+    for length in dict.fromkeys(min(length, chosen.longest) for length in DECOMPOSED):
+        decomposition(bench, length, chosen)
+    for name in ("bert-base", "gpt2"):
+        zeroing(bench, name, chosen)
+    maps(bench, chosen)
+    for length in dict.fromkeys(min(length, chosen.longest) for length in LENGTHS):
+        table_4(bench, length, chosen)
+    return bench.finish(chosen)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("heads", __doc__ or "")
+    options.add_argument(
+        "--layers", type=int, help="of each model; default all on a GPU, 4 on a CPU; quick 2 narrow ones"
+    )
+    options.add_argument("--repeats", type=int, help="default 9 of cheap methods, 3 of others; quick 2")
+    options.add_argument("--dtype", default="float32")
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    chosen = options.parse_args(arguments)
+    on_gpu = chosen.device.startswith("cuda")
+    chosen.longest = 32 if chosen.quick else 512
+    chosen.layers = chosen.layers or (2 if chosen.quick else 128 if on_gpu else 4)
+    chosen.many = chosen.repeats or (2 if chosen.quick else 9)
+    chosen.few = min(chosen.many, 3)
+    return chosen
+
+
+# what is measured
+
+
+def readings(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Namespace) -> None:
+    """NormXLogit for target and foil, of a classifier both of its labels, beside a forward."""
+    view = _model(name, chosen, labels)
+    batch = _sample(view, min(READ_LENGTH, chosen.longest))
+    method = METHODS["normxlogit"]
+
+    def both(layers: bool = False) -> None:
+        requests = [Request(method.name, explanation, "none") for explanation in ("target", "contrastive")]
+        method.compute(view, batch, requests, layers=layers)
+
+    runs: Runs = {
+        "normxlogit": both,
+        "by layer": partial(both, layers=True),
+        "bare": partial(_bare, view, batch),
+    }
+    seconds = interleave(runs, chosen.many, device=chosen.device)
+    subject = f"{name}, {len(labels)} labels" if labels else name
+    for way, taken in seconds.items():
+        bench.row(part="reading", geometry=name, labels=len(labels), way=way, **summary(taken), unit="s")
+    for way, target in (("normxlogit", READING), ("by layer", BY_LAYER)):
+        ratio = paired_ratio(seconds[way], seconds["bare"])
+        title = "normxlogit" if way == "normxlogit" else "normxlogit of every layer"
+        bench.ratio(f"{title}, seconds / forward", ratio.pop("median"), target, "lower", geometry=subject, **ratio)
+
+
+def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
+    """DecompX beside its matrix products: values, their mixture, outputs and both of the MLP, of every vector."""
+    name = "bert-base"
+    view = _model(name, chosen)
+    batch = _sample(view, length)
+    method = partial(_explain, "decompx", view, batch)
+    runs: Runs = {"decompx": method, "bare": partial(_products, view, length)}
+    seconds = interleave(runs, chosen.few, device=chosen.device)
+    with peak_memory(chosen.device) as peak:
+        method()
+    for way, taken in seconds.items():
+        bench.row(part="decompx", geometry=name, length=length, way=way, **summary(taken), unit="s")
+    bench.row(part="decompx", geometry=name, length=length, peak_bytes=peak.peak_bytes)
+    ratio = paired_ratio(seconds["decompx"], seconds["bare"])
+    place = f"decompx, T={length}"
+    bench.ratio(f"{place}: seconds / products", ratio.pop("median"), PRODUCTS, "lower", geometry=name, **ratio)
+    bench.ratio(f"{place}: peak bytes / 4 GiB", peak.peak_bytes / DECOMPOSED_BYTES, 1.0, "lower", geometry=name)
+
+
+def zeroing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
+    """Value Zeroing beside running each layer by itself once for each token, at batch size 1."""
+    view = _model(name, chosen)
+    batch = _sample(view, min(ZEROED_LENGTH, chosen.longest))
+    runs: Runs = {
+        "value_zeroing": partial(_explain, "value_zeroing", view, batch),
+        "one by one": partial(_every_layer_again, view, batch),
+    }
+    seconds = interleave(runs, chosen.few, device=chosen.device)
+    for way, taken in seconds.items():
+        bench.row(part="value_zeroing", geometry=name, way=way, **summary(taken), unit="s")
+    gain = paired_ratio(seconds["one by one"], seconds["value_zeroing"])
+    title = "value_zeroing, times as fast as layer and token one by one"
+    bench.ratio(title, gain.pop("median"), ZEROING, "higher", geometry=name, **gain)
+
+
+def maps(bench: Bench, chosen: argparse.Namespace) -> None:
+    """GlobEnc beside ALTI: both make a map of every block and multiply them."""
+    name = "bert-base"
+    view = _model(name, chosen)
+    batch = _sample(view, min(READ_LENGTH, chosen.longest))
+    runs = {method: partial(_explain, method, view, batch) for method in ("globenc", "alti")}
+    seconds = interleave(runs, chosen.many, device=chosen.device)
+    for way, taken in seconds.items():
+        bench.row(part="maps", geometry=name, way=way, **summary(taken), unit="s")
+    ratio = paired_ratio(seconds["globenc"], seconds["alti"])
+    bench.ratio("globenc, seconds / alti", ratio.pop("median"), MAPS, "lower", geometry=name, **ratio)
+
+
+def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
+    """Seconds for one sample at batch size 1, its peak bytes, and how many samples the paper's memory would hold."""
+    name = "bert-base"
+    view = _model(name, chosen)
+    batch = _sample(view, length)
+    runs = {method: partial(_explain, method, view, batch) for method in TABLE_4}
+    weights = sum(parameter.nbytes for parameter in view.model.parameters())
+    for method, taken in interleave(runs, chosen.few, device=chosen.device).items():
+        with peak_memory(chosen.device) as peak:
+            runs[method]()
+        fit = (MEMORY - weights) // peak.peak_bytes
+        facts = {"method": method, "length": length, "layers": view.n_layers, "fit_in_48_gib": fit}
+        bench.row(part="table 4", geometry=name, **facts, peak_bytes=peak.peak_bytes, **summary(taken), unit="s")
+        median = summary(taken)["median"]
+        print(f"{name}, T={length}: {method} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in 48 GiB")
+
+
+# the ways
+
+
+def _explain(method: str, view: ModelView, batch: Batch) -> None:
+    record = KNOWN[method]
+    explanation = "target" if "target" in record.explanations else "none"
+    record.compute(view, batch, [Request(method, explanation, record.embeddings[-1])])
+
+
+@torch.inference_mode()
+def _bare(view: ModelView, batch: Batch) -> None:
+    hidden = view.model.base_model(
+        input_ids=batch.input_ids, attention_mask=batch.attention_mask, **view.kind.forward_options
+    ).last_hidden_state
+    view.unembedding(view.head(hidden[:, int(batch.position[0])]))
+
+
+@torch.inference_mode()
+def _products(view: ModelView, length: int) -> None:
+    """The products of the vectors of one sample; of the last layer at one destination, of the first without history."""
+    width, heads, head_dim = view.d_model, view.n_heads, view.head_dim
+    drawn = partial(torch.randn, dtype=view.dtype, device=view.device)
+    value, output = drawn(width, head_dim), drawn(head_dim, width)
+    weights, vectors = drawn(length, length), drawn(length, length, width)
+    for index, block in enumerate(view.blocks):
+        rows = 1 if index == view.n_layers - 1 else length
+        for _ in range(heads):
+            if index:
+                values = vectors @ value  # [Tj, Tk, K]
+                mixed = (weights[:rows] @ values.flatten(1)).view(-1, head_dim)
+                torch.mm(mixed, output)
+            else:
+                torch.mm(vectors[0], value)
+        _feed_forward(vectors[:rows], view, block)
+
+
+def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
+    (up, _), (down, _) = (LinearLayer(m, "mlp", view.family.transposed).parameters() for m in (block.up, block.down))
+    for some in vectors.split(max(1, 2**24 // (vectors.shape[1] * up.shape[0]))):
+        torch.matmul(torch.matmul(some, up.T), down.T)
+
+
+@torch.inference_mode()
+def _every_layer_again(view: ModelView, batch: Batch) -> None:
+    """As many forwards of each block as the sample has tokens."""
+    calls: list[tuple[Any, Any, Any]] = []
+    hooks = [
+        block.module.register_forward_hook(lambda module, a, k, _: calls.append((module, a, k)), with_kwargs=True)
+        for block in view.blocks
+    ]
+    with around_attention(view, {}):
+        view.hidden(batch)
+        for hook in hooks:
+            hook.remove()
+        for module, positional, named in calls:
+            for _ in range(batch.input_ids.shape[1]):
+                module(*positional, **named)
+
+
+# what it is measured on
+
+
+def _model(name: str, chosen: argparse.Namespace, labels: Sequence[str] = ()) -> ModelView:
+    geometry = GEOMETRIES[name].shrunk() if chosen.quick else GEOMETRIES[name]
+    config = replace(geometry, layers=min(geometry.layers, chosen.layers)).config(labels)
+    return random_model(config, dtype=chosen.dtype, device=chosen.device)
+
+
+def _sample(view: ModelView, length: int) -> Batch:
+    row = random_row(view, length, random.Random(0))
+    if view.kind.labels:
+        row |= {"position": length - 1 if view.kind.causal else 0, "target_id": 0, "foil_id": 1}
+    return alone(row).to(view.device)
+
+
+if __name__ == "__main__":
+    main()
