@@ -46,7 +46,7 @@ def choice_costs(
             (c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen is not None
             for c in (planned.choices if planned else ())
         }
-        for task in (task for task in config.tasks if model.tasks is None or task in model.tasks):
+        for task in plan.tasks_of(config, model):
             lengths = _lengths(config, planned, task)
             for entry in config.methods_of(model):
                 options = defined_options(known[entry.name], entry, _capabilities(model, planned))

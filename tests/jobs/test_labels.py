@@ -17,6 +17,7 @@ from jobs.stages.evaluate import evaluate
 from jobs.stages.perturb import perturb
 from jobs.stages.prepare import prepare
 from jobs.stages.report import report
+from jobs.stages.select import select
 from jobs.store import Ledger, Store
 from lrp_core import load_model
 from lrp_core.types import UserError
@@ -244,3 +245,24 @@ def test_pairs_need_a_tokenizer_that_separates_them(folders, tmp_path):
     with pytest.raises(UserError, match="task stsb has pairs of texts, and the tokenizer of model joined puts nothing"):
         prepare(config, store)
     assert not store.files("benchmark")
+
+
+def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tmp_path, inline):
+    fixed = {"method": "smoothgrad", "samples": 2, "reduce": "l2"}
+    settings = {"perturb": {"measures": ["areas"]}}
+    config = run_of(folders, tmp_path / "run", methods=[{**fixed, "sigma": [2.0, 0.1]}], select={}, **settings)
+    each = [{**fixed, "name": f"smoothgrad-{sigma}", "sigma": sigma} for sigma in (2.0, 0.1)]
+    other = run_of(folders, tmp_path / "other", methods=each, **settings)
+    for one, stages in ((config, (prepare, select, attribute)), (other, (prepare, attribute, perturb))):
+        Store(one.root).create()
+        assert not [failure for stage in stages for failure in stage(one, Store(one.root)).failures]
+    drawn = {model.name: model for model in make_plan(other, Store(other.root)).models}
+    for model in make_plan(config, Store(config.root)).models:
+        [choice] = model.choices
+        means = []
+        for cell in wanted_cells(other, other.perturb, drawn[model.name]):
+            rows = Ledger(Store(other.root)).read(cell.artifact, CURVES).to_pylist()
+            area = {order: [row["area"] for row in rows if row["order"] == order] for order in ("morf", "lerf")}
+            means.append(np.mean(area["lerf"]) - np.mean(area["morf"]))
+        assert [trial["delta_area"] for trial in choice.record["trials"]] == pytest.approx(means, abs=1e-5)
+        assert choice.chosen == {"sigma": (2.0, 0.1)[int(np.argmax(means))]}
