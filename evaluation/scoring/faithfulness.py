@@ -36,6 +36,7 @@ MEASURES = {
         Measure("accuracy", "Accuracy", False, "correct predictions without the top tokens, mean over shares"),
         Measure("sufficiency_accuracy", "Sufficiency, accuracy", True, "correct predictions with the top tokens alone"),
         Measure("pearson", "Pearson r", False, "correlation of predictions without the top tokens and gold scores"),
+        Measure("sufficiency_pearson", "Sufficiency, r", True, "correlation of predictions with the top tokens alone"),
     )
 }
 

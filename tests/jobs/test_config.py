@@ -19,7 +19,7 @@ def test_every_shipped_config_parses(name, tmp_path):
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        ("smok", [], "no config 'smok': give a path or one of attnlrp, demo, paper, real, smoke"),
+        ("smok", [], "no config 'smok': give a path or one of attnlrp, demo, normxlogit, paper, real, smoke"),
         ("smoke", ["tokn_budget=3"], "unknown config key 'tokn_budget' (did you mean 'token_budget'?)"),
         ("smoke", ["ray.adress=x"], "unknown config key 'ray.adress' (did you mean 'address'?)"),
         ("smoke", ["models.gpt2.gpu=3"], "unknown config key 'models.gpt2.gpu' (did you mean 'gpus'?)"),
@@ -142,6 +142,7 @@ def test_placeholders_are_filled_and_candidates_without_a_value_dropped(tmp_path
     without_assets = RunConfig.load("real", overrides=[f"data={tmp_path}", "assets=null"])
     assert without_assets.model("gpt2").tokenizer == ("openai-community/gpt2",)
     folders = {"ra": "ra", "qa": "qa", "next_word": "wikitext", "blimp5": "*/*_agreement*.jsonl"}
+    folders |= {"sst2": "sst2/dev.tsv", "mnli": "mnli", "qnli": "qnli", "stsb": "stsb/stsb-en-dev.csv", "imdb": "imdb"}
     gone = [f"tasks.{name}: {tmp_path}/{folder} is not there" for name, folder in folders.items()]
     assert list(config.left_out) == gone
     assert "models.tokenizer: {assets}/gpt2-bpe, since 'assets' is not set" in without_assets.left_out

@@ -1,14 +1,17 @@
 """Classifiers and regressors in a run: labels by name, the model's own prediction, shares of tokens taken away."""
 
+from collections import defaultdict
 from functools import cache
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from evaluation.schema import CURVES, VIEW
+from evaluation.scoring.shares import shares_of
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.products.curves import wanted_cells
@@ -266,3 +269,85 @@ def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tm
             means.append(np.mean(area["lerf"]) - np.mean(area["morf"]))
         assert [trial["delta_area"] for trial in choice.record["trials"]] == pytest.approx(means, abs=1e-5)
         assert choice.chosen == {"sigma": (2.0, 0.1)[int(np.argmax(means))]}
+
+
+@pytest.mark.parametrize("task", ["sst2", "stsb"])
+def test_aopc_sufficiency_accuracy_and_correlation_are_those_of_their_formulas(done, task):
+    _, views = views_of(*done, task)
+    gold = {view["sample_id"]: view["score"] for view in views}
+    tables = {name: pa.Table.from_pylist(rows, CURVES) for name, rows in curves_of(*done, task).items()}
+    found = shares_of(tables, gold, "mask", 20, 0)
+    for method, table in tables.items():
+        expected = defaultdict(list)
+        columns = defaultdict(list)
+        for row in table.to_pylist():
+            columns[row["order"]].append((gold[row["sample_id"]], row["logit"][1:]))
+            if task == "sst2":
+                prefix = "" if row["order"] == "without_top" else "sufficiency_"
+                drop = np.mean([row["probability"][0] - value for value in row["probability"][1:]])
+                expected["aopc" if not prefix else "sufficiency"].append(drop)
+                expected[f"{prefix}accuracy"].append(np.mean(row["correct"][1:]))
+        if task == "stsb":
+            for order, name in (("without_top", "pearson"), ("top_only", "sufficiency_pearson")):
+                scores, predictions = zip(*columns[order], strict=True)
+                expected[name] = [np.corrcoef(scores, np.array(predictions)[:, k])[0, 1] for k in range(9)]
+        assert set(found.measures) == set(expected)
+        for name, values in expected.items():
+            summary = found.summaries[method, name]
+            assert summary.value == pytest.approx(np.mean(values), abs=1e-6)
+            assert (summary.n, summary.left_out) == (len(views), 0)
+
+
+def test_the_report_has_every_measure_and_the_papers_numbers(done):
+    _, store = done
+    page = store.read_bytes("report/faithfulness.html").decode()
+    for text in (
+        "AOPC",
+        "Sufficiency",
+        "Pearson r",
+        "NormXLogit: sst2 · bert-base-uncased",
+        "0.423",
+        "too high by a ninth",
+    ):
+        assert text in page
+    samples = store.read_bytes("report/samples.html").decode()
+    assert "(gold: " in samples
+
+
+def test_texts_that_are_too_long_are_rejected_or_cut_and_counted(folders, tmp_path, inline):
+    lines = [" ".join("abcdefgh"[i % 8] for i in range(length)) for length in (40, 31, 30, 4)]
+    (tmp_path / "long.tsv").write_text("sentence\tlabel\n" + "".join(f"{line}\t0\n" for line in lines))
+    task = {"source": "sst2", "path": str(tmp_path / "long.tsv")}
+    for truncate, told in ((False, "2 views + 2 rejected (2 too long)"), (True, "4 views (2 cut to fit) + 0 rejected")):
+        tasks = {"sst2": {**task, "truncate": truncate}}
+        config = run_of(folders, tmp_path / str(truncate), ["sentiment"], tasks=tasks)
+        store = Store(config.root)
+        store.create()
+        assert any(f"4 samples = {told}" in line for line in prepare(config, store).lines)
+        _, views = views_of(config, store, "sst2")
+        assert sorted(view["length"] for view in views)[-1] == 32
+        assert all(view["input_ids"][-1] == 3 for view in views), "the separator stays"
+
+
+def test_a_causal_classifier_reads_the_last_token_and_loses_tokens_by_deletion(folders, tmp_path, inline):
+    tasks = {"sst2": run_of(folders, tmp_path).tasks["sst2"].model_dump()}
+    config = run_of(folders, tmp_path, ["causal"], tasks=tasks)
+    store = Store(config.root)
+    store.create()
+    for stage in (prepare, attribute, perturb):
+        assert not stage(config, store).failures
+    _, views = views_of(config, store, "sst2")
+    relevance = {cell.split("/")[-1]: table.to_pylist() for cell, table in relevance_of(config, store).items()}
+    for method, curves in curves_of(config, store, "sst2").items():
+        for curve in curves:
+            view = next(view for view in views if view["sample_id"] == curve["sample_id"])
+            assert view["position"] == view["length"] - 1
+            [said] = [row["relevance"] for row in relevance[method] if row["sample_id"] == curve["sample_id"]]
+            order = sorted(range(view["length"]), key=lambda at: -said[at])
+            for at, percent in enumerate(curve["percent"]):
+                count = percent * view["length"] // 100
+                gone = order[:count] if curve["order"] == "without_top" or not percent else order[max(count, 1) :]
+                left = [token for place, token in enumerate(view["input_ids"]) if place not in gone]
+                own = logits(folders / "causal", left)
+                assert curve["perturbation"] == "delete"
+                assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)

@@ -161,4 +161,4 @@ def test_every_measure_prefers_an_order_by_what_tokens_are_worth_to_the_reverse(
         good, bad = values.reshape(2, -1).mean(axis=1)
         assert (good > bad) == MEASURES[name].higher_is_better, name
         assert good != bad
-    assert MEASURES.keys() == {*found, "pearson"}
+    assert MEASURES.keys() == {*found, "pearson", "sufficiency_pearson"}

@@ -17,12 +17,14 @@ from jobs.stages.report.parts.layers import layers_part
 from jobs.stages.report.parts.pruning import pruning_part
 from jobs.stages.report.parts.runtime import runtime_part
 from jobs.stages.report.parts.sample import sample_part
+from jobs.stages.report.parts.shares import shares_part
 from jobs.store import Ledger
 
 #: In the order of the page. A part says itself what to run where there is nothing to show.
 PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (
     evidence_part,
     faithfulness_part,
+    shares_part,
     sample_part,
     layers_part,
     pruning_part,

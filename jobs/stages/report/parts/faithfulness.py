@@ -100,6 +100,8 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
         for cell in wanted_cells(config, config.perturb, model):
             cells[cell.artifact.task].append(cell)
         for task, own in cells.items():
+            if not own[0].ways:
+                continue
             done = {c.artifact.method: _read(ledger, c) for c in own if ledger.is_done(c.artifact)}
             lacking = [c.artifact.method for c in own if c.artifact.method not in done]
             waiting = (c.artifact for c in model.choices if c.chosen is None)
@@ -110,7 +112,7 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
             ]
             place = Place(model.name, task, own[0].artifact.dtype, "")
             variants = {name: variant for name, table in done.items() if (variant := told(table)) is not None}
-            noise = [name for name, variant in variants.items() if _is_noise(results, place, name, variant)]
+            noise = [name for name, variant in variants.items() if is_noise(results, place, name, variant)]
             kept = {name: table for name, table in done.items() if name not in noise}
             overlaps = _overlaps(
                 config, ledger, results, place, {name: v for name, v in variants.items() if name in kept}
@@ -135,7 +137,7 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
                 )
 
 
-def _is_noise(results: Results, place: Place, method: str, variant: Variant) -> bool:
+def is_noise(results: Results, place: Place, method: str, variant: Variant) -> bool:
     """Whether the relevance that the curves follow is nothing but rounding."""
     explanation, embedding = variant
     return results.is_noise(place._replace(method=method), explanation=explanation, embedding=embedding)

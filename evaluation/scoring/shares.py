@@ -1,0 +1,97 @@
+"""What shares of the top tokens do over samples: AOPC and sufficiency, accuracy, and of scores Pearson's r with gold.
+
+Tables are of the schema of curves, those of one cell (model, task, precision, method) each (NormXLogit 5). Shapes: N
+samples, M methods, K shares; the axis of 2 is without the top tokens, and with those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.scoring.areas import Variant, told
+from evaluation.scoring.faithfulness import Summary, paired, pearson, share_scores, summarise
+from evaluation.scoring.flips import SHARE_ORDERS
+from evaluation.scoring.statistics import Comparison
+
+SHARE_COLUMNS = [
+    "sample_id",
+    "explanation",
+    "embedding",
+    "perturbation",
+    "order",
+    "logit",
+    "probability",
+    "correct",
+]
+OF_LABELS = ("aopc", "sufficiency", "accuracy", "sufficiency_accuracy")
+OF_SCORES = ("pearson", "sufficiency_pearson")
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Methods on the samples of one model, task, precision and perturbation."""
+
+    measures: tuple[str, ...]  # OF_LABELS or OF_SCORES
+    summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples that it has
+    variants: Mapping[str, Variant]  # of each method the one that is told
+    comparison: Comparison | None  # of the measures of labels, on the samples that all methods have
+
+    @property
+    def lead(self) -> str:
+        return self.measures[0]
+
+
+def shares_of(
+    tables: Mapping[str, pa.Table], gold: Mapping[str, float | None], perturbation: str, resamples: int, seed: int
+) -> Shares:
+    """From tables of SHARE_COLUMNS by method, and the gold scores by sample id, which samples with a label lack.
+
+    Samples that are not finite are left out and counted.
+    """
+    variants = {method: variant for method, table in tables.items() if (variant := told(table)) is not None}
+    rows = {method: _by_sample(tables[method], perturbation, variant) for method, variant in variants.items()}
+    rows = {method: found for method, found in rows.items() if found}
+    of_scores = any(gold.get(name) is not None for found in rows.values() for name in found)
+    summaries: dict[tuple[str, str], Summary] = {}
+    if of_scores:
+        for method, found in rows.items():
+            scores = np.array([np.nan if gold.get(name) is None else gold[name] for name in found], float)
+            predictions = np.array([[own[order]["logit"][1:] for order in SHARE_ORDERS] for own in found.values()])
+            for at, measure in enumerate(OF_SCORES):
+                summaries[method, measure] = pearson(predictions[:, at], scores, resamples, seed)
+        return Shares(OF_SCORES, summaries, {method: variants[method] for method in rows}, None)
+    values = {method: {name: _of_label(own) for name, own in found.items()} for method, found in rows.items()}
+    for method, own in values.items():
+        stacked = np.array(list(own.values()))  # [N, 4]
+        for at, measure in enumerate(OF_LABELS):
+            summaries[method, measure] = summarise(stacked[:, at], resamples, seed)
+    ids = sorted(set.intersection(*map(set, values.values()))) if values else []
+    together = np.array([[own[name] for own in values.values()] for name in ids])  # [N, M, 4]
+    compared = paired(together, tuple(values), OF_LABELS, resamples, seed) if ids else None
+    return Shares(OF_LABELS, summaries, {method: variants[method] for method in rows}, compared)
+
+
+def _of_label(own: Mapping[str, Mapping[str, Any]]) -> list[float]:
+    """OF_LABELS of a sample, means over the shares."""
+    probability, correct = (
+        np.array([own[order][name] for order in SHARE_ORDERS], float) for name in ("probability", "correct")
+    )  # [2, 1 + K]; null is NaN
+    found = share_scores(probability[:, 1:], correct[:, 1:], probability[0, 0])
+    return [float(found[measure].mean()) for measure in OF_LABELS]
+
+
+def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str, dict[str, dict[str, Any]]]:
+    """Rows by sample and order."""
+    keep = pc.is_in(table["order"], pa.array(SHARE_ORDERS))
+    for name, value in (("perturbation", perturbation), ("explanation", variant[0]), ("embedding", variant[1])):
+        keep = pc.and_(keep, pc.equal(table[name], value))
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in table.filter(keep).to_pylist():
+        found.setdefault(row["sample_id"], {})[row["order"]] = row
+    return found
