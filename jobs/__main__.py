@@ -201,7 +201,9 @@ def explain(
     sentence: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
     model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
     target: Annotated[str | None, typer.Option("--target", help="The word to explain; else the model's own.")] = None,
-    foil: Annotated[str | None, typer.Option("--foil", help="The word it is contrasted with.")] = None,
+    foil: Annotated[str | None, typer.Option("--foil", help="The word or label it is contrasted with.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="A classifier's label; else what it predicts.")] = None,
+    second: Annotated[str | None, typer.Option("--second", help="The other text of a pair.")] = None,
     method: Annotated[str, typer.Option("--method", help="Methods, separated by commas.")] = "attnlrp",
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
     generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
@@ -219,10 +221,10 @@ def explain(
     for name in method.split(","):
         check(name.strip())  # before the heavy imports: a mistyped name is told at once
 
-    from jobs.commands.explain import Question
     from jobs.commands.explain import explain as show
+    from jobs.commands.question import Question
 
-    question = Question(sentence, target, foil, explanation, generate)
+    question = Question(sentence, target, foil, label, second, explanation, generate)
     show(
         question,
         model,

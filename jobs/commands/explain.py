@@ -13,11 +13,10 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from evaluation.benchmark.encoding import encode
-from evaluation.benchmark.samples import Filled, Malformed, Row, sample, with_evidence
-from evaluation.benchmark.views import tokenise
+from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, terminal, words
 from evaluation.report.page import Provenance, explain_page
+from jobs.commands.question import PLACE, Question, read
 from jobs.config import ModelConfig
 from jobs.methods import method
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
@@ -27,38 +26,6 @@ from lrp_core.method import Method
 from lrp_core.readout import with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.view import ModelView
-
-PLACE = "___"
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is to be explained; without a target, what the model itself predicts."""
-
-    sentence: str  # `___` marks the place of the target; without it, the target follows the text
-    target: str | None = None
-    foil: str | None = None
-    explanation: str | None = None  # contrastive | target | log_prob; default: the first with a foil
-    generate: int = 1  # tokens that are explained, each after the ones before it
-
-    def __post_init__(self) -> None:
-        if (times := self.sentence.count(PLACE)) > 1:
-            raise UserError(f"{PLACE} marks the one place of the target, and the text has it {times} times")
-        if self.generate < 1:
-            raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate}")
-        if self.generate > 1 and self.target is not None:
-            raise UserError("--generate explains what the model itself predicts: leave --target and --foil out")
-        if self.foil is not None and self.target is None:
-            raise UserError("a foil is what a target is contrasted with: give --target too")
-
-    @property
-    def before(self) -> str:
-        return self.sentence.partition(PLACE)[0]
-
-    @property
-    def text(self) -> str:
-        before, place, after = self.sentence.partition(PLACE)
-        return before + after if place else before.rstrip() + " "
 
 
 @dataclass(frozen=True)
@@ -70,6 +37,7 @@ class Answer:
     target: str
     foil: str | None
     relevance: dict[str, Relevance]  # by method, of a batch of one
+    number: str = "logit"  # what is explained
 
     @property
     def what(self) -> str:
@@ -108,12 +76,10 @@ def explain(
         raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
     settings = {"name": _name(model_id), "id": model_id, "family": family, "adapter": adapter}
     resolved = resolve(ModelConfig.model_validate(settings))
-    if resolved.kind.labels:
-        raise UserError(f"{model_id} predicts labels: explain it in Python (lrp_core.load_model), or in a run")
     tokenizer = load_tokenizer(resolved.config)
-    row = _read(question, tokenizer, resolved)
+    row = read(question, tokenizer, resolved)
     view = open_view(resolved, dtype, device)
-    answers = list(_explained(question, row, methods, view, tokenizer, model_id))
+    answers = list(_explained(question, row, methods, view, tokenizer, resolved))
     for one in answers:
         _print(one, methods, model_id, by_word, console)
     provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
@@ -127,7 +93,7 @@ def explain(
 
 
 def _explained(
-    question: Question, row: Row, methods: Sequence[Method], view: ModelView, tokenizer: Any, model_id: str
+    question: Question, row: Row, methods: Sequence[Method], view: ModelView, tokenizer: Any, resolved: ResolvedModel
 ) -> Iterator[Answer]:
     """The prediction, or one after the other as each is read with what is explained before it."""
     for _ in range(question.generate):
@@ -136,7 +102,11 @@ def _explained(
         try:
             relevance = {one.name: one(view, batch, explanation=question.explanation) for one in methods}
         except UnusableRows as error:
-            raise UserError(f"{model_id}: {error.detail}") from None
+            raise UserError(f"{resolved.config.id}: {error.detail}") from None
+        if view.kind.labels:
+            number = "score" if resolved.output == "score" else "logit"
+            yield Answer(pieces(tokenizer, row["input_ids"]), row, *_named(row, resolved), relevance, number)
+            return
         shown = pieces(tokenizer, [*row["input_ids"], row["target_id"]])
         target = question.target or shown[-1].strip() or repr(shown[-1])
         yield Answer(shown[:-1], row, target, question.foil, relevance)
@@ -151,31 +121,12 @@ def _explained(
         }
 
 
-def _read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
-    """The row of the view schema; its target is None where the model is asked what it predicts."""
-    kind = resolved.kind
-    if question.target is not None:
-        rows = [_sample(question, question.target)]
-        views, rejects = tokenise(rows, tokenizer, kind=kind, max_length=resolved.max_length)
-        if rejects:
-            parts = ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])
-            raise UserError(": ".join(filter(None, parts)))
-        return views[0]
-    if kind.slot and question.generate > 1:
-        raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
-    text = question.before.rstrip()
-    if kind.slot:
-        text = Filled.of(question.text, len(question.before), tokenizer.mask_token).text
-    (encoding,) = encode(tokenizer, [text])
-    encoding = encoding if kind.slot else encoding.open_ended()
-    if not len(encoding) or encoding.special.all():
-        raise UserError("this sentence cannot be explained: no text before the place of the target")
-    if len(encoding) + question.generate - 1 > resolved.max_length:
-        raise UserError(f"{len(encoding)} tokens and {question.generate} more: {resolved.max_length} are the most")
-    ids = encoding.ids
-    position = ids.index(tokenizer.mask_token_id) if kind.slot else len(ids) - 1
-    special = encoding.special.tolist()
-    return {"input_ids": ids, "position": position, "target_id": None, "foil_id": None, "special_mask": special}
+def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:
+    """Target and foil of a model of labels in words."""
+    if resolved.output == "score":
+        return "the score", None
+    foil = row["foil_id"]
+    return resolved.labels[row["target_id"]], None if foil is None else resolved.labels[foil]
 
 
 def _lines(one: Answer, methods: Sequence[Method]) -> list[Line]:
@@ -195,7 +146,7 @@ def _grouped(one: Answer, lines: Sequence[Line]) -> tuple[list[str], list[bool],
 
 
 def _print(one: Answer, methods: Sequence[Method], model_id: str, by_word: bool, console: Console) -> None:
-    logits = "logit " + " against ".join(f"{logit:.2f}" for logit in one.logits)
+    logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
     console.print(f"{model_id}: why {one.what} ({logits})", markup=False)
     tokens, special, lines = one.tokens, one.row["special_mask"], _lines(one, methods)
     if by_word:
@@ -219,6 +170,9 @@ def _entry(
         tokens, special, lines = _grouped(one, lines)
     text = question.text
     slot = len(question.before) if PLACE in question.sentence else len(text)
+    if question.second is not None:
+        text = f"{question.sentence} | {question.second} "
+        slot = len(text)
     if at:
         text = "".join(one.tokens) + " "
         slot = len(text)
@@ -268,13 +222,3 @@ def _name(model_id: str) -> str:
     """The last part of an id or path, as far as a configured model may be named so."""
     last = model_id.rstrip("/").rpartition("/")[2]
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"
-
-
-def _sample(question: Question, target: str) -> Row:
-    before, text = question.before, question.text
-    slot = len(before) if PLACE in question.sentence else len(text)
-    try:
-        row = sample("terminal", text, slot, target, question.foil)
-        return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
-    except Malformed as error:
-        raise UserError(f"this sentence cannot be explained: {error}") from None

@@ -143,3 +143,41 @@ def test_a_question_without_an_answer_is_one_line(closelook, model, arguments, m
     assert code == 2
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_classifier_is_explained_for_what_it_predicts_or_for_a_label(closelook, tmp_path):
+    file = tmp_path / "numbers.json"
+    command = ("explain", "the cats never walk", "--model", "demo/bert-sentiment", "--json", str(file))
+    code, out, _ = closelook(*command)
+    assert code == 0
+    assert "why positive rather than negative (logit" in out, "against the runner-up"
+    own = json.loads(file.read_text())["predictions"][0]
+    [method] = own["methods"]
+    assert method["explained"] == pytest.approx(own["logit_target"] - own["logit_foil"], abs=1e-5)
+    code, out, _ = closelook(*command, "--label", "Negative")
+    assert code == 0
+    assert "why negative (logit" in out
+    named = json.loads(file.read_text())["predictions"][0]
+    assert (named["target_id"], named["foil_id"]) == (own["foil_id"], None)
+    assert named["methods"][0]["explained"] == pytest.approx(own["logit_foil"], abs=1e-5)
+    code, _, err = closelook(*command, "--label", "negativ")
+    assert (code, "did you mean 'negative'?" in err) == (2, True)
+    code, _, err = closelook(*command, "--target", "walk")
+    assert (code, "predicts labels: leave --target and --generate out" in err) == (2, True)
+
+
+def test_a_pair_is_read_as_its_model_reads_pairs(closelook, tmp_path):
+    file = tmp_path / "numbers.json"
+    command = ("explain", "the cats walk", "--model", "demo/bert-score", "--json", str(file))
+    code, out, _ = closelook(*command, "--second", "the cats walk")
+    assert code == 0
+    assert "why the score (score" in out
+    same = json.loads(file.read_text())["predictions"][0]
+    assert sum(same["special_mask"]) == 3
+    assert closelook(*command, "--second", "the dogs sleep")[0] == 0
+    other = json.loads(file.read_text())["predictions"][0]
+    assert same["logit_target"] > other["logit_target"] + 1, "a model of how much two texts share"
+    code, _, err = closelook(*command, "--label", "high")
+    assert (code, "predicts a score: it has no labels" in err) == (2, True)
+    code, _, err = closelook("explain", "the cats", "--model", "demo/gpt2", "--label", "walk")
+    assert (code, "predicts words" in err) == (2, True)

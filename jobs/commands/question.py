@@ -1,0 +1,118 @@
+"""What `closelook explain` is asked, and the row that a model reads for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from evaluation.benchmark.encoding import encode
+from evaluation.benchmark.samples import Filled, Malformed, Row, sample, with_evidence
+from evaluation.benchmark.views import tokenise
+from jobs.plan.models import ResolvedModel
+from lrp_core.types import UserError, nearest
+
+PLACE = "___"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be explained; without a target, what the model itself predicts."""
+
+    sentence: str  # `___` marks the place of the target; without it, the target follows the text
+    target: str | None = None
+    foil: str | None = None  # a word or, of a classifier, a label
+    label: str | None = None  # of a classifier
+    second: str | None = None  # the other text of a pair
+    explanation: str | None = None  # contrastive | target | log_prob; default: the first with a foil
+    generate: int = 1  # tokens that are explained, each after the ones before it
+
+    def __post_init__(self) -> None:
+        if (times := self.sentence.count(PLACE)) > 1:
+            raise UserError(f"{PLACE} marks the one place of the target, and the text has it {times} times")
+        if self.generate < 1:
+            raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate}")
+        if self.generate > 1 and self.target is not None:
+            raise UserError("--generate explains what the model itself predicts: leave --target and --foil out")
+        if self.label is not None and self.target is not None:
+            raise UserError("--target is a word for a language model, --label is for a classifier: give one of them")
+        if self.foil is not None and self.target is None and self.label is None:
+            raise UserError("a foil is what a target is contrasted with: give --target too, or --label")
+
+    @property
+    def before(self) -> str:
+        return self.sentence.partition(PLACE)[0]
+
+    @property
+    def text(self) -> str:
+        before, place, after = self.sentence.partition(PLACE)
+        return before + after if place else before.rstrip() + " "
+
+
+def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
+    """The row of the view schema; its target is None where the model is asked what it predicts."""
+    kind = resolved.kind
+    if kind.labels:
+        return _whole(question, tokenizer, resolved)
+    if question.label is not None or question.second is not None:
+        raise UserError(f"{resolved.config.id} predicts words: --label and --second are for models that predict labels")
+    if question.target is not None:
+        return _view(_sample(question, question.target), tokenizer, resolved)
+    if kind.slot and question.generate > 1:
+        raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
+    text = question.before.rstrip()
+    if kind.slot:
+        text = Filled.of(question.text, len(question.before), tokenizer.mask_token).text
+    (encoding,) = encode(tokenizer, [text])
+    encoding = encoding if kind.slot else encoding.open_ended()
+    if not len(encoding) or encoding.special.all():
+        raise UserError("this sentence cannot be explained: no text before the place of the target")
+    if len(encoding) + question.generate - 1 > resolved.max_length:
+        raise UserError(f"{len(encoding)} tokens and {question.generate} more: {resolved.max_length} are the most")
+    ids = encoding.ids
+    position = ids.index(tokenizer.mask_token_id) if kind.slot else len(ids) - 1
+    special = encoding.special.tolist()
+    return {"input_ids": ids, "position": position, "target_id": None, "foil_id": None, "special_mask": special}
+
+
+def _whole(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
+    """The row of a text, or of a pair, whose label or score is explained."""
+    model = resolved.config.id
+    if question.target is not None or question.generate > 1:
+        raise UserError(f"{model} predicts {resolved.output}s: leave --target and --generate out")
+    if question.label is not None and resolved.output == "score":
+        raise UserError(f"{model} predicts a score: it has no labels")
+    try:
+        row = sample("terminal", question.sentence, None, None, None, second=question.second)
+    except Malformed as error:
+        raise UserError(f"this sentence cannot be explained: {error}") from None
+    view = _view(row, tokenizer, resolved)
+    named = {"target_id": question.label, "foil_id": question.foil}
+    return view | {at: _label_id(name, resolved) for at, name in named.items() if name is not None}
+
+
+def _label_id(name: str, resolved: ResolvedModel) -> int:
+    number = resolved.label_id(name)
+    if number is None:
+        hint = nearest(name, resolved.labels)
+        raise UserError(
+            f"{resolved.config.id} has no label {name!r}{hint}: its labels are {', '.join(resolved.labels)}"
+        )
+    return number
+
+
+def _view(row: Row, tokenizer: Any, resolved: ResolvedModel) -> Row:
+    views, rejects = tokenise([row], tokenizer, kind=resolved.kind, max_length=resolved.max_length)
+    if rejects:
+        parts = ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])
+        raise UserError(": ".join(filter(None, parts)))
+    return views[0]
+
+
+def _sample(question: Question, target: str) -> Row:
+    before, text = question.before, question.text
+    slot = len(before) if PLACE in question.sentence else len(text)
+    try:
+        row = sample("terminal", text, slot, target, question.foil)
+        return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
+    except Malformed as error:
+        raise UserError(f"this sentence cannot be explained: {error}") from None
