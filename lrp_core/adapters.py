@@ -77,7 +77,8 @@ def check_base(folder: Path, base: str) -> None:
     """Raises UserError where both the adapter and the model `base` come from the hub and the adapter names another."""
     named = read_settings(folder).get("base_model_name_or_path")
     if isinstance(named, str) and all(_on_hub(name) for name in (named, base)) and named.lower() != base.lower():
-        raise UserError(f"the adapter {folder} is for another base: {named}, not {base}")
+        copies = f"where they are copies, set base_model_name_or_path in its {SETTINGS}"
+        raise UserError(f"the adapter {folder} is for another base: {named}, not {base}; {copies}")
 
 
 def _on_hub(name: str) -> bool:

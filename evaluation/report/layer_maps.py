@@ -5,9 +5,11 @@ The picture is SVG of rectangles and text; cells have a fixed size, so that noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from xml.sax.saxutils import escape
 
 from evaluation.report.heatmap import colour
@@ -35,6 +37,14 @@ class LayerScore:
     metric: str
     value: float | None
     n: int
+
+
+@cache
+def published() -> Mapping[tuple[str, str, str, int, str], float]:
+    """NormXLogit's figures 4 and 5: (task, model, method, layer, metric) -> percent; of the pre-trained model, too."""
+    with open(Path(__file__).with_name("normxlogit_layers.csv"), encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return {(task, model, method, int(at), metric): float(value) for task, model, method, at, metric, value in rows}
 
 
 def layer_figures(scores: Sequence[LayerScore], methods: Methods) -> list[Figure]:
@@ -72,7 +82,8 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: frozens
             for name in named:
                 found = values.get((task, model, name, layer, metric))
                 state = MISSING if (task, model, name) in missing else UNDEFINED
-                cells.append(Cell(state=state) if found is None else Cell(found.value, n=found.n))
+                paper = published().get((task, model, name, layer, metric))
+                cells.append(Cell(state=state) if found is None else Cell(found.value, n=found.n, reference=paper))
             by_metric.append(mark(cells, _DIGITS))
         together = tuple(cell for of_method in zip(*by_metric, strict=True) for cell in of_method)
         rows.append(Row(task, (model, str(layer)), together))
@@ -80,7 +91,9 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: frozens
         "layers",
         "Evidence by layer",
         "What each layer says of the tokens, held against the evidence, in percent: the map of that layer alone, or "
-        "the head on its states. Layers are counted from the lowest.",
+        "the head on its states. Layers are counted from the lowest. NormXLogit's numbers stand beside those of models "
+        "named as its own, roberta-base and, fine-tuned, roberta-base-blimp5; those of LogAt and NormXLogit are read "
+        "off its figures 4 and 5. They keep special tokens and leave out the slot.",
         ("model", "layer"),
         tuple(columns),
         tuple(rows),

@@ -90,6 +90,16 @@ _LLAMA_3 = {
     "bos_token_id": 128000,
     "eos_token_id": 128001,
 }
+#: What its config.json says beside the sizes.
+_DEBERTA_V3 = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_buckets": 256,
+    "max_relative_positions": -1,
+}
 
 
 def _bert(name: str, hub_id: str, layers: int, heads: int, width: int) -> Geometry:
@@ -110,6 +120,18 @@ GEOMETRIES = {
     for geometry in (
         _bert("bert-base", "google-bert/bert-base-uncased", 12, 12, 768),
         _bert("bert-large", "google-bert/bert-large-uncased", 24, 16, 1024),
+        Geometry(
+            "deberta-v3-base",
+            "microsoft/deberta-v3-base",
+            "deberta-v2",
+            12,
+            12,
+            768,
+            128100,
+            512,
+            3072,
+            constants=_DEBERTA_V3,
+        ),
         _gpt2("gpt2", 12, 12, 768),
         _gpt2("gpt2-medium", 24, 16, 1024),
         _gpt2("gpt2-large", 36, 20, 1280),

@@ -285,7 +285,9 @@ def _with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -
     try:
         folder = retried(lambda: adapters.folder_of(str(model.adapter), offline), hub_patience_s)
     except OSError as error:
-        raise ModelUnavailable(f"model {model.name}: the adapter {model.adapter}: {_one_line(error)}") from error
+        nowhere = f"there is no directory {model.adapter}, the hub does not answer, and it is not in the local cache"
+        reason = nowhere if offline else _one_line(error)
+        raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
     adapters.check_base(folder, location)
     config = adapters.with_head_of(config, folder, model.family)
     adapters.check_fit(config, folder, model.family)

@@ -26,6 +26,7 @@ SIZES = {
     "gpt2-medium": 355,
     "gpt2-large": 774,
     "gpt2-xl": 1558,
+    "deberta-v3-base": 184,
     "Llama-3.2-1B": 1236,
     "Llama-3.2-3B": 3213,
     "Llama-3.1-8B": 8030,
@@ -146,5 +147,8 @@ def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
     code, _, err = closelook(*asked)
     assert (code, err.count("\n")) == (2, 1)
     assert "is for another base" in err
+    nowhere = "model m: its adapter cannot be read: there is no directory some/adapter"
+    with pytest.raises(ModelUnavailable, match=nowhere):
+        resolve(plain.model_copy(update={"adapter": "some/adapter"}))
     with pytest.raises(ValidationError, match="an adapter needs a model with weights of its own, in memory"):
         ModelConfig(name="m", id="random/gpt2", adapter="a/b")
