@@ -338,7 +338,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     assert perturb(config, store).complete
     assert report(config, store).computed == 1, "new curves make a new report"
     page = store.read_bytes("report/faithfulness.html").decode()
-    assert "Not run." not in page
+    assert "No curves are drawn" not in page
     assert "not drawn" not in page
     assert "gpt2, embeddings zeroed" in page
     assert "gpt2, deleted" in page
