@@ -73,11 +73,18 @@ class Inputs:
 
     def subset(self, size: int | None, seed: int | str) -> np.ndarray:
         """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
-        ids = self.table["sample_id"].to_pylist()
-        if size is None or size >= len(ids):
-            return np.arange(len(ids))
-        drawn = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
-        return np.sort(drawn[:size])
+        if size is None or size >= len(self.table):
+            return np.arange(len(self.table))
+        if (size, seed) not in self._drawn:
+            ids = self.table["sample_id"].to_pylist()
+            drawn = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
+            self._drawn[size, seed] = np.sort(drawn[:size])
+        return self._drawn[size, seed].copy()
+
+    @cached_property
+    def _drawn(self) -> dict[tuple[int, int | str], np.ndarray]:
+        """Subsets that were asked for: every method asks for the same."""
+        return {}
 
 
 def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
