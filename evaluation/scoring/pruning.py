@@ -17,6 +17,7 @@ from torch import Tensor
 from evaluation.scoring.curves import Curve
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
+from lrp_core.readout import label_logits
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -46,11 +47,14 @@ class Sweep:
     def accuracy(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> np.ndarray:
         """Share of view `rows` whose target logit exceeds the foil's, for every point [C, S].
 
+        Of rows with a gold label (`gold_id`), that label's logit must exceed every other one's.
         A pass has as many masks as keep its rows within `token_budget` tokens. Raises UserError without rows.
         """
         right, n = np.zeros(len(self.masks), dtype=np.int64), 0
         for row in rows:
-            margins = self.margins(Batch.collate([row], pad_id=0), token_budget)
+            gold = row.get("gold_id")
+            asked = row if gold is None else {**row, "target_id": gold, "foil_id": None}
+            margins = self.margins(Batch.collate([asked], pad_id=0), token_budget)
             right += (margins > 0).cpu().numpy()
             n += 1
         if n == 0:
@@ -59,7 +63,10 @@ class Sweep:
 
     @torch.inference_mode()
     def margins(self, sample: Batch, token_budget: int) -> Tensor:
-        """Target logit minus foil logit under every mask [M], for a batch of one sample that has a foil."""
+        """Target logit minus foil logit under every mask [M], for a batch of one sample.
+
+        Of a label without a foil, minus the largest logit of any other label.
+        """
         sample = sample.to(self.view.device)
         return torch.cat([self._margins(sample, layers) for layers in self.passes(sample, token_budget)])
 
@@ -70,8 +77,14 @@ class Sweep:
         with undisturbed(self.view):
             with heads_removed(self.view, layers):
                 hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
-            logits = self.view.logits(hidden, replace(sample, **repeated))
-        return logits[:, 0] - logits[:, 1]
+            batch = replace(sample, **repeated)
+            state = self.view.prediction(hidden, batch)
+            logits = self.view.unembed(state, batch)
+            if batch.foil_ids is not None:
+                return logits[:, 0] - logits[:, 1]
+            every = label_logits(self.view, state)
+        others = every.scatter(1, batch.target_ids[:, None].to(every.device), -torch.inf)
+        return logits[:, 0] - others.amax(-1).to(logits.device)
 
     def passes(self, sample: Batch, token_budget: int) -> list[list[HeadsLeft]]:
         """The layers of each pass. Masks are sorted, so those of a pass agree in as many lower layers as can be."""

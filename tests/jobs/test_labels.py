@@ -10,15 +10,17 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from evaluation.schema import CURVES, VIEW
+from evaluation.schema import CURVES, PRUNING, VIEW
 from evaluation.scoring.shares import shares_of
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.products.curves import wanted_cells
+from jobs.plan.products.pruning import wanted_curves
 from jobs.stages.attribute import attribute
 from jobs.stages.evaluate import evaluate
 from jobs.stages.perturb import perturb
 from jobs.stages.prepare import prepare
+from jobs.stages.prune import prune
 from jobs.stages.report import report
 from jobs.stages.select import select
 from jobs.store import Ledger, Store
@@ -351,3 +353,26 @@ def test_a_causal_classifier_reads_the_last_token_and_loses_tokens_by_deletion(f
                 own = logits(folders / "causal", left)
                 assert curve["perturbation"] == "delete"
                 assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)
+
+
+def test_heads_of_a_classifier_are_pruned_against_the_gold_labels(folders, tmp_path, inline):
+    heads = {"heads": {"sst2": None}, "prune": {"poolings": ["none"], "random_runs": 1}, "perturb": None}
+    tasks = {"sst2": run_of(folders, tmp_path).tasks["sst2"].model_dump()}
+    config = run_of(
+        folders, tmp_path, ["sentiment"], tasks=tasks, methods=["lrp"], explanations=["contrastive"], **heads
+    )
+    store = Store(config.root)
+    store.create()
+    for stage in (prepare, attribute, prune):
+        assert not stage(config, store).failures
+    _, views = views_of(config, store, "sst2")
+    gold = [["negative", "positive"].index(view["label"]) for view in views]
+    whole = [logits(folders / "sentiment", view["input_ids"]).argmax() for view in views]
+    [model] = make_plan(config, store).models
+    ledger = Ledger(store)
+    drawn = [curves.artifact for curves in wanted_curves(config, config.prune, model)]
+    points = [row for artifact in drawn for row in ledger.read(artifact, PRUNING).to_pylist()]
+    assert {row["method"] for row in points} == {"lrp", "random"}
+    assert {(row["accuracy"], row["n"]) for row in points if row["step"] == 0} == {
+        (np.mean(np.equal(gold, whole)), len(views))
+    }

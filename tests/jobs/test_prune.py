@@ -13,6 +13,7 @@ from evaluation.schema import HEADS, PRUNING
 from evaluation.scoring.pruning import Sweep
 from jobs.cluster import scheduler
 from jobs.plan.cells import make_plan
+from jobs.plan.inputs import UNIT_COLUMNS
 from jobs.plan.models import resolve
 from jobs.stages.prune import prune
 from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
@@ -211,8 +212,8 @@ def unit_of(sweep):
     """A unit of all curves of the sweep on two samples, as Ray Data hands it over, and the path of its shard."""
     shard = Shard("pruning/a.parquet", tuple(sweep.curves), 64)
     unit = PruningUnit("pruning.a.000", (shard,), 1, 64)
-    columns = ["sample_id", "input_ids", "position", "target_id", "foil_id"]
-    block = pa.table({"task": [unit.to_json()], **{name: [[row[name] for row in ROWS[:2]]] for name in columns}})
+    samples = {name: [[row.get(name) for row in ROWS[:2]]] for name in UNIT_COLUMNS}
+    block = pa.table({"task": [unit.to_json()], **samples})
     return block, shard.path
 
 

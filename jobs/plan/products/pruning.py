@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from evaluation.scoring.curves import RANDOM
 from jobs.plan.cells import ModelPlan, Plan
@@ -43,10 +44,12 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
         if cell.product != "heads" or not contrastive or cell.task not in (settings.tasks or (cell.task,)):
             continue
         places.setdefault((cell.task, cell.dtype), cell)
+        gold = [model.inputs[cell.task].gold_digest, model.resolved.labels]
         if cell.method in (settings.methods or (cell.method,)):
             key = key_of(
                 version=VERSION,
                 heads=cell.key,
+                gold=gold,
                 poolings=settings.poolings,
                 orders=settings.orders,
                 step=settings.step,
@@ -56,6 +59,7 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
         key = key_of(
             version=VERSION,
             inputs=model.inputs[task].digest,
+            gold=[model.inputs[task].gold_digest, model.resolved.labels],
             subset=subset(config, model, task).tolist(),
             model=model.resolved.identity,
             attention=model.resolved.config.attn,
@@ -68,10 +72,11 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
 
 
 def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
-    """The pruning subset, the same for every method: indices into the views of those of its samples with a foil."""
+    """The pruning subset, the same for every method: indices into the views of its samples with a foil or a label."""
     inputs = model.inputs[task]
     rows = inputs.subset((config.heads or {}).get(task), config.seed)
-    return rows[inputs.table["foil_id"].is_valid().to_numpy()[rows]]
+    known = pc.or_(inputs.table["foil_id"].is_valid(), inputs.table["label"].is_valid())
+    return rows[known.to_numpy()[rows]]
 
 
 def _curves(heads: Artifact, method: str, key: str) -> Artifact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from evaluation.schema import PRUNING
 from evaluation.scoring.curves import Curve, area
 from jobs.cluster.attempts import loading, undivided
 from jobs.cluster.reports import reported
-from jobs.plan.inputs import samples_of
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.store import Store
 
@@ -72,13 +72,14 @@ class Pruner:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row)
+        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
         tokens = sum(shard.tokens for shard in unit.shards)
         return reported(unit.title, len(unit.curves), tokens, lambda: {"splits": self._run(unit, rows)})
 
     def _run(self, unit: PruningUnit, rows: list[dict[str, Any]]) -> int:
         """Draw and commit; returns how often the token budget was halved. Raises RuntimeError for a deadly unit."""
         from evaluation.scoring.pruning import Sweep
+        from lrp_core.readout import rows_for
 
         if self._view is None:
             import torch
@@ -88,7 +89,8 @@ class Pruner:
                 self._view = open_view(self._model, self._dtype, device, self._seed)
         with undivided(self._store, unit.title, self._max_attempts, self._run_name):
             sweep = Sweep(self._view, unit.curves, unit.step)
-            accuracy, splits = accuracy_that_fits(sweep, rows, unit.token_budget)
+            labelled = rows_for(self._view, [self._model.with_gold(row) for row in rows])
+            accuracy, splits = accuracy_that_fits(sweep, labelled, unit.token_budget)
             table = curve_table(sweep, accuracy, len(rows))
             start = 0
             for shard in unit.shards:
@@ -98,7 +100,7 @@ class Pruner:
         return splits
 
 
-def accuracy_that_fits(sweep: Sweep, rows: list[dict[str, Any]], token_budget: int) -> tuple[np.ndarray, int]:
+def accuracy_that_fits(sweep: Sweep, rows: Sequence[Mapping[str, Any]], token_budget: int) -> tuple[np.ndarray, int]:
     """`Sweep.accuracy` with the token budget halved while memory runs out, and how often that was."""
     from jobs.stages.attribute.compute import is_out_of_memory
 

@@ -6,7 +6,7 @@ from evaluation.scoring.curves import Curve, area, random_curves, ranked_curves
 from evaluation.scoring.pruning import Sweep
 from lrp_core import Batch
 from lrp_core.types import UserError
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 BUDGET = 64  # tokens: several passes a sample
 
@@ -55,6 +55,23 @@ def test_accuracy_counts_samples_whose_target_wins_at_every_point(view):
         for curve in curves
     ]
     np.testing.assert_array_equal(accuracy, expected)
+
+
+def test_a_label_is_right_where_it_wins_against_every_other():
+    view = tiny_classifier("bert")
+    rows = [{**row, "target_id": None, "foil_id": None} for row in ragged_rows(view, lengths=(5, 8, 6))]
+    curves = curves_of(view, 2)
+    found = Sweep(view, curves, step=3).accuracy([{**row, "gold_id": at} for at, row in enumerate(rows)], BUDGET)
+
+    def wins(row, gold, gone):
+        others = (label for label in range(view.n_targets) if label != gold)
+        return all(pruned_alone(view, {**row, "target_id": gold, "foil_id": one}, gone) > 0 for one in others)
+
+    expected = [
+        [np.mean([wins(row, at, curve.heads[:count]) for at, row in enumerate(rows)]) for count in (0, 3, 6, 8)]
+        for curve in curves
+    ]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_callers_autocast_and_training_mode_change_no_margin():
