@@ -270,7 +270,7 @@ def test_a_benchmark_shows_its_own_options(closelook):
     assert out.startswith("usage: closelook bench lrp ")
     code, out, _ = closelook("bench", "--help")
     assert code == 0
-    assert " | ".join(BENCHES) in out
+    assert " | ".join(BENCHES) in " ".join(out.replace("│", " ").split()), "the list may be longer than a line"
 
 
 def test_options_of_a_benchmark_reach_it(closelook, tmp_path):
