@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from itertools import islice
 from typing import Any
 
 import torch
@@ -34,17 +35,15 @@ class GenericView(ModelView):
         if self.device.type == "meta":
             return self  # it has a shape and no numbers
         with torch.no_grad():
-            last = [
-                i for i in range(self.vocab - _PROBE - 1, self.vocab) if i != self.config.pad_token_id
-            ]  # it is skipped
-            ids = torch.tensor([last[:_PROBE]], device=self.device)
-            whole = self.model(input_ids=ids, **self._options).logits
-            again = self.model(inputs_embeds=embedding(ids), **self._options).logits
-            self._same(whole, again, "says one thing of tokens and another of their embeddings")
+            unpadded = (i for i in range(self.vocab - _PROBE - 1, self.vocab) if i != self.config.pad_token_id)
+            ids = torch.tensor([[*islice(unpadded, _PROBE)]], device=self.device)
+            whole = self._logits(input_ids=ids)
+            again = self._logits(inputs_embeds=embedding(ids))
+            self._same(whole, again, "says one thing of tokens, another of embeddings")
             if self.kind.causal and not self.kind.labels:
                 ids[0, -1] = 0
-                again = self.model(input_ids=ids, **self._options).logits
-                self._same(whole[:, :-1], again[:, :-1], "looks at what stands behind, as no causal model does")
+                ahead = "looks at what stands behind, as no causal model does"
+                self._same(whole[:, :-1], self._logits(input_ids=ids)[:, :-1], ahead)
         return self
 
     def _same(self, one: Tensor, other: Tensor, otherwise: str) -> None:
@@ -135,23 +134,26 @@ class GenericView(ModelView):
 
     def _read(self, token: Tensor, types: Tensor | None, at: Tensor) -> Tensor:
         """Logits [B, V] at the positions [B] of samples without padding, from token embeddings [B, T, D]."""
-        options = dict(self._options)
-        if "attention_mask" in self._takes:
-            options["attention_mask"] = torch.ones(token.shape[:2], dtype=torch.int64, device=token.device)
+        options: dict[str, Any] = {}
         if types is not None:
             options["token_type_ids"] = types
         if "logits_to_keep" in self._takes and not self.kind.labels:
             options["logits_to_keep"], at = at.unique(return_inverse=True)
-        logits = self.model(inputs_embeds=token, **options).logits
+        logits = self._logits(inputs_embeds=token, **options)
         return logits if self.kind.labels else logits[torch.arange(len(at), device=at.device), at]
 
     @cached_property
     def _takes(self) -> frozenset[str]:
         return frozenset(signature(self.model.forward).parameters)
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"return_dict": True, **{k: v for k, v in self.kind.forward_options.items() if k in self._takes}}
+    def _logits(self, **inputs: Any) -> Tensor:
+        """What the model puts out, [B, T, V] or [B, C], of `input_ids` or `inputs_embeds` without padding."""
+        options = {"return_dict": True, **self.kind.forward_options}
+        known = {name: value for name, value in options.items() if name in self._takes}
+        if "attention_mask" in self._takes:
+            given = next(iter(inputs.values()))
+            known["attention_mask"] = torch.ones(given.shape[:2], dtype=torch.int64, device=given.device)
+        return self.model(**inputs, **known).logits
 
 
 def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:

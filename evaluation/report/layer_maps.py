@@ -56,9 +56,9 @@ def layer_figures(scores: Sequence[LayerScore], methods: Methods) -> list[Figure
         found = max(one.n for one in own)
         caption = (
             f"{task}, {model}: evidence in what each layer says of the tokens, in percent, over {found} samples that "
-            "the model predicts rightly; special tokens are left out. The darker, the higher among the cells of a map. "
-            "AP and both normalisations of the dot product are NormXLogit's (4.2), which takes the softmax for logits "
-            "and norms."
+            "the model predicts rightly. All tokens count but the slot of masked models, as in NormXLogit's figures 4 "
+            "and 5. The darker, the higher among the cells of a map. The dot product has both of its normalisations: "
+            "the paper takes the softmax for logits and norms."
         )
         pictures = [_svg(maps, across, cell, methods) for across, cell in ((len(maps), CELL), (1, None))]
         (wide, width), (narrow, narrow_width) = pictures
@@ -93,7 +93,7 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: frozens
         "What each layer says of the tokens, held against the evidence, in percent: the map of that layer alone, or "
         "the head on its states. Layers are counted from the lowest. NormXLogit's numbers stand beside those of models "
         "named as its own, roberta-base and, fine-tuned, roberta-base-blimp5; those of LogAt and NormXLogit are read "
-        "off its figures 4 and 5. They keep special tokens and leave out the slot.",
+        "off its figures 4 and 5.",
         ("model", "layer"),
         tuple(columns),
         tuple(rows),

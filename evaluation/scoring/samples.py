@@ -7,7 +7,7 @@ A variant is (explanation, embedding) as computed, times the tokens that count (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ class Masks:
     special: np.ndarray  # [S] bool
     scope: np.ndarray | None  # [S] bool; None when no sample has a scope
     gold: np.ndarray  # [N] the model's number of a sample's gold label; -1 where it has none
+    left_out: np.ndarray | None = None  # [S] bool, tokens that never count; None when all may
 
     @classmethod
     def of(cls, views: pa.Table, label_ids: Mapping[str, int] | None = None) -> Masks:
@@ -63,12 +64,19 @@ class Masks:
             np.array([(label_ids or {}).get(label, -1) for label in views["label"].to_pylist()], np.int64),
         )
 
+    def without_slots(self, positions: np.ndarray) -> Masks:
+        """The same without the token at each sample's position [N], where a masked model predicts."""
+        left_out = np.zeros_like(self.special)
+        left_out[self.offsets[:-1] + positions] = True
+        return replace(self, left_out=left_out)
+
     def choices(self) -> Iterator[tuple[str, str, np.ndarray]]:
         """(tokens, scope, which tokens count [S])."""
         scopes = {"full": np.ones_like(self.special)} | ({} if self.scope is None else {"context": self.scope})
         for name, inside in scopes.items():
-            yield "non_special", name, inside & ~self.special
-            yield "all", name, inside | self.special
+            allowed = np.True_ if self.left_out is None else ~self.left_out
+            yield "non_special", name, inside & ~self.special & allowed
+            yield "all", name, (inside | self.special) & allowed
 
 
 def score_relevance(

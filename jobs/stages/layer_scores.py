@@ -13,7 +13,7 @@ from evaluation.scoring.layers import score_layers
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import VIEW_COLUMNS, Masks, Mismatch
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan
+from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.products.scores import LAYER_SCORES, metrics_of_layers
 from jobs.store import Artifact, Ledger
 
@@ -44,9 +44,7 @@ def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScore
             ledger.forget(one.artifact)  # before its file, whose name tells no key, has other numbers
             place = (cell.model, cell.task)
             if place not in masks:
-                views = models[cell.model].inputs[cell.task]
-                ids = models[cell.model].resolved.label_ids(views.labels)
-                masks[place] = Masks.of(store.read(views.folder, VIEW, VIEW_COLUMNS), ids)
+                masks[place] = _masks(ledger, models[cell.model], cell.task)
             scored_by = metrics_of_layers(config, cell.task)
             own = {name: METRICS[name] for name in (str(entry[0]) for entry in scored_by) if name}
             try:
@@ -59,6 +57,14 @@ def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScore
             ledger.commit(one.artifact, record, config=config.model_dump(mode="json"))
             computed += 1
     return LayersScored(computed, skipped, unfinished, tuple(failures))
+
+
+def _masks(ledger: Ledger, model: ModelPlan, task: str) -> Masks:
+    """Of masked models without their slots, as NormXLogit has it: most of all, the head reads the target there."""
+    inputs, resolved = model.inputs[task], model.resolved
+    views = ledger.store.read(inputs.folder, VIEW, [*VIEW_COLUMNS, "position"])
+    masks = Masks.of(views, resolved.label_ids(inputs.labels))
+    return masks.without_slots(views["position"].to_numpy()) if resolved.kind.slot else masks
 
 
 def _of_cell(table: pa.Table, cell: Artifact) -> pa.Table:

@@ -54,14 +54,14 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
             assert score["n"] == len(right)
             if right:
                 oracle = getattr(oracles_metrics, score["metric"])
-                told = [oracle(np.array(e["relevance"]), _evidence(rows[e["sample_id"]])) for e in right]
+                told = [oracle(*_but_the_slot(e["relevance"], rows[e["sample_id"]])) for e in right]
                 assert score["value"] == pytest.approx(100 * np.mean(told), rel=1e-4)
     results = results_of(config, plan, store)
     part = layers_part(config, plan, ledger, results)
     (figure,), (table,) = part.figures, part.details
     assert not part.note
     best = store.read("layer_scores/bert.sva.float32.alti.parquet", LAYER_SCORES).to_pylist()
-    (ap,) = (row["value"] for row in best if (row["metric"], row["tokens"], row["layer"]) == ("ap", "non_special", 1))
+    (ap,) = (row["value"] for row in best if (row["metric"], row["tokens"], row["layer"]) == ("ap", "all", 1))
     assert f">{ap:.1f}<" in figure.svg
     assert figure.svg.count("<rect") == figure.narrow.count("<rect") == len(cells) * 3 * view.n_layers
     column = next(at for at, c in enumerate(table.columns) if (c.group, c.label) == ("ALTI", "AP"))
@@ -77,8 +77,9 @@ def _asked(name: str) -> dict:
     return {"explanation": "target"} if name == "normxlogit" else {}
 
 
-def _evidence(row: dict) -> np.ndarray:
-    return np.array(row["evidence_mask"])
+def _but_the_slot(relevance: list[float], row: dict) -> list[np.ndarray]:
+    """NormXLogit's code: relevance and evidence without the place where a masked model predicts."""
+    return [np.delete(np.array(values), row["position"]) for values in (relevance, row["evidence_mask"])]
 
 
 def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_named(run):

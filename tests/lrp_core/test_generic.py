@@ -181,7 +181,7 @@ def test_loading_says_the_way_out_and_takes_it(tmp_path):
 
 REFUSED = {
     "t5 models are encoder-decoders, which the family 'generic' does not serve": ("t5", {}),
-    "EsmForMaskedLM says one thing of tokens and another of their embeddings": (
+    "EsmForMaskedLM says one thing of tokens, another of embeddings": (
         "esm",
         {**_MORE, "pad_token_id": 1, "mask_token_id": 49, "token_dropout": True},
     ),

@@ -33,7 +33,8 @@ def wanted_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[W
     for model, planned, evidence in _held_against(plan, ledger, "layers"):
         cell, metrics = planned.cell, metrics_of_layers(config, planned.cell.task)
         if metrics:
-            key = key_of(layers=cell.key, evidence=evidence, metrics=metrics, labels=model.resolved.labels)
+            numbers = {"evidence": evidence, "metrics": metrics, "labels": model.resolved.labels}
+            key = key_of(layers=cell.key, without="slots", **numbers)
             scores = Artifact("layer_scores", cell.model, cell.task, cell.dtype, cell.method, key)
             yield Wanted(scores, planned.rows, (cell,))
 

@@ -28,7 +28,7 @@ def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
         scores += [
             LayerScore(row["model"], row["task"], row["method"], row["layer"], row["metric"], row["value"], row["n"])
             for row in rows
-            if (row["explanation"], row["tokens"], row["scope"]) == (explained[0], "non_special", scope)
+            if (row["explanation"], row["tokens"], row["scope"]) == (explained[0], "all", scope)
         ]
     how = "No layers are kept and scored: set `layers` in the config, run `closelook attribute` and `evaluate`."
     note = (
