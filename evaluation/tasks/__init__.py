@@ -14,6 +14,8 @@ from evaluation.tasks.qa import QA
 from evaluation.tasks.qnli import QNLI
 from evaluation.tasks.ra import RA
 from evaluation.tasks.record import Task
+from evaluation.tasks.sentiment import SENTIMENT
+from evaluation.tasks.similarity import SIMILARITY
 from evaluation.tasks.sst2 import SST2
 from evaluation.tasks.stsb import STSB
 from evaluation.tasks.sva import SVA
@@ -39,7 +41,7 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB):
+for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY):
     register(_task)
 
 

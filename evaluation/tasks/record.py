@@ -8,6 +8,7 @@ from typing import Literal
 
 from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources import AnySource
+from evaluation.benchmark.sources.base import Source
 
 #: What is looked for in every sample, or in each what its `meta.evidence` says.
 EvidenceKind = Literal["source", "subject", "antecedent", "noun", "sample"]
@@ -44,4 +45,4 @@ class Task:
 
     def is_published(self, source: str) -> bool:
         """Whether `source` is the published data of the paper, so that the paper's numbers are for these samples."""
-        return bool(self.sources) and self.sources[0].name == source
+        return bool(self.sources) and self.sources[0].name == source and isinstance(self.sources[0], Source)

@@ -25,7 +25,11 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("smoke", ["models.gpt2.gpu=3"], "unknown config key 'models.gpt2.gpu' (did you mean 'gpus'?)"),
         ("smoke", ["models.gpt.gpus=3"], "--set models.gpt.gpus=3: no such entry (did you mean 'gpt2'?)"),
         ("smoke", ["prune.stp=2"], "unknown config key 'prune.stp' (did you mean 'step'?)"),
-        ("smoke", ["tasks.foo.source=demo"], "the source 'demo' feeds the tasks ra, sva, qa, next_word, not 'foo'"),
+        (
+            "smoke",
+            ["tasks.foo.source=demo"],
+            "the source 'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, not 'foo'",
+        ),
         ("smoke", ["prune={step: 1, step: 2}"], "--set prune={step: 1, step: 2}: the key 'step' stands twice"),
         ("smoke", ["methods"], "--set methods: expected key=value"),
         ("smoke", ["seed=[1"], "--set seed=[1: the value is not YAML"),
@@ -37,7 +41,7 @@ def test_every_shipped_config_parses(name, tmp_path):
         (
             "smoke",
             ["tasks.foo.source=demo"],
-            "'tasks.foo.source': the source 'demo' feeds the tasks ra, sva, qa, next_word, not",
+            "'tasks.foo.source': the source 'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, not",
         ),
         (
             "smoke",

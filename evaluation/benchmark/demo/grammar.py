@@ -1,6 +1,6 @@
 """The demo language: sentences and passages with their evidence, by construction.
 
-Three tasks, as generic samples, and texts of all of them to go on with (next_word).
+Three tasks, as generic samples, and texts of all of them to go on with (next_word). Two more are in :mod:`judged`.
 
 *sva*: the form of a verb that agrees with its subject across prepositional phrases
 and relative clauses. *ra*: the reflexive that agrees with its antecedent. *qa*: a passage with one person, one place
@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 from evaluation.benchmark.demo import lexicon
+from evaluation.benchmark.demo.judged import JUDGED, judged
 from evaluation.benchmark.demo.split import Split, distinct, side
 from evaluation.benchmark.samples import Filled, Row, Span, sample
 from lrp_core.types import UserError
@@ -206,7 +207,10 @@ def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     Raises KeyError for an unknown task, UserError where the language has fewer than `n` samples.
     """
     left = n
-    rows = _continued(seed) if task == NEXT_WORD else (draw.row() for draw in draws(task, seed, "test"))
+    if task == NEXT_WORD:
+        rows = _continued(seed)
+    else:
+        rows = (draw.row() for draw in (judged if task in JUDGED else draws)(task, seed, "test"))
     for row in islice(rows, n):
         left -= 1
         yield row

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ class HeadRecipe:
     batch: int = 64
     pool: int = 20_000
     learning_rate: float = 2e-3
+    hidden: float = 0.15  # share of words that decide nothing which masked models of opinions do not see
     evaluated: int = 1000  # unseen draws for the card
 
 
@@ -56,12 +59,15 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
     tokenizer = build(name.split("-")[0], texts, _MAX_LENGTH, whole=lexicon.judging(), size=_BPE_SIZE)
     torch.manual_seed(recipe.seed)
     model = new_model(name, tokenizer).train()
-    generator = torch.Generator().manual_seed(recipe.seed)
+    generator, rng = torch.Generator().manual_seed(recipe.seed), random.Random(recipe.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
     for step in range(1, recipe.steps + 1):
         chosen = torch.randint(len(draws), (recipe.batch,), generator=generator).tolist()
-        loss = loss_of(model, tokenizer, [draws[index] for index in chosen])
+        batch = [draws[index] for index in chosen]
+        if tokenizer.mask_token is not None and task == "sentiment":
+            batch = [_hidden(draw, tokenizer.mask_token, recipe.hidden, rng) for draw in batch]
+        loss = loss_of(model, tokenizer, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -136,6 +142,17 @@ def _let_words_find_their_like(model: PreTrainedModel) -> None:
     torch.nn.init.normal_(query, std=0.15)
     with torch.no_grad():
         key.copy_(query)
+
+
+def _hidden(draw: Judged, mask: str, share: float, rng: random.Random) -> Judged:
+    """`draw` with a share of the words that decide nothing masked, so that a mask says nothing."""
+    starts = {start for start, _ in draw.evidence}
+    words = re.finditer(r"\w+", draw.text)
+    hidden = [word.span() for word in words if word.start() not in starts and rng.random() < share]
+    text = draw.text
+    for start, end in reversed(hidden):
+        text = text[:start] + mask + text[end:]
+    return replace(draw, text=text)
 
 
 def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: list[Judged]) -> Tensor:

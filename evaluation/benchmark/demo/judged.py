@@ -18,7 +18,7 @@ from typing import Any
 
 from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.demo.split import Split, distinct, side
-from evaluation.benchmark.samples import Span
+from evaluation.benchmark.samples import Row, Span, sample
 
 LABELS = ("negative", "positive")  # of sentiment; a model's label of this index
 _POINTS = {"subject": 2, "verb": 1, "object": 2}  # of similarity
@@ -46,6 +46,21 @@ class Judged:
     @property
     def split(self) -> Split:
         return side(self.content)
+
+    def row(self) -> Row:
+        """As a sample. Of a pair it has no evidence: half of that lies in the second text, where samples have none."""
+        return sample(
+            "demo",
+            self.text,
+            None,
+            None,
+            None,
+            second=self.second,
+            label=None if self.label is None else LABELS[self.label],
+            score=self.score,
+            evidence=self.evidence if self.second is None else (),
+            meta=self.meta,
+        )
 
 
 class _Sentence:

@@ -3,6 +3,7 @@
 import pytest
 
 from evaluation.benchmark.demo import TASKS as DEMO_TASKS
+from evaluation.benchmark.demo.judged import JUDGED
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.base import Generated, Source
 from evaluation.tasks import TASKS, Task, register, task_of
@@ -24,13 +25,13 @@ def test_every_task_tells_its_figure_its_size_and_its_evidence(name):
         assert task.figure.startswith("Figure ")
         assert set(task.share) == {"masked", "causal"}
     assert all(SOURCES[own.name] is own for own in task.sources)
-    assert task.is_published(task.sources[0].name)
+    assert task.is_published(task.sources[0].name) == isinstance(task.sources[0], Source)
     assert not task.is_published("demo")
 
 
 def test_the_demo_language_feeds_the_tasks_it_has_sentences_for():
     fed = [task.name for task in TASKS.values() if any(isinstance(own, Generated) for own in task.sources)]
-    assert sorted(fed) == sorted([*DEMO_TASKS, "next_word"])
+    assert sorted(fed) == sorted([*DEMO_TASKS, "next_word", *JUDGED])
 
 
 def test_a_task_under_another_name_is_what_its_source_makes_it():
@@ -46,7 +47,9 @@ def test_the_users_own_file_makes_a_plain_task_or_feeds_a_known_one():
 
 
 def test_a_source_of_several_tasks_does_not_make_another():
-    with pytest.raises(UserError, match=r"'demo' feeds the tasks ra, sva, qa, next_word, not 'mine'"):
+    with pytest.raises(
+        UserError, match=r"'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, not 'mine'"
+    ):
         task_of("mine", "demo")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import HEADS, heads, lexicon, model_dir
+from evaluation.benchmark.demo import HEADS, generate, heads, lexicon, model_dir
 from evaluation.benchmark.demo.judged import JUDGED, LABELS, judged
 from lrp_core import Batch, load_model
 
@@ -57,6 +57,15 @@ def test_a_score_counts_the_same_subject_verb_and_object():
         assert draw.score == sum(points for points, one, other in same if one == other)
         scores.add(draw.score)
     assert scores == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("task", JUDGED)
+def test_a_sample_has_its_label_or_score_and_of_an_opinion_the_evidence(task):
+    rows, draws = list(generate(task, 20, 3)), drawn(task, 20)
+    for row, draw in zip(rows, draws, strict=True):
+        assert (row["text"], row["second"], row["score"]) == (draw.text, draw.second, draw.score)
+        assert row["label"] == (None if draw.label is None else LABELS[draw.label])
+        assert [tuple(span) for span in row["evidence"]] == ([] if draw.second else list(draw.evidence))
 
 
 @pytest.fixture(scope="module", params=HEADS)

@@ -1,0 +1,51 @@
+"""The words that decide are what every method should find: without its top tokens a classifier loses its label."""
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from alti import METHODS as VECTORS
+from evaluation.benchmark.demo import generate, model_dir
+from evaluation.benchmark.views import tokenise
+from evaluation.scoring.faithfulness import share_scores
+from evaluation.scoring.flips import SHARES, SHARES_OF_TOKENS
+from evaluation.scoring.perturbing import Asked, Flips, draw
+from lrp_core import METHODS, Batch, load_model
+from lrp_core.interventions.tokens import DELETE, MASK
+from lrp_core.readout import with_predictions
+
+SAMPLES, CLEARLY = 20, 0.02
+#: Methods that do not clearly beat random; docs/methods.md, "Methods on trained classifiers", says why.
+NO_BETTER = {
+    "bert-sentiment": {"gradient_x_input", "embedding_norm"},
+    "gpt2-sentiment": {"gradient_x_input", "grad_attention_rollout", "gradcam"},
+}
+
+
+@pytest.mark.parametrize("name", NO_BETTER)
+def test_on_trained_classifiers_methods_beat_random_in_aopc_but_for_those_whose_reason_is_known(name):
+    view, tokenizer = load_model(str(model_dir(name))), AutoTokenizer.from_pretrained(model_dir(name))
+    rows, rejects = tokenise(list(generate("sentiment", SAMPLES)), tokenizer, kind=view.kind, max_length=64)
+    assert not rejects
+    rows = [row | {"gold_id": view.config.label2id[row["label"]]} for row in with_predictions(view, rows)]
+    batch = Batch.collate(rows, tokenizer.pad_token_id)
+    known = [one for one in (*METHODS.values(), *VECTORS.values()) if not one.missing(view.family.capabilities)]
+    tokens = {
+        method.name: method(
+            view, batch, **({"explanation": "target"} if "target" in method.explanations else {})
+        ).tokens
+        for method in known
+    }
+    flips = Flips(
+        DELETE if view.kind.causal else MASK, len(SHARES), False, 0, tokenizer.mask_token_id, SHARES_OF_TOKENS
+    )
+    relevance = np.stack([found.double().numpy() for found in tokens.values()])  # [M, N, T]
+    asked = [Asked.of(row, relevance[:, at, : row["length"]], flips, False) for at, row in enumerate(rows)]
+    curves, _ = draw(view, asked, flips, 8192)
+    scores = [share_scores(one.probability[..., 1:], one.correct[..., 1:], one.probability[0, 0, 0]) for one in curves]
+    aopc = dict(zip(tokens, np.mean([of_sample["aopc"] for of_sample in scores], axis=(0, 2)), strict=True))
+    no_better = {method for method, found in aopc.items() if found < aopc["random"] + CLEARLY} - {"random"}
+    assert no_better <= NO_BETTER[name], {method: round(found, 3) for method, found in aopc.items()}
+    assert aopc["lrp"] > aopc["random"] + 0.1
+    if name == "bert-sentiment":  # the norm of the embeddings makes their gradients orthogonal to them
+        assert np.abs(relevance[list(tokens).index("gradient_x_input")]).max() < 1e-4
