@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evaluation.benchmark.sources.own import SAMPLES
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS, bound, left_open
 from jobs.tasks import sources
+from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil
 from lrp_core.families import FAMILIES, describing
 from lrp_core.types import UserError, nearest
@@ -78,6 +80,8 @@ def _read(config: RunConfig, task: str) -> None:
         record = config.task(task)
     except UserError:
         return
+    if config.tasks[task].output is not None and (config.tasks[task].source != SAMPLES.name or task in known_tasks()):
+        raise UserError("what it asks for is known: leave out `output`, which is for samples of your own")
     if record.beginning is None and (config.tasks[task].tokens or config.tasks[task].explains):
         raise UserError("its texts have a slot: leave out `tokens` and `explains`")
     if _is_without_foils(record) and all(map(needs_foil, config.explanations)):

@@ -72,6 +72,7 @@ class TaskConfig(Frozen):
     revision: str | None = None
     sha256: str | None = None  # of the file at `path`
     optional: bool = False  # a missing `path` drops the task instead of failing
+    output: Literal["label", "score"] | None = None  # of the user's own file, where its samples have these and no words
     limit: int | None = Field(default=None, ge=1)  # samples; for the demo source, how many to generate
     spacy: Candidates = ()
     coref: str | None = None  # a fastcoref model
@@ -315,6 +316,8 @@ class RunConfig(Frozen):
         if record.beginning is not None:
             own = Beginning(settings.tokens or record.beginning.tokens, settings.explains or record.beginning.explains)
             record = replace(record, beginning=own)
+        if settings.output is not None:
+            record = replace(record, output=settings.output, evidence=None)
         return record if settings.words is None else replace(record, words=settings.words)
 
     def benchmark(self) -> BenchConfig:

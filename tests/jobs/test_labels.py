@@ -1,5 +1,6 @@
 """Classifiers and regressors in a run: labels by name, the model's own prediction, shares of tokens taken away."""
 
+import json
 from collections import defaultdict
 from functools import cache
 
@@ -376,3 +377,32 @@ def test_heads_of_a_classifier_are_pruned_against_the_gold_labels(folders, tmp_p
     assert {(row["accuracy"], row["n"]) for row in points if row["step"] == 0} == {
         (np.mean(np.equal(gold, whole)), len(views))
     }
+
+
+def test_users_own_samples_have_labels_or_scores(folders, tmp_path, inline):
+    rows = [
+        {"text": "a b c", "label": "Negative"},
+        {"text": "d e", "label": "positive"},
+        {"text": "f", "score": "high"},
+    ]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = [("a", "b", 2.5), ("c", " ", 1), ("d", "e", 4)]
+    pairs = [dict(zip(("text", "second", "score"), row, strict=True)) for row in pairs]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    tasks = {
+        "mine": {"source": "samples", "path": str(tmp_path / "own.jsonl"), "output": "label"},
+        "alike": {"source": "samples", "path": str(tmp_path / "pairs.jsonl"), "output": "score"},
+    }
+    config = run_of(folders, tmp_path / "root", tasks=tasks, methods=["random"])
+    store = Store(config.root)
+    store.create()
+    validate(config)
+    lines = prepare(config, store).lines
+    assert any("2 samples + 1 rejected (1 the score is no number)" in line for line in lines)
+    assert any("2 samples + 1 rejected (1 empty second text)" in line for line in lines)
+    for stage in (attribute, evaluate, perturb):
+        assert not stage(config, store).failures
+    assert {row["label"] for row in views_of(config, store, "mine")[1]} == {"Negative", "positive"}
+    assert all(curve["correct"] is not None for curve in curves_of(config, store, "mine")["random"])
+    with pytest.raises(UserError, match=r"tasks\.sst2': what it asks for is known: leave out `output`"):
+        run_of(folders, tmp_path, tasks={"sst2": {"source": "sst2", "path": "x", "output": "label"}})

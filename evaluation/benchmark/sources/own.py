@@ -3,6 +3,8 @@
 Columns: `text`; `slot`, the offset in `text` where the target goes, or `___` there instead; `target`; `foil` (may be
 empty); `evidence`, which is words of the text that occur once, or [start, end) spans of characters of the text as it is
 written, one or a list of them. In CSV, spans and lists are JSON. Other columns are kept in `meta.columns`.
+
+For classifiers and regressors: `text`, `label` (a name that the model knows) or `score`, and for pairs `second`.
 """
 
 from __future__ import annotations
@@ -19,16 +21,20 @@ from typing import Any
 from evaluation.benchmark.samples import Malformed, Row, Span, sample
 from evaluation.benchmark.sources.base import Source, field, one_sample
 from evaluation.benchmark.sources.files import Record, json_lines
+from evaluation.benchmark.sources.glue import score_of
 from lrp_core.types import UserError
 
 NAME = "samples"
 SLOT = "___"
 COLUMNS = ("text", "slot", "target", "foil", "evidence")
+LABELLED = ("text", "second", "label", "score")
 
 
 def parse(record: Any) -> Row:
     """Raises Malformed."""
     written = field(record, "text")
+    if any(record.get(name) not in (None, "") for name in ("label", "score")):
+        return _labelled(record, written)
     target = field(record, "target")
     foil = None if record.get("foil") in (None, "") else field(record, "foil")
     slot, marked = _slot(written, record.get("slot"))
@@ -44,6 +50,20 @@ def parse(record: Any) -> Row:
 
     evidence = [place(span) for span in _evidence(written, record.get("evidence"))]
     return sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record))
+
+
+def _labelled(record: dict[str, Any], text: str) -> Row:
+    """Raises Malformed."""
+    for name in COLUMNS[1:]:
+        if record.get(name) not in (None, "", []):
+            raise Malformed(f"both a label or score and {name!r}", "a text that is judged as a whole has no slot")
+    label = None if record.get("label") in (None, "") else str(record["label"]).strip()
+    score = None if record.get("score") in (None, "") else score_of(record["score"])
+    if label is not None and score is not None:
+        raise Malformed("both a label and a score")
+    second = None if record.get("second") is None else field(record, "second")
+    meta = _rest({name: value for name, value in record.items() if name not in LABELLED})
+    return sample(NAME, text, None, None, None, second=second, label=label, score=score, meta=meta)
 
 
 def _slot(text: str, given: Any) -> tuple[int, str]:
