@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.scoring.flips import ORDERS, Ranking, States, candidates, flip_counts, share_counts, tie_order
+from evaluation.scoring.flips import ORDERS, Flips, Ranking, States, candidates, flip_counts, share_counts, tie_order
 from lrp_core.types import UserError
 from tests import oracles_faithfulness as oracle
 
@@ -151,3 +151,19 @@ def test_no_variant_with_an_order_means_no_states():
     states = States.of(np.zeros((0, 2, 5, 7), bool))
     assert states.removed.shape == (0, 7)
     assert states.points[0].shape == (0, 2, 5)
+
+
+def test_shares_leave_special_tokens_alone_or_go_as_in_the_notebooks():
+    row = {"special_mask": [True, *[False] * 9, True, *[False] * 8, True], "scope_mask": None, "position": 0}
+    relevance = np.arange(20.0)[None]
+    for paper, free in ((False, [*range(1, 10), *range(11, 19)]), (True, list(range(1, 20)))):
+        flips = Flips("mask", 9, False, 0, measure="shares", paper=paper)
+        ranking = Ranking.of(relevance, flips.chosen(row, slot=False), np.arange(20))
+        counts, removed = flips.states(ranking)
+        total = 20 if paper else len(free)
+        tops = [percent * total // 100 for percent in range(0, 100, 10)]
+        assert counts.tolist() == [tops, [0, *[len(free) - top for top in tops[1:]]]]
+        for at, top in enumerate(tops):
+            first = set(sorted(free, reverse=True)[:top])
+            assert set(np.flatnonzero(removed[0, 0, at])) == first
+            assert set(np.flatnonzero(removed[0, 1, at])) == (set(free) - first if at else set())
