@@ -301,7 +301,7 @@ def _exit_code(error: Exception) -> int | None:
     """None for what nobody foresaw."""
     from evaluation.schema import SchemaMismatch
     from jobs.cluster.pools import ClusterUnreachable
-    from jobs.plan.models import ModelUnavailable
+    from jobs.plan.hub import ModelUnavailable
     from jobs.store.lock import Locked
 
     if isinstance(error, SchemaMismatch):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jobs.plan.models import ModelUnavailable
+from jobs.plan.hub import ModelUnavailable
 from jobs.store import Store
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.cluster.attempts import end_with_device
-from jobs.plan.models import ModelUnavailable
+from jobs.plan.hub import ModelUnavailable
 from jobs.store.retry import StillUnavailable
 
 #: `error` is empty, or why nothing was committed; `fatal` errors concern every unit.

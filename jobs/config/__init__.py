@@ -1,10 +1,9 @@
 """What a run is: frozen records, read from YAML files and ``--set``."""
 
+from jobs.config.models import MethodConfig, ModelConfig
 from jobs.config.perturb import PerturbConfig
 from jobs.config.run import (
     BenchConfig,
-    MethodConfig,
-    ModelConfig,
     NodesConfig,
     PruneConfig,
     RayConfig,

@@ -19,8 +19,9 @@ from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
     from evaluation.tasks import Task
+    from jobs.config.models import MethodConfig, ModelConfig
     from jobs.config.perturb import PerturbConfig
-    from jobs.config.run import MethodConfig, ModelConfig, RunConfig
+    from jobs.config.run import RunConfig
 
 
 def check(config: RunConfig) -> None:

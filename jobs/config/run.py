@@ -9,16 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -28,22 +24,12 @@ from evaluation.tasks import Task
 from jobs.config.base import Embedding, Explanation, Frozen
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
+from jobs.config.models import Candidates, MethodConfig, ModelConfig, Name
 from jobs.config.perturb import PerturbConfig
 from jobs.config.select import SelectConfig
 from jobs.tasks import configured
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import LINEAR
-
-Dtype = Literal["float16", "bfloat16", "float32", "float64"]
-
-
-def _name(value: str) -> str:
-    """Names become folders of the store, so they hold nothing that could lead out of it."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
-        raise ValueError(
-            f"{value!r} may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit"
-        )
-    return value
 
 
 def _root(value: str) -> str:
@@ -52,15 +38,6 @@ def _root(value: str) -> str:
     if "://" in value and value.split("://")[0] not in ("file", "s3", "gs"):
         raise ValueError(f"{value.split('://')[0]}:// is not supported; use a path, file://, s3:// or gs://")
     return value
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Device = Annotated[str, BeforeValidator(str)]  # a GPU by its number, or cpu
-Candidates = Annotated[tuple[str, ...], BeforeValidator(_listed)]  # tried in order, the first that loads is used
 
 
 class TaskConfig(Frozen):
@@ -82,91 +59,6 @@ class TaskConfig(Frozen):
     tokens: int | None = Field(default=None, ge=1)  # how much of a text is read that has no slot; null: the task's own
     explains: Literal["prediction", "true"] | None = None  # there: the model's own next token, or the one that follows
     words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens
-
-
-class MethodConfig(Frozen):
-    """A method of the run: a record under a name, options as further keys.
-
-    In YAML `lrp`, `{integrated_gradients: {steps: 50}}`, or `{name: ig25, method: integrated_gradients, steps: 25}`.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: Name
-    method: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _written(cls, raw: Any) -> Any:
-        if isinstance(raw, str):
-            return {"name": raw, "method": raw}
-        if not isinstance(raw, dict):
-            return raw
-        keys = set(raw) & {"name", "method"}
-        if keys:
-            (either, *_) = (raw[key] for key in ("name", "method") if key in keys)
-            return {"name": either, "method": either} | raw
-        if len(raw) != 1 or not isinstance(options := next(iter(raw.values())), dict | NoneType):
-            raise ValueError("a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}")
-        (name,) = raw
-        return {"name": name} | (options or {}) | {"method": name}
-
-    @model_serializer
-    def _shortest(self) -> Any:
-        """As it is written."""
-        if self.name != self.method:
-            return {"name": self.name, "method": self.method, **self.options}
-        return {self.name: self.options} if self.options else self.name
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether it is only a name."""
-        return self.name == self.method and not self.options
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class ModelConfig(Frozen):
-    """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
-
-    name: Name
-    id: str  # hub id, local directory, demo/<name>, or random/<geometry>
-    revision: str | None = None
-    tokenizer: Candidates = ()  # empty: the model's own
-    dtype: Dtype = "float32"
-    dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
-    tasks: tuple[str, ...] | None = None  # null: all whose answers are of the kind that the model gives
-    # Of a classifier, its labels in the order of its outputs, where its config.json does not name them as the tasks do.
-    # Of random weights, the labels to make; one alone is a score.
-    classes: tuple[str, ...] | None = Field(default=None, min_length=1)
-    methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
-    family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
-    adapter: str | None = None  # a LoRA adapter: its folder or hub id
-    merge: bool = True  # the adapter into the weights, rather than beside them
-    attn: Literal["sdpa", "eager"] = "sdpa"
-    gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
-    workers: tuple[int, int] = (1, 1)  # fewest and most
-    labels: dict[str, str] = Field(default_factory=dict)  # node labels the workers need
-    max_memory: dict[Device, str] | None = None  # device -> limit ("12GiB"); what does not fit is offloaded
-    offload: bool = False  # spill to a scratch folder of the node what the CPU limit does not hold
-    checkpoint: bool = False  # recompute each block in the backward pass (always on when weights are offloaded)
-    token_budget: int | None = Field(default=None, ge=1)  # in place of the run's
-
-    @model_validator(mode="after")
-    def _bounds(self) -> ModelConfig:
-        if not 1 <= self.workers[0] <= self.workers[1]:
-            raise ValueError(f"workers are [fewest, most] with 1 <= fewest <= most, not {list(self.workers)}")
-        if self.gpus > 1 and self.gpus != int(self.gpus):
-            raise ValueError(f"gpus is a fraction below 1 or a whole number, not {self.gpus}")
-        if self.adapter is not None and (self.max_memory is not None or self.id.startswith("random/")):
-            raise ValueError("an adapter needs a model with weights of its own, in memory: leave out max_memory")
-        if self.gpus > 1 and self.max_memory is None:
-            raise ValueError("a worker with several gpus needs max_memory, a limit for each of them")
-        return self
-
-    def dtypes_for(self, task: str) -> tuple[Dtype, ...]:
-        return self.dtypes.get(task, (self.dtype,))
 
 
 class PruneConfig(Frozen):

@@ -17,8 +17,9 @@ from jobs.config.known import check
 from jobs.methods import configured, defined_options, left_open
 from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
 from jobs.plan.fits import check_taken, named_tasks, tasks_of
+from jobs.plan.hub import ModelUnavailable
 from jobs.plan.inputs import Inputs, read_inputs
-from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer, resolve, tokenizer_key
+from jobs.plan.models import ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import ATTENTION, POSITIONS, Capability

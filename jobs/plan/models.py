@@ -7,22 +7,20 @@ import hashlib
 import json
 import re
 import shutil
-import socket
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES, geometry_of
 from jobs.plan.heads import head_of, plain
-from jobs.store.retry import StillUnavailable, causes, hub_patience_s, is_passing, retried
+from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
+from jobs.store.retry import StillUnavailable, causes, hub_patience_s, retried
 from lrp_core.families import Family, family_of, introduce
 from lrp_core.types import UserError, nearest
 
@@ -32,12 +30,7 @@ if TYPE_CHECKING:
     from lrp_core import Capability, ModelView
     from lrp_core.kinds import Kind
 
-_INDEX = "model.safetensors.index.json"
 DEMO_MODELS = ("bert", "gpt2", "llama", "bert-sentiment", "gpt2-sentiment", "bert-score")
-
-
-class ModelUnavailable(RuntimeError):
-    """The model may exist but cannot be reached or read now: its own cells fail, the others go on."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +101,9 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     head, run_as = head_of(model, family, config), adapted if model.family is None else f"{adapted} as {model.family}"
     most = family.most_tokens(config)
     if Path(location).is_dir():
-        identity = f"sha256:{_hash_directory(Path(location))}{run_as}"
+        identity = f"sha256:{hash_files(_numbers(Path(location)))}{run_as}"
         return ResolvedModel(model, location, None, identity, family, most, *head)
-    commit = _commit(model, location)
+    commit = commit_of(model, location)
     return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, most, *head)
 
 
@@ -138,7 +131,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
         if not Path(resolved.location).is_dir():
-            retried(lambda: _fetch_weights(resolved.location, resolved.revision), hub_patience_s)
+            retried(lambda: fetch_weights(resolved.location, resolved.revision), hub_patience_s)
         view = load_model(
             resolved.location,
             dtype=dtype,
@@ -156,7 +149,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     except (
         Exception
     ) as error:  # whatever a broken checkpoint raises: safetensors, transformers and torch have their own
-        raise ModelUnavailable(f"model {model.name} cannot be loaded: {_one_line(error)}") from error
+        raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
     return view
@@ -179,7 +172,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
             offline = not Path(candidate).is_dir() and not hub_reachable()
             if not Path(candidate).is_dir() and not offline:
                 for name in ("tokenizer_config.json", "tokenizer.json"):
-                    retried(partial(_fetch, candidate, name), hub_patience_s)
+                    retried(partial(fetch, candidate, name), hub_patience_s)
             tokenizer = AutoTokenizer.from_pretrained(
                 candidate, trust_remote_code=False, local_files_only=offline, **known
             )
@@ -189,27 +182,11 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         except StillUnavailable as error:
             raise ModelUnavailable(f"model {model.name}: the tokenizer {candidate} cannot be read: {error}") from error
         except (OSError, ValueError) as error:
-            failures.append(f"{candidate} ({_one_line(error)[:80]})")
+            failures.append(f"{candidate} ({one_line(error)[:80]})")
     raise UserError(
         f"model {model.name}: no tokenizer could be loaded; tried {'; '.join(failures)}: put tokenizer.json there, or "
         "name another place as the model's `tokenizer` in the config"
     )
-
-
-@cache
-def hub_reachable() -> bool:
-    """Whether the hub answers; asked once, because its client tries for half a minute before it gives up."""
-    from huggingface_hub import constants
-
-    if getproxies():
-        return True  # the proxy decides
-    address = urlsplit(constants.ENDPOINT)
-    try:
-        port = address.port or {"http": 80}.get(address.scheme, 443)
-        socket.create_connection((address.hostname or "", port), timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -269,7 +246,7 @@ def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None
         reason = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
-        raise ModelUnavailable(f"model {model.name}: {reason if offline else _one_line(error)}") from error
+        raise ModelUnavailable(f"model {model.name}: {reason if offline else one_line(error)}") from error
 
 
 def _with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
@@ -286,16 +263,18 @@ def _with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -
         folder = retried(lambda: adapters.folder_of(str(model.adapter), offline), hub_patience_s)
     except OSError as error:
         nowhere = f"there is no directory {model.adapter}, the hub does not answer, and it is not in the local cache"
-        reason = nowhere if offline else _one_line(error)
+        reason = nowhere if offline else one_line(error)
         raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
     adapters.check_base(folder, location)
     config = adapters.with_head_of(config, folder, model.family)
     adapters.check_fit(config, folder, model.family)
-    digest = hashlib.sha256()
-    for path in (folder / adapters.SETTINGS, folder / adapters.WEIGHTS):
-        known = path.stat()
-        digest.update(f"{path.name}:{_hash_file(path.resolve(), known.st_size, known.st_mtime_ns)};".encode())
-    return config, f" with adapter sha256:{digest.hexdigest()}{'' if model.merge else ' beside it'}"
+    digest = hash_files((folder / adapters.SETTINGS, folder / adapters.WEIGHTS))
+    return config, f" with adapter sha256:{digest}{'' if model.merge else ' beside it'}"
+
+
+def _numbers(directory: Path) -> list[Path]:
+    """Weights and config; other files of a model's directory change no number."""
+    return sorted([directory / "config.json", *directory.glob("*.safetensors")])
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:
@@ -305,54 +284,3 @@ def _no_directory(model: ModelConfig, directory: Path) -> str:
     close = difflib.get_close_matches(directory.name, folders, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"model {model.name}: there is no directory {directory}{hint}"
-
-
-def _commit(model: ModelConfig, location: str) -> str:
-    """The commit of the hub whose config was just read, by its place in the cache."""
-    from transformers.utils.hub import cached_file, extract_commit_hash
-
-    path = cached_file(location, "config.json", revision=model.revision, local_files_only=True)
-    commit = extract_commit_hash(path, None)
-    if commit is None:
-        raise ModelUnavailable(f"model {model.name}: the hub's cache does not say which commit of {location} {path} is")
-    return commit
-
-
-def _fetch_weights(location: str, revision: str | None) -> None:
-    """Into the hub's cache. Raises what the hub says: transformers takes a file it is refused for a missing one."""
-    index = None if _fetch(location, "model.safetensors", revision) else _fetch(location, _INDEX, revision)
-    for name in sorted(set(json.loads(Path(index).read_bytes())["weight_map"].values())) if index else ():
-        _fetch(location, name, revision)
-
-
-def _fetch(location: str, name: str, revision: str | None = None) -> str | None:
-    """The path of a file of the hub in its cache; None where the hub, or offline the cache, lacks it."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return hf_hub_download(location, name, revision=revision)
-    except EntryNotFoundError as error:
-        if is_passing(error):
-            raise
-        return None
-
-
-def _hash_directory(directory: Path) -> str:
-    """A hash of the weights and the config; other files of the directory change no number."""
-    digest = hashlib.sha256()
-    for path in sorted([directory / "config.json", *directory.glob("*.safetensors")]):
-        known = path.stat()
-        digest.update(f"{path.name}:{_hash_file(path.resolve(), known.st_size, known.st_mtime_ns)};".encode())
-    return digest.hexdigest()
-
-
-@cache
-def _hash_file(path: Path, size: int, modified_ns: int) -> str:
-    """Read once by a process, and again when its size or time of change is another: every stage asks for weights."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _one_line(error: Any) -> str:
-    return " ".join(str(error).split())

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.geometries import GEOMETRIES
-from jobs.plan.models import ModelUnavailable, load_tokenizer, open_view, resolve, tokenizer_key
+from jobs.plan.hub import ModelUnavailable
+from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.stages.attribute.compute import Explainer
 from jobs.stages.attribute.worker import WorkerOptions
 from lrp_core import METHODS, Batch, Request, load_model

@@ -30,7 +30,8 @@ from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.fits import tasks_of
-from jobs.plan.models import ModelUnavailable, load_tokenizer, resolve, tokenizer_key
+from jobs.plan.hub import ModelUnavailable
+from jobs.plan.models import load_tokenizer, resolve, tokenizer_key
 from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store, key_of

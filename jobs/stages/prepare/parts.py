@@ -20,7 +20,8 @@ from evaluation.benchmark.samples import Beginning, Row, Words, is_reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
-from jobs.plan.models import ModelUnavailable, load_tokenizer, tokenizer_key
+from jobs.plan.hub import ModelUnavailable
+from jobs.plan.models import load_tokenizer, tokenizer_key
 from jobs.store import Artifact, Store
 from jobs.tasks import tasks
 from lrp_core.kinds import Kind

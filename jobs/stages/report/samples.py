@@ -17,7 +17,8 @@ from evaluation.schema import CURVES, GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
-from jobs.plan.models import ModelUnavailable, ResolvedModel, load_tokenizer
+from jobs.plan.hub import ModelUnavailable
+from jobs.plan.models import ResolvedModel, load_tokenizer
 from jobs.plan.products.curves import wanted_cells
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store

@@ -1,0 +1,91 @@
+"""Files of models, on the hub and in directories: whether they can be reached, and which exactly they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from jobs.store.retry import is_passing
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig
+
+_INDEX = "model.safetensors.index.json"
+
+
+class ModelUnavailable(RuntimeError):
+    """The model may exist but cannot be reached or read now: its own cells fail, the others go on."""
+
+
+@cache
+def hub_reachable() -> bool:
+    """Whether the hub answers; asked once, because its client tries for half a minute before it gives up."""
+    from huggingface_hub import constants
+
+    if getproxies():
+        return True  # the proxy decides
+    address = urlsplit(constants.ENDPOINT)
+    try:
+        port = address.port or {"http": 80}.get(address.scheme, 443)
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def commit_of(model: ModelConfig, location: str) -> str:
+    """The commit of the hub whose config was just read, by its place in the cache."""
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    path = cached_file(location, "config.json", revision=model.revision, local_files_only=True)
+    commit = extract_commit_hash(path, None)
+    if commit is None:
+        raise ModelUnavailable(f"model {model.name}: the hub's cache does not say which commit of {location} {path} is")
+    return commit
+
+
+def fetch_weights(location: str, revision: str | None) -> None:
+    """Into the hub's cache. Raises what the hub says: transformers takes a file it is refused for a missing one."""
+    index = None if fetch(location, "model.safetensors", revision) else fetch(location, _INDEX, revision)
+    for name in sorted(set(json.loads(Path(index).read_bytes())["weight_map"].values())) if index else ():
+        fetch(location, name, revision)
+
+
+def fetch(location: str, name: str, revision: str | None = None) -> str | None:
+    """The path of a file of the hub in its cache; None where the hub, or offline the cache, lacks it."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return hf_hub_download(location, name, revision=revision)
+    except EntryNotFoundError as error:
+        if is_passing(error):
+            raise
+        return None
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """A hash of the files' names and contents, in this order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        known = path.stat()
+        digest.update(f"{path.name}:{_hash_file(path.resolve(), known.st_size, known.st_mtime_ns)};".encode())
+    return digest.hexdigest()
+
+
+@cache
+def _hash_file(path: Path, size: int, modified_ns: int) -> str:
+    """Read once by a process, and again when its size or time of change is another: every stage asks for weights."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def one_line(error: Any) -> str:
+    return " ".join(str(error).split())
