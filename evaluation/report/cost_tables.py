@@ -11,7 +11,7 @@ import numpy as np
 from evaluation.report.figures import ORDERS, POOLINGS, Curve, curve_label
 from evaluation.report.results import Methods, close_look, label, rank
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
-from evaluation.scoring.curves import NOT_POOLED, RANDOM
+from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
 from evaluation.scoring.runtime import Cost, Pass
 
 STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregation", "method": "all"}

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from evaluation.report.drawing import ACROSS, COLOURS, GREY, figure, spare_colours
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.scoring.curves import NOT_POOLED, RANDOM
+from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
 from evaluation.scoring.runtime import Cost, Pass, costs
 from evaluation.tasks import Task
 

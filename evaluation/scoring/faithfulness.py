@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.scoring.curves import area
+from evaluation.scoring.head_orders import area
 from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, interval
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.scoring.curves import Curve
+from evaluation.scoring.head_orders import Curve
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readout import label_logits

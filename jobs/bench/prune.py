@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from evaluation.scoring.curves import Curve, random_curves
+from evaluation.scoring.head_orders import Curve, random_curves
 from evaluation.scoring.pruning import Sweep
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.samples import LENGTHS, sva_like

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.scoring.curves import RANDOM
+from evaluation.scoring.head_orders import RANDOM
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.products.record import Product, Wanted
 from jobs.plan.products.relevance import heads_of

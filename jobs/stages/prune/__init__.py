@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import HEADS
-from evaluation.scoring.curves import RANDOM, Curve, random_curves, ranked_curves
+from evaluation.scoring.head_orders import RANDOM, Curve, random_curves, ranked_curves
 from jobs.cluster.scheduler import Work, run_all
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import make_plan

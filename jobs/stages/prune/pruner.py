@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import PRUNING
-from evaluation.scoring.curves import Curve, area
+from evaluation.scoring.head_orders import Curve, area
 from jobs.cluster.attempts import loading, undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.curves import Curve, area, random_curves, ranked_curves
+from evaluation.scoring.head_orders import Curve, area, random_curves, ranked_curves
 from evaluation.scoring.pruning import Sweep
 from lrp_core import Batch
 from lrp_core.types import UserError

@@ -1,4 +1,4 @@
-"""Pruning curves (Close Look 5.3): orders in which heads are removed, from head relevance or at random."""
+"""Orders in which heads are removed, from head relevance or at random (Close Look 5.3)."""
 
 from __future__ import annotations
 
