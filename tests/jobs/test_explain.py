@@ -149,14 +149,15 @@ def test_a_classifier_is_explained_for_what_it_predicts_or_for_a_label(closelook
     file = tmp_path / "numbers.json"
     command = ("explain", "the cats never walk", "--model", "demo/bert-sentiment", "--json", str(file))
     code, out, _ = closelook(*command)
-    assert code == 0
-    assert "why positive rather than negative (logit" in out, "against the runner-up"
     own = json.loads(file.read_text())["predictions"][0]
-    [method] = own["methods"]
-    assert method["explained"] == pytest.approx(own["logit_target"] - own["logit_foil"], abs=1e-5)
-    code, out, _ = closelook(*command, "--label", "Negative")
     assert code == 0
-    assert "why negative (logit" in out
+    assert {own["target"], own["foil"]} == {"negative", "positive"}
+    assert own["logit_target"] > own["logit_foil"]
+    assert f"why {own['target']} rather than {own['foil']} (logit" in out, "against the runner-up"
+    assert own["methods"][0]["explained"] == pytest.approx(own["logit_target"] - own["logit_foil"], abs=1e-5)
+    code, out, _ = closelook(*command, "--label", own["foil"].title())
+    assert code == 0
+    assert f"why {own['foil']} (logit" in out
     named = json.loads(file.read_text())["predictions"][0]
     assert (named["target_id"], named["foil_id"]) == (own["foil_id"], None)
     assert named["methods"][0]["explained"] == pytest.approx(own["logit_foil"], abs=1e-5)
