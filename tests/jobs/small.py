@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,7 @@ def closelook(
         [*inside, sys.executable, "-m", module, *arguments],
         env=inherited | {"PYTHONPATH": str(REPOSITORY)} | environment,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -127,6 +129,10 @@ def closelook(
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) once it has ended."""
-    out, err = process.communicate(timeout=300)
+    """(exit code, stdout, stderr) once it has ended; one that does not end is killed, and is an error."""
+    try:
+        out, err = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return process.returncode, out, err
