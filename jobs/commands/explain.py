@@ -23,7 +23,7 @@ from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.versions import versions
 from lrp_core.families.generic import GENERIC
 from lrp_core.method import Method
-from lrp_core.readout import with_predictions
+from lrp_core.readout import rows_for, with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.view import ModelView
 
@@ -97,7 +97,7 @@ def _explained(
 ) -> Iterator[Answer]:
     """The prediction, or one after the other as each is read with what is explained before it."""
     for _ in range(question.generate):
-        row = dict(with_predictions(view, [row])[0])
+        row = dict(with_predictions(view, rows_for(view, [row]))[0])
         batch = Batch.collate([row], pad_id=0)
         try:
             relevance = {one.name: one(view, batch, explanation=question.explanation) for one in methods}

@@ -190,8 +190,7 @@ def _of_model(
         for dtype in model.dtypes_for(task):
             names = defined(config, model, plan)
             missing = list(names)
-            finer = (expected(config, model, task, names).get(dtype, 0) for expected in (heads_of, layers_of))
-            cells = len(names) + sum(finer)
+            cells = len(names) + _finer_cells(config, model, task, names, dtype)
             unfinished, chosen = cells, {}
             if plan is not None and task in plan.inputs:
                 planned = [p.cell for p in plan.cells if (p.cell.task, p.cell.dtype) == (task, dtype)]
@@ -199,11 +198,16 @@ def _of_model(
                 todo = [cell for cell in planned if not ledger.is_done(cell)]
                 open_ = [c.artifact for c in plan.choices if c.chosen is None]
                 waiting = [a.method for a in open_ if (a.task, a.dtype) == (task, dtype)]
-                more = len(waiting) + heads_of(config, model, task, waiting).get(dtype, 0)
+                more = len(waiting) + _finer_cells(config, model, task, waiting, dtype)
                 cells, unfinished = len(planned) + more, len(todo) + more
                 missing = [*(cell.method for cell in todo if cell.product == "relevance"), *waiting]
             seconds, is_measured = _seconds(config, model, geometry, dtype, missing, chosen, samples, tokens, measured)
             yield Estimate(model.name, task, dtype, cells, unfinished, samples, tokens, seconds, is_measured)
+
+
+def _finer_cells(config: RunConfig, model: ModelConfig, task: str, names: list[str], dtype: str) -> int:
+    """Cells of heads and layers that these methods add in this precision."""
+    return sum(expected(config, model, task, names).get(dtype, 0) for expected in (heads_of, layers_of))
 
 
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:

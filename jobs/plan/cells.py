@@ -115,7 +115,7 @@ def _check_mask(model: ModelConfig) -> None:
 def make_plan(config: RunConfig, store: Store) -> Plan:
     """The wanted cells of `config` over the views that `store` holds.
 
-    Raises UserError for a method or model that cannot exist.
+    Raises UserError for a method or model that cannot exist, and for gold labels that a classifier does not have.
     """
     methods, ledger = configured(config), Ledger(store)
     models, failures, undefined, unprepared = [], {}, [], []
@@ -144,6 +144,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
             if views is None:
                 unprepared.append((model.name, task))
             else:
+                resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
                 found[task] = views
         choices = tuple(_choices(config, resolved, found, defined, loaded.mask_token_id, ledger))
         cells = tuple(_cells(config, resolved, found, defined, choices))

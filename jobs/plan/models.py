@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluation.benchmark.demo import HEADS, MODELS, model_dir
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES, geometry_of
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from lrp_core import Capability, ModelView
     from lrp_core.kinds import Kind
-
-DEMO_MODELS = ("bert", "gpt2", "llama", "bert-sentiment", "gpt2-sentiment", "bert-score")
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ class ResolvedModel:
             if number is None:
                 raise UserError(
                     f"model {self.config.name}: samples are labelled {name!r}, "
-                    f"and its labels are {', '.join(self.labels)}"
+                    f"and its labels are {', '.join(self.labels)}: say as its `classes` what they mean, or leave the "
+                    "task out of its `tasks`"
                 )
         return {name: number for name, number in found.items() if number is not None}
 
@@ -212,15 +212,13 @@ def _location(model: ModelConfig) -> str:
     if not model.id.startswith("demo/"):
         return str(Path(model.id).expanduser()) if Path(model.id).expanduser().is_dir() else model.id
     name = model.id.removeprefix("demo/")
-    if name not in DEMO_MODELS:
+    if name not in (*MODELS, *HEADS):
         raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('demo'))}")
-    from evaluation.benchmark.demo import model_dir
-
     return str(model_dir(name))
 
 
 def _reserved(prefix: str) -> list[str]:
-    return [f"{prefix}/{name}" for name in (DEMO_MODELS if prefix == "demo" else GEOMETRIES)]
+    return [f"{prefix}/{name}" for name in ((*MODELS, *HEADS) if prefix == "demo" else GEOMETRIES)]
 
 
 def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:

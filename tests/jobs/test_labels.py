@@ -52,7 +52,7 @@ WORDS = [
     "m",
     "n",
 ]
-METHODS = ["gradient_x_input", "normxlogit", "random"]
+METHODS = ["gradient_l2", "normxlogit", "random"]  # not gradient x input: rounding, in BERT
 SST2 = [
     ("a b c d e f g h i j k l", 1),
     ("b d f", 0),
@@ -406,3 +406,28 @@ def test_users_own_samples_have_labels_or_scores(folders, tmp_path, inline):
     assert all(curve["correct"] is not None for curve in curves_of(config, store, "mine")["random"])
     with pytest.raises(UserError, match=r"tasks\.sst2': what it asks for is known: leave out `output`"):
         run_of(folders, tmp_path, tasks={"sst2": {"source": "sst2", "path": "x", "output": "label"}})
+
+
+def test_a_model_without_segments_is_explained_though_its_tokenizer_gives_token_types(closelook, tmp_path):
+    folder = save(tmp_path / "distilbert", "distilbert")
+    code, out, err = closelook("explain", "--model", str(folder), "--method", "lrp", "a b c")
+    assert (code, err) == (0, "")
+    assert "[CLS]" in out
+
+
+def test_a_gold_label_of_own_samples_that_a_model_lacks_is_told_when_views_are_read(folders, tmp_path, inline):
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"text": "a b", "label": "positive"}\n{"text": "c d", "label": "mixed"}\n')
+    config = run_of(
+        folders,
+        tmp_path / "root",
+        ["sentiment"],
+        tasks={"own": {"source": "samples", "path": str(own), "output": "label"}},
+    )
+    store = Store(config.root)
+    store.create()
+    prepare(config, store)
+    with pytest.raises(
+        UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: say as its `classes`"
+    ):
+        make_plan(config, store)

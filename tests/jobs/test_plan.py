@@ -5,11 +5,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from evaluation.benchmark import demo
 from evaluation.schema import VIEW
 from jobs.methods import METHODS, configured
 from jobs.plan import cells as planning
-from jobs.plan import models
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import Inputs
 from jobs.plan.products import stale
@@ -169,10 +167,6 @@ def test_what_cannot_exist_is_refused_before_anything_is_written(tmp_path, model
     with pytest.raises(UserError, match=message):
         validate(config_of(tmp_path / "root", model, **change))
     assert not (tmp_path / "root").exists()
-
-
-def test_every_demo_model_can_be_asked_for():
-    assert set(models.DEMO_MODELS) == {*demo.MODELS, *demo.HEADS}
 
 
 def test_a_model_directory_without_weights_is_refused(tmp_path):

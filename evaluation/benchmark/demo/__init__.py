@@ -1,4 +1,4 @@
-"""The embedded default: a generated language with exact evidence, and three tiny models trained on it."""
+"""The embedded default: a generated language with exact evidence, and tiny models trained on it."""
 
 from __future__ import annotations
 
