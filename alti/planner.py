@@ -48,9 +48,9 @@ class MemoryNeeds:
     @classmethod
     def of(cls, view: ModelView) -> MemoryNeeds:
         block = view.blocks[0]
-        up: Any = block.up
+        down: Any = block.down
         post_norm = view.family.norm_order == "post"
-        d_mlp = up.weight.numel() // view.d_model
+        d_mlp = down.weight.numel() // view.d_model
         return cls(
             n_heads=view.n_heads,
             n_kv_heads=view.n_kv_heads,

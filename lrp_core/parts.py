@@ -110,8 +110,8 @@ class BlockView:
 
     def _value_rows(self, width: int) -> Tensor | slice:
         """Which outputs of the value module are values, in the order of heads."""
-        if self.family.qkv == "thirds":
-            return slice(2 * width // 3, width)
+        if self.family.qkv == "joined":
+            return slice(width - self.n_kv_heads * self.head_dim, width)
         if self.family.qkv == "per_head":
             return torch.arange(width).view(self.n_heads, 3, self.head_dim)[:, 2].flatten()
         return slice(None)

@@ -76,7 +76,7 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     gated = view.family.gate is not None
     for layer in _ruled_layers(view, switch.planned):
         yield layer.module, partial(_project, layer=layer, switch=switch)
-    values_only = _reads_only_values(switch) and view.family.qkv == "thirds"
+    values_only = _reads_only_values(switch) and view.family.qkv == "joined"
     for block in view.blocks:
         if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
             yield block.value, partial(_values_only, weight=block.value_weights()[0].flatten(0, 1))

@@ -161,14 +161,11 @@ class ModelView:
     def activation_name(self) -> str:
         return getattr(self.config, self.family.activation_field)
 
-    @property
-    def is_parallel(self) -> bool:
-        """Whether attention and MLP of a block read the same residual stream."""
-        return bool(self.family.parallel_field and getattr(self.config, self.family.parallel_field))
-
     def norms(self) -> list[NormView]:
+        """Every norm once, also where attention and MLP of a block share theirs."""
         per_block = [n for b in self.blocks for n in (b.attention_norm, b.mlp_norm, *b.head_norms)]
-        return [norm for norm in (self.embedding_norm, *per_block, self.final_norm, self.head_norm) if norm is not None]
+        every = (self.embedding_norm, *per_block, self.final_norm, self.head_norm)
+        return list({norm.module: norm for norm in every if norm is not None}.values())
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""

@@ -33,6 +33,8 @@ MORE = {
     "qwen2": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
     "qwen3": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2, "head_dim": 6},
     "gemma": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2, "head_dim": 6},
+    "phi": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
+    "phi3": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
 }
 #: Families of which less is described: no rules, no attention weights.
 FEWER = {

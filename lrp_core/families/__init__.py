@@ -20,6 +20,7 @@ from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.llama import LLAMA
 from lrp_core.families.mistral import MISTRAL
 from lrp_core.families.opt import OPT
+from lrp_core.families.phi import PHI, PHI3
 from lrp_core.families.qwen import QWEN2, QWEN3
 from lrp_core.families.roberta import ROBERTA
 from lrp_core.plugins import Extended
@@ -45,6 +46,8 @@ FAMILIES: Extended[Family] = Extended(
         QWEN2,
         QWEN3,
         GEMMA,
+        PHI,
+        PHI3,
     ),
     "closelook.families",
     Family,

@@ -111,14 +111,14 @@ class Family:
     query_norm: str | None = None
     key_norm: str | None = None
     attention_norm: str = "input_layernorm"
-    mlp_norm: str = "post_attention_layernorm"
+    mlp_norm: str = "post_attention_layernorm"  # may be the same as that of attention
     activation: str = "mlp.act_fn"
-    gate: str | None = None  # gated MLPs: activation(gate(x)) * up(x)
+    gate: str | None = None  # gated MLPs: activation(gate(x)) * up(x); one module may put out both
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
 
     # layouts
-    qkv: Literal["separate", "thirds", "per_head"] = "separate"  # fused: [q | k | v], or [q | k | v] head by head
+    qkv: Literal["separate", "joined", "per_head"] = "separate"  # fused: [q | k | v], or [q | k | v] head by head
     transposed: bool = False  # weights are [in, out] (Conv1D)
     grouped: bool = False  # `config.num_key_value_heads` key-value heads
     norm_eps: str = "eps"  # attribute of the norm modules
@@ -129,7 +129,6 @@ class Family:
     position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
-    parallel_field: str | None = None  # field of the config: attention and MLP read the same residual stream
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
     classes: str | None = (
         None  # module that registers the models' classes with transformers, which knows most by itself

@@ -19,6 +19,5 @@ GPT_NEOX = Family(
     up="mlp.dense_h_to_4h",
     down="mlp.dense_4h_to_h",
     qkv="per_head",
-    parallel_field="use_parallel_residual",
     requires=(STEADY_ROTARY,),
 )

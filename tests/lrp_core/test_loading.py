@@ -63,7 +63,7 @@ def test_saved_model_loads_tied_or_not(family, tied, tmp_path):
 def test_base_model_loads_only_where_its_head_is_the_embedding(family, tied, tmp_path):
     model = random_model(tiny_config(family, tie_word_embeddings=tied)).model
     model.base_model.save_pretrained(tmp_path)
-    if tied and FAMILIES[family].head_dense is None:
+    if tied and FAMILIES[family].head_dense is None and model.get_output_embeddings().bias is None:
         assert_loads_as(tmp_path, model)
         return
     base, wanted = type(model.base_model).__name__, type(model).__name__
