@@ -13,7 +13,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
+from lrp_core.capabilities import ATTENTION, NEURONS, POSITIONS, Capability
 from lrp_core.explained import LINEAR, whichever
 from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
@@ -25,7 +25,14 @@ MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "repre
 #: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
 #: the record says so.
 SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed")
-_RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", "heads", "layers", *SETTINGS)
+#: What may be asked for beside relevance of tokens, where a method gives it: what it is, and what it needs of a model.
+FINER: dict[str, tuple[str, Capability | None]] = {
+    "heads": ("relevance of attention heads", ATTENTION),
+    "layers": ("relevance by layer", None),
+    "neurons": ("relevance of neurons", NEURONS),
+    "boundaries": ("relevance at the boundaries of layers", ATTENTION),
+}
+_RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", *FINER, *SETTINGS)
 LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
 
 
@@ -90,7 +97,7 @@ class Method:
     """A method, callable as `method(view, batch)`; `configured` binds options, under another name where one is given.
 
     `explain(view, batch, requests, **options) -> {request: Relevance}` computes many requests of one pass together. It
-    gets every option by name, `heads=True` or `layers=True` where they are wanted and given, and the SETTINGS that it
+    gets every option by name, `heads=True` or another of FINER where it is wanted and given, and the SETTINGS that it
     names. The requests that it gets are `bound`.
     """
 
@@ -102,7 +109,7 @@ class Method:
     options: tuple[Option, ...] = ()
     seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
     needs: tuple[Capability, ...] = ()
-    gives: tuple[str, ...] = ("tokens",)  # tokens | heads | layers
+    gives: tuple[str, ...] = ("tokens",)  # tokens, and any of FINER
     explanations: tuple[str, ...] = LINEAR
     embeddings: tuple[str, ...] = ("full", "partial")
     conserves: bool = True  # False where no sum is promised, so that no residual is reported
@@ -140,42 +147,38 @@ class Method:
         *,
         explanation: str | None = None,
         embedding: str | None = None,
-        heads: bool = False,
-        layers: bool = False,
         **options: Any,
     ) -> Relevance:
         """Contrastive with full embeddings unless told otherwise or impossible (no foil, no such choice).
 
-        `options` are the method's own and the SETTINGS that its function knows. Raises UserError for others,
-        UnsupportedMethod for a model that lacks what the method needs, or for heads or layers where it gives none.
+        `options` are any of FINER, the method's own and the SETTINGS that its function knows. Raises UserError for
+        others, UnsupportedMethod for a model that lacks what the method needs, or for heads, say, where it gives none.
         """
         if explanation is None:
             wanted = whichever(batch.foil_ids is not None).name
             explanation = wanted if wanted in self.explanations else self.explanations[0]
         request = Request(self.name, explanation, embedding or self.embeddings_of(view.family.capabilities)[0])
         self.check(request)
-        if heads and "heads" not in self.gives:
-            raise UnsupportedMethod(f"{self.name} gives no relevance of attention heads")
-        if heads and ATTENTION not in view.family.capabilities:
-            raise UnsupportedMethod(f"relevance of heads needs {ATTENTION.says}, which {view.family.title} do not have")
-        if layers and "layers" not in self.gives:
-            raise UnsupportedMethod(f"{self.name} gives no relevance by layer")
+        finer = {name: True for name in FINER if options.pop(name, False)}
+        for name in finer:
+            what, needs = FINER[name]
+            if name not in self.gives:
+                raise UnsupportedMethod(f"{self.name} gives no {what}")
+            if needs is not None and needs not in view.family.capabilities:
+                raise UnsupportedMethod(f"{what} needs {needs.says}, which {view.family.title} do not have")
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
         method = self.configured(**options) if options else self
         request = method.bound(request)
-        return method.compute(view, batch, [request], heads=heads, layers=layers, **settings)[request]
+        return method.compute(view, batch, [request], **finer, **settings)[request]
 
     def compute(
         self,
         view: ModelView,
         batch: Batch,
         requests: Sequence[Request],
-        *,
-        heads: bool = False,
-        layers: bool = False,
         **settings: Any,
     ) -> dict[Request, Relevance]:
-        """One call of `explain` with the bound options and those of `settings` that it names.
+        """One call of `explain` with the bound options, what of FINER is asked for, and the `settings` that it names.
 
         `requests` carry the base names of this method and of others with the same function and option values. The
         function has the model to itself meanwhile; rows it cannot explain raise UnusableRows (see `lrp_core.guard`).
@@ -185,16 +188,13 @@ class Method:
             if request.embedding == FULL and POSITIONS not in view.family.capabilities:
                 lacks = f"{POSITIONS.says}, which {view.family.title} do not have"
                 raise UnsupportedMethod(f"{self.name} of the full embedding needs {lacks}: ask for embedding 'partial'")
+        finer = {name: True for name in FINER if settings.pop(name, False)}
         known = {name: value for name, value in settings.items() if name in self._parameters}
         if not self.seeded:
             known.pop("seed", None)  # it is not in the cell key
-        if heads:
-            known["heads"] = True
-        if layers:
-            known["layers"] = True
         from lrp_core.guard import guarded
 
-        return guarded(self.function, view, batch, requests, **self._of_pass, **known)
+        return guarded(self.function, view, batch, requests, **self._of_pass, **known, **finer)
 
     def bound(self, request: Request) -> Request:
         """A request of this method as `explain` gets it: by its base name, with the options that go by request."""

@@ -18,12 +18,17 @@ from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import RULES
-from lrp_core.parts import LinearLayer, NormView
+from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
 from lrp_core.rules import (
+    KEPT,
+    BiasTap,
     Composite,
     HeadPooling,
     HeadRelevance,
+    LayerRelevance,
+    NeuronRelevance,
     Switch,
+    Tap,
     ValuesOnly,
     activate,
     activation,
@@ -36,6 +41,7 @@ from lrp_core.rules import (
 )
 from lrp_core.view import ModelView
 
+_ATTENTION = KEPT.index("attention")
 Hook = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
 
 
@@ -45,19 +51,30 @@ def rules_on(
     composites: Sequence[Composite],
     *,
     heads: HeadRelevance | None = None,
+    neurons: NeuronRelevance | None = None,
+    layers: LayerRelevance | None = None,
     checkpointing: bool = False,
 ) -> Iterator[Switch]:
     """Makes the model's gradients follow `composites`; set `switch.current` before each backward pass, in the scope.
 
-    `checkpointing` keeps the inputs of blocks only and runs each block again when the gradient reaches it.
+    `heads`, `neurons` and `layers` are told what passes. `checkpointing` keeps the inputs of blocks only and runs each
+    block again when the gradient reaches it.
     """
     switch = Switch(tuple(composites), composites[0])
     with ExitStack() as undo:
         for module, hook in _hooks(view, switch) if RULES in view.family.capabilities else ():
             undo.callback(module.register_forward_hook(hook).remove)
+        if neurons is not None:
+            for layer, block in enumerate(view.blocks):
+                listen = partial(
+                    _tap_neurons, layer=layer, gated=block.gate is not None, neurons=neurons, switch=switch
+                )
+                undo.callback(block.down.register_forward_pre_hook(listen).remove)
+        if layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
+            undo.enter_context(_tapped_layers(view, layers))
         openly = any(composite.softmax.backward is not None for composite in composites)
         around = {
-            block.attention: partial(_attend, switch=switch, layer=layer, heads=heads, openly=openly)
+            block.attention: partial(_attend, switch=switch, layer=layer, heads=heads, layers=layers, openly=openly)
             for layer, block in enumerate(view.blocks)
         }
         undo.enter_context(around_attention(view, around, stock="eager" if openly else None))
@@ -130,11 +147,14 @@ def _attend(
     switch: Switch,
     layer: int,
     heads: HeadRelevance | None,
+    layers: LayerRelevance | None,
     openly: bool,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]."""
     weights: Tensor | None
+    if layers is not None:
+        query, key, value = (Tap.apply(x, partial(layers.keep, layer, _ATTENTION, -1)) for x in (query, key, value))
     query, key, value = attend_with(query, key, value, switch)
     if openly:
         context, weights = attend_openly(query, key, value, mask, options.get("scaling"), switch)
@@ -142,7 +162,65 @@ def _attend(
         context, weights = kernel(module, query, key, value, mask, **options)
     if heads is not None:
         context = HeadPooling.apply(context, layer, heads)
+    if layers is not None:
+        context = Tap.apply(context, partial(layers.keep, layer, _ATTENTION, 1))
     return context, weights
+
+
+def _tap_neurons(
+    _: nn.Module, args: tuple[Any, ...], *, layer: int, gated: bool, neurons: NeuronRelevance, switch: Switch
+) -> tuple[Any, ...]:
+    """The down projection's input. In gated layers its output shares relevance between gate and signal."""
+    x, *rest = args
+
+    def read(gradient: Tensor, value: Tensor) -> None:
+        share = switch.current.bilinear.share if gated else 1.0
+        neurons.read(layer, share, gradient, value)
+
+    return (Tap.apply(x, read), *rest)
+
+
+@contextmanager
+def _tapped_layers(view: ModelView, layers: LayerRelevance) -> Iterator[None]:
+    """Inside, `layers` hears of the inputs of blocks, of the last one's output, and of everything with a bias."""
+    with ExitStack() as undo:
+        for layer, block in enumerate(view.blocks):
+            below = partial(_tap_input, read=partial(layers.cross, layer))
+            undo.callback(block.module.register_forward_pre_hook(below).remove)
+            for module, bias in _biases(block):
+                hook = partial(_tap_bias, read=partial(layers.keep_bias, layer, bias))
+                undo.callback(module.register_forward_hook(hook).remove)
+        above = partial(_tap_output, read=partial(layers.cross, len(view.blocks)))
+        undo.callback(view.blocks[-1].module.register_forward_hook(above).remove)
+        yield
+
+
+def _biases(block: BlockView) -> Iterator[tuple[nn.Module, Tensor]]:
+    """The modules of a block that add a bias [O] to what they put out; fused ones come once."""
+    linear = (block.query, block.key, block.value, block.output, block.gate, block.up, block.down)
+    for module in dict.fromkeys(module for module in linear if module is not None):
+        with weights_of(module) as weights:
+            bias = weights.bias
+        if bias is not None:
+            yield module, bias.detach()
+    for norm in (block.attention_norm, block.mlp_norm, *block.head_norms):
+        _, bias = norm.parameters()
+        if bias is not None:
+            yield norm.module, bias
+
+
+def _tap_input(_: nn.Module, args: tuple[Any, ...], *, read: Callable[[Tensor, Tensor], None]) -> tuple[Any, ...]:
+    return (Tap.apply(args[0], read), *args[1:])
+
+
+def _tap_output(_: nn.Module, args: tuple[Any, ...], y: Any, *, read: Callable[[Tensor, Tensor], None]) -> Any:
+    if isinstance(y, tuple):
+        return (Tap.apply(y[0], read), *y[1:])
+    return Tap.apply(y, read)
+
+
+def _tap_bias(_: nn.Module, args: tuple[Any, ...], y: Tensor, *, read: Callable[[Tensor], None]) -> Tensor:
+    return BiasTap.apply(y, read)
 
 
 class _Checkpointed(nn.Module):

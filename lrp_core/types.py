@@ -1,7 +1,7 @@
 """What goes in and what comes out.
 
 One legend of shapes for the whole package: B batch, T tokens, L layers, H heads, G key-value heads, K head width,
-D model width, V vocabulary, P poolings.
+D model width, F feed-forward width, V vocabulary, P poolings.
 """
 
 from __future__ import annotations
@@ -134,6 +134,15 @@ class Relevance:
     conserves: bool = True  # whether the sum over tokens is meant to be compared with `explained`
     baseline: Tensor | None = None  # [B], `explained` at the baseline of methods that compare the input with one
     layers: Tensor | None = None  # [B, L, T], what each layer says of the tokens, only when asked for; 0 on padding
+    # Only when neurons are asked for, each [B, L, F]: the sum over positions; the position where the absolute relevance
+    # is largest; the activation there.
+    neurons: Tensor | None = None
+    neuron_positions: Tensor | None = None  # int64
+    neuron_values: Tensor | None = None
+    # Only when boundaries are asked for: the relevance below and above each block [B, L + 1], and what a block keeps of
+    # it, biases and the softmax of attention [B, L, 2].
+    boundaries: Tensor | None = None
+    kept: Tensor | None = None
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
         """A plain Relevance with every tensor changed."""

@@ -84,6 +84,12 @@ class ModelView:
         output = _at(_at(self.model, self.family.blocks)[0], self.family.output)
         return output.weight.numel() // (self.d_model * self.n_heads)
 
+    @cached_property
+    def n_neurons(self) -> int:
+        """Neurons of a feed-forward layer, F: the width of what enters its down projection."""
+        weight: Any = self.blocks[0].down.weight  # of offloaded models, too, whose weights have a shape
+        return weight.shape[0] if self.family.transposed else weight.shape[1]
+
     @property
     def vocab(self) -> int:
         return self.config.vocab_size

@@ -10,6 +10,7 @@ from lrp_core.capabilities import (
     DELETION,
     GRADIENTS,
     MASKING,
+    NEURONS,
     POSITIONS,
     POST_NORM,
     PRE_NORM,
@@ -165,7 +166,7 @@ class Family:
         of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
             {UNCENTRED} if self.norm == "rms" else set()
         )
-        known = {GRADIENTS, RULES, ATTENTION, STATES, POSITIONS} | of_norms | perturbable(self.kind)
+        known = {GRADIENTS, RULES, ATTENTION, NEURONS, STATES, POSITIONS} | of_norms | perturbable(self.kind)
         return frozenset(known.difference(self.lacks))
 
 

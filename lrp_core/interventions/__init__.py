@@ -7,5 +7,6 @@ What every intervention promises:
 * Leaving the scope undoes everything, after an error too: the model's next forward is bit-identical to its first.
 * Interventions combine: tokens may be removed, inside that heads, in any row of one batch, in any order.
 
-`tokens` takes tokens from the input, `heads` attention heads from the blocks.
+`tokens` takes tokens from the input, `heads` attention heads from the blocks; `neurons` sets or
+scales neurons of their feed-forward layers.
 """

@@ -47,7 +47,7 @@ LOWEST = Option(
 )
 
 
-def _of_gradients(name: str, label: str, rules: str, **record: Any) -> Method:
+def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **record: Any) -> Method:
     """A method that reads the gradients at the embeddings under modified rules; `plain` ones are the model's own."""
     return Method(
         name,
@@ -55,7 +55,8 @@ def _of_gradients(name: str, label: str, rules: str, **record: Any) -> Method:
         label=label,
         explain="lrp_core.methods.gradients:explain_many",
         needs=(GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
-        gives=("tokens", "heads"),
+        gives=("tokens", "heads", "neurons", *(("boundaries",) if conserves else ())),
+        conserves=conserves,
         explanations=EVERY,
         passes="gradients",
         rules=rules,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from lrp_core.clock import StageClock
 from lrp_core.explained import EXPLAINED
 from lrp_core.methods import METHODS
 from lrp_core.readout import explained_numbers
-from lrp_core.rules import COMPOSITES, Composite, HeadRelevance
+from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
@@ -34,6 +35,31 @@ class Reading:
     conserves: bool
 
 
+@dataclass(frozen=True)
+class Inside:
+    """What is told of the gradient on its way, as far as it is asked for."""
+
+    heads: HeadRelevance | None
+    neurons: NeuronRelevance | None
+    layers: LayerRelevance | None
+
+    def begin(self, measures: dict[str, Measure]) -> None:
+        """Starts a backward pass that is read under each of these measures."""
+        for one in (self.heads, self.neurons, self.layers):
+            if one is not None:
+                one.begin(measures)
+
+    def of(self, method: str, conserves: bool) -> dict[str, Any]:
+        """Fields of `Relevance`, of the pass that has just ended."""
+        found: dict[str, Any] = {} if self.heads is None else {"heads": self.heads.of(method)}
+        if self.neurons is not None:
+            own = self.neurons.of(method)
+            found |= {"neurons": own.total, "neuron_positions": own.at, "neuron_values": own.value}
+        if self.layers is not None and conserves:
+            found["boundaries"], found["kept"] = self.layers.of(method)
+        return found
+
+
 READINGS = {
     method.name: Reading(COMPOSITES[method.rules], MEASURES[method.measure], method.conserves)
     for method in METHODS.values()
@@ -47,6 +73,8 @@ def explain_many(
     requests: Sequence[Request],
     *,
     heads: bool = False,
+    neurons: bool = False,
+    boundaries: bool = False,
     checkpoint: bool = False,
     clock: StageClock | None = None,
     composite: Composite | None = None,
@@ -54,8 +82,10 @@ def explain_many(
     """All `requests` from one forward and one backward per composite and explanation.
 
     Embeddings share a pass, since their sum has the gradient of each of its terms.
-    `heads` pools the relevance of the attention heads' outputs; `checkpoint` trades a second forward for memory;
-    `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and aggregation.
+    `heads` pools the relevance of the attention heads' outputs, `neurons` sums that of the feed-forward layers'
+    neurons, `boundaries` that between blocks, for methods that promise a sum; `checkpoint` trades a second forward for
+    memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and
+    aggregation.
     `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
     """
@@ -65,27 +95,30 @@ def explain_many(
         passes.setdefault((readings[request.method].composite, request.explanation), []).append(request)
     batch = batch.to(view.device)
     lap = clock.lap if clock is not None else _no_lap
-    collected = HeadRelevance(view.n_layers) if heads else None
+    inside = Inside(
+        HeadRelevance(view.n_layers) if heads else None,
+        NeuronRelevance(view.n_layers, batch.attention_mask) if neurons else None,
+        LayerRelevance(view.n_layers, len(batch)) if boundaries else None,
+    )
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
     results: dict[Request, Relevance] = {}
     with torch.inference_mode(False), torch.enable_grad():
         token, full = view.embed(batch)
         token = token.detach().requires_grad_()
         values = {"full": full.detach(), "partial": token.detach(), "none": token.detach()}
-        with rules_on(view, composites, heads=collected, checkpointing=checkpoint) as switch:
+        with rules_on(view, composites, **vars(inside), checkpointing=checkpoint) as switch:
             explanations = [request.explanation for request in requests]
             logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations)
             lap("forward", "gradients")
             for i, ((rules, explanation), asked) in enumerate(passes.items()):
                 switch.current = rules
-                if collected is not None:
-                    collected.begin({request.method: readings[request.method].measure for request in asked})
+                inside.begin({request.method: readings[request.method].measure for request in asked})
                 explained = numbers[explanation]
                 (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
                 lap("backward", *(request.method for request in asked))
                 for request in asked:
                     reading = readings[request.method]
-                    results[request] = _read(request, reading, gradient, values, batch, logits, explained, collected)
+                    results[request] = _read(request, reading, gradient, values, batch, logits, explained, inside)
                     lap("aggregate", request.method)
     return {request: results[request] for request in requests}
 
@@ -131,7 +164,7 @@ def _read(
     batch: Batch,
     logits: Tensor,
     explained: Tensor,
-    heads: HeadRelevance | None,
+    inside: Inside,
 ) -> Relevance:
     how = request.option("reduce", "sum")
     return Relevance(
@@ -139,6 +172,6 @@ def _read(
         explained=explained.detach(),
         logit_target=logits[:, 0].detach(),
         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-        heads=None if heads is None else heads.of(request.method),
+        **inside.of(request.method, reading.conserves),
         conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
     )

@@ -4,6 +4,7 @@ from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activat
 from lrp_core.rules.bilinear import attend_with, share
 from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
+from lrp_core.rules.latent import KEPT, BiasTap, LayerRelevance, NeuronRelevance, Tap
 from lrp_core.rules.linear import LinearRule, LinearRules, ValuesOnly, project
 from lrp_core.rules.normalization import inverse_rms, normalise
 from lrp_core.rules.softmax import SoftmaxRule, attend_openly
@@ -13,16 +14,21 @@ __all__ = [
     "ACTIVATIONS",
     "ATTNLRP",
     "COMPOSITES",
+    "KEPT",
     "LRP",
     "PLAIN",
     "Activation",
+    "BiasTap",
     "Composite",
     "HeadPooling",
     "HeadRelevance",
+    "LayerRelevance",
     "LinearRule",
     "LinearRules",
+    "NeuronRelevance",
     "SoftmaxRule",
     "Switch",
+    "Tap",
     "ValuesOnly",
     "activate",
     "activation",

@@ -1,0 +1,155 @@
+"""Relevance inside the model, reduced while the gradient passes: of neurons, of projections, of whole layers.
+
+Neurons are what enters the down projection of a feed-forward layer: the outputs of its last non-linearity or, in gated
+layers, the products of gate and signal (AttnLRP 3.4 and 4.3). Nothing of length T times F is kept of any sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise
+#: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs.
+KEPT = ("biases", "attention")
+_NUMBERS = 2**16  # of a sample's relevance that are worked out at a time
+
+
+class Tap(Function):
+    """A tensor as it is; hands its gradient and value to `read` when the gradient comes by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, read: Callable[[Tensor, Tensor], None]) -> Tensor:
+        ctx.read = read
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        ctx.read(gradient, x)
+        return gradient, None
+
+
+class BiasTap(Function):
+    """As `Tap`, for a reader that needs the gradient alone: the value is not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, read: Callable[[Tensor], None]) -> Tensor:
+        ctx.read = read
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.read(gradient)
+        return gradient, None
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """Of one backward pass under one measure, each [B, L, F]."""
+
+    total: Tensor  # the sum over positions
+    at: Tensor  # the position where the absolute relevance is largest, int64
+    value: Tensor  # the neuron's activation there
+
+
+class NeuronRelevance:
+    """What the neurons of the current backward pass were worth, by measure and layer."""
+
+    def __init__(self, n_layers: int, mask: Tensor) -> None:
+        """`mask` [B, T] is 1 where a token is."""
+        self.n_layers, self.mask = n_layers, mask
+        self.begin({})
+
+    def begin(self, measures: dict[str, Measure]) -> None:
+        """Starts a backward pass that is read under each of these measures."""
+        self.measures = measures
+        self._read: dict[str, dict[int, Neurons]] = {name: {} for name in measures}
+
+    def read(self, layer: int, share: float, gradient: Tensor, value: Tensor) -> None:
+        """Gradient and value [B, T, F], or [B * T, F]; `share` of the relevance of a product is in the gradient."""
+        gradient, value = (x.view(*self.mask.shape, -1) for x in (gradient, value))
+        for name, measure in self.measures.items():
+            self._read[name][layer] = _reduced(gradient, value, measure, share, self.mask)
+
+    def of(self, name: str) -> Neurons:
+        """Of the pass that has just ended."""
+        layers = [self._read[name][layer] for layer in range(self.n_layers)]
+        return Neurons(*(_stacked(getattr(layer, part) for layer in layers) for part in ("total", "at", "value")))
+
+
+def _stacked(layers: Iterable[Tensor]) -> Tensor:
+    every = list(layers)
+    return torch.stack([layer.to(every[0].device) for layer in every], dim=1)
+
+
+def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, mask: Tensor) -> Neurons:
+    """A few positions at a time, so that what is worked out is never as large as what is read."""
+    wide = torch.promote_types(value.dtype, torch.float32)
+    mask = mask.to(value.device).bool()[..., None]  # [B, T, 1]
+    size = max(1, _NUMBERS // value.shape[-1])
+    total = value.new_zeros(value.shape[0], value.shape[-1], dtype=wide)
+    largest, best = torch.full_like(total, -1), torch.zeros_like(total)
+    at = torch.zeros_like(total, dtype=torch.int64)
+    for start in range(0, value.shape[1], size):
+        places = slice(start, start + size)
+        relevance = measure(gradient[:, places].to(wide) / share, value[:, places].to(wide))
+        relevance = relevance.masked_fill(~mask[:, places], 0)
+        total += relevance.sum(1)
+        peak, where = relevance.abs().max(1)  # [B, F]
+        better = peak > largest
+        largest = torch.where(better, peak, largest)
+        at = torch.where(better, where + start, at)
+        best = torch.where(better, value[:, places].gather(1, where[:, None])[:, 0].to(wide), best)
+    return Neurons(total, at, best)
+
+
+class LayerRelevance:
+    """What crosses every layer boundary in the current backward pass, by measure, and what a layer keeps of it."""
+
+    def __init__(self, n_layers: int, n_rows: int) -> None:
+        self.n_layers, self.n_rows = n_layers, n_rows
+        self.begin({})
+
+    def begin(self, measures: dict[str, Measure]) -> None:
+        """Starts a backward pass that is read under each of these measures."""
+        self.measures = measures
+        self._crossing: dict[str, dict[int, Tensor]] = {name: {} for name in measures}  # [B], by boundary
+        self._kept: dict[str, dict[tuple[int, int], Tensor]] = {name: {} for name in measures}  # by layer and reason
+
+    def cross(self, boundary: int, gradient: Tensor, value: Tensor) -> None:
+        """The residual stream [B, T, D] at a boundary: 0 below the first block, L above the last."""
+        for name, measure in self.measures.items():
+            self._crossing[name][boundary] = self._whole(measure, gradient, value)
+
+    def keep(self, layer: int, reason: int, sign: int, gradient: Tensor, value: Tensor) -> None:
+        """Add the relevance of `value` to what `layer` keeps for `reason`, an index into KEPT."""
+        for name, measure in self.measures.items():
+            kept = self._kept[name]
+            own = sign * self._whole(measure, gradient, value)
+            kept[layer, reason] = kept[layer, reason] + own if (layer, reason) in kept else own
+
+    def keep_bias(self, layer: int, bias: Tensor, gradient: Tensor) -> None:
+        """Add what a module's `bias` [O] keeps of the relevance of its output [B, T, O]."""
+        self.keep(layer, 0, 1, gradient, bias.to(gradient.device).expand_as(gradient))
+
+    def of(self, name: str) -> tuple[Tensor, Tensor]:
+        """Relevance at the boundaries [B, L + 1] and kept, by reason [B, L, R], of the pass that has just ended."""
+        crossing = [self._crossing[name][boundary] for boundary in range(self.n_layers + 1)]
+        zero = torch.zeros_like(crossing[0])
+        kept = [
+            torch.stack([self._kept[name].get((layer, reason), zero).to(zero) for reason in range(len(KEPT))], -1)
+            for layer in range(self.n_layers)
+        ]
+        return torch.stack([one.to(zero) for one in crossing], 1), torch.stack(kept, 1)
+
+    def _whole(self, measure: Measure, gradient: Tensor, value: Tensor) -> Tensor:
+        """Relevance of a sample [B] from gradient and value [B, ...], or [B * T, ...], summed."""
+        wide = torch.promote_types(value.dtype, torch.float32)
+        return measure(gradient.to(wide), value.to(wide)).reshape(self.n_rows, -1).sum(1)

@@ -1,0 +1,165 @@
+"""Relevance inside the model: of every neuron, and across every layer boundary."""
+
+import pytest
+import torch
+
+from lrp_core import METHODS, Batch, UnsupportedMethod, attribute
+from lrp_core.interventions.neurons import neurons_set
+from lrp_core.memory import peak_memory
+from lrp_core.methods.gradients import READINGS, explain_many
+from lrp_core.rules import KEPT
+from lrp_core.scope import rules_on
+from lrp_core.types import Request
+from tests.lrp_core.test_conservation import without_biases
+from tests.tiny import MORE, TINY, ragged_rows, tiny_model
+
+LISTENING = [name for name, method in METHODS.items() if "neurons" in method.gives]
+
+
+@pytest.fixture(params=sorted(TINY | MORE))
+def any_view(request):
+    """All families, not only the three of the other tests."""
+    return tiny_model(request.param)
+
+
+def gradients_inside(view, batch, name, read):
+    """Gradient of the contrast at each block's tensor, by brute force; `read(block)` gives a module and which side."""
+    found, hooks = [], []
+    reading = READINGS[name]
+    with rules_on(view, [reading.composite]):
+        for block in view.blocks:
+            module, output = read(block)
+            if output:
+                hooks.append(module.register_forward_hook(lambda _, args, y: found.append(y)))
+            else:
+                hooks.append(module.register_forward_pre_hook(lambda _, args: found.append(args[0])))
+        logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
+        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), found)
+    for hook in hooks:
+        hook.remove()
+    shape = batch.input_ids.shape  # which some families flatten
+    return [one.view(*shape, -1) for one in gradients], [one.detach().view(*shape, -1) for one in found]
+
+
+@pytest.mark.parametrize("name", LISTENING)
+def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(any_view, name):
+    view = any_view
+    batch = Batch.collate(ragged_rows(view), 0)
+    gradients, values = gradients_inside(view, batch, name, lambda block: (block.down, False))
+    share = READINGS[name].composite.bilinear.share if view.family.gate else 1
+    found = attribute(name, view, batch, neurons=True)
+    for layer, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
+        relevance = READINGS[name].measure(gradient / share, value) * batch.attention_mask[..., None]
+        for sample in range(len(batch)):
+            for neuron in range(view.n_neurons):
+                own = relevance[sample, :, neuron]
+                at = int(found.neuron_positions[sample, layer, neuron])
+                assert float(found.neurons[sample, layer, neuron]) == pytest.approx(float(own.sum()), abs=1e-12)
+                assert float(own[at].abs()) == float(own.abs().max())
+                assert found.neuron_values[sample, layer, neuron] == value[sample, at, neuron]
+
+
+def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
+    found = attribute("gradient_x_input", view, batch, neurons=True)
+    activations = []
+    hook = view.blocks[1].down.register_forward_pre_hook(lambda _, args: activations.append(args[0].clone()))
+    view.hidden(batch)
+    hook.remove()
+    step, neuron = 3e-3, 5  # transformers rounds to float32 inside RMSNorm
+    for sample in range(len(batch)):
+        total = 0.0
+        for position in torch.nonzero(batch.attention_mask[sample]).flatten().tolist():
+            before = float(activations[0][sample, position, neuron])
+            where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
+            where[sample, position] = True
+            contrasts = []
+            for moved in (before + step, before - step):
+                with neurons_set(view, [{(1, neuron): moved} if row == sample else {} for row in range(3)], where):
+                    target, foil = view.logits(view.hidden(batch), batch)[sample]
+                contrasts.append(float(target - foil))
+            total += (contrasts[0] - contrasts[1]) / (2 * step) * before
+        assert float(found.neurons[sample, 1, neuron]) == pytest.approx(total, rel=2e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lrp", "attnlrp"])
+def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(any_view, name):
+    view = without_biases(any_view)
+    batch = Batch.collate(ragged_rows(view), 0)
+    neurons = attribute(name, view, batch, neurons=True).neurons.sum(-1)  # [B, L]
+    of_output = gradients_inside(view, batch, name, lambda block: (block.down, True))
+    for layer, (gradient, value) in enumerate(zip(*of_output, strict=True)):
+        # what the hook on the output sees is after the rule of a product has taken its share, like the neurons' inputs
+        torch.testing.assert_close((gradient * value).sum((1, 2)), neurons[:, layer], rtol=1e-9, atol=1e-11)
+    reading = [gradients_inside(view, batch, name, lambda block: (block.up, True))]
+    if view.family.gate and READINGS[name].composite.bilinear.serves_gate:
+        reading.append(gradients_inside(view, batch, name, lambda block: (block.gate, True)))
+    for layer in range(view.n_layers):
+        below = sum((gradients[layer] * values[layer]).sum((1, 2)) for gradients, values in reading)
+        torch.testing.assert_close(below, neurons[:, layer], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["lrp", "attnlrp"])
+def test_what_crosses_layer_boundaries_is_accounted_for(any_view, name):
+    view = any_view
+    found = attribute(name, view, Batch.collate(ragged_rows(view), 0), boundaries=True)
+    steps = found.boundaries[:, 1:] - found.boundaries[:, :-1]
+    torch.testing.assert_close(steps, found.kept.sum(-1), rtol=1e-9, atol=1e-10)
+    has_biases = any(name.endswith("bias") for name, _ in view.model.base_model.named_parameters())
+    assert (found.kept[..., KEPT.index("biases")].abs() > 1e-6).all() == has_biases
+    assert (found.kept[..., KEPT.index("attention")].abs() > 1e-12).any() == (name == "attnlrp")
+    if view.embedding_norm is None and not view.family.position_embedding:
+        torch.testing.assert_close(found.boundaries[:, 0], found.tokens.sum(-1), rtol=1e-9, atol=1e-10)
+
+
+def test_neurons_and_boundaries_are_the_same_under_checkpointing_padding_and_company(view, batch):
+    names = ("lrp", "attnlrp", "gradient_x_input")
+    requests = [Request(name, explanation) for name in names for explanation in ("contrastive", "target")]
+    together = explain_many(view, batch, requests, neurons=True, boundaries=True, checkpoint=True)
+    for request in requests:
+        for row in range(len(batch)):
+            length = int(batch.attention_mask[row].sum())
+            own = {
+                "input_ids": batch.input_ids[row, :length].tolist(),
+                "position": int(batch.position[row]),
+                "target_id": int(batch.target_ids[row]),
+                "foil_id": int(batch.foil_ids[row]),
+            }
+            single = Batch.collate([own], 0, "left")
+            alone = explain_many(view, single, [request], neurons=True, boundaries=True)[request]
+            for field in ("neurons", "neuron_values", "boundaries", "kept"):
+                found, expected = getattr(together[request], field)[row], getattr(alone, field)[0]
+                torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+            assert torch.equal(together[request].neuron_positions[row], alone.neuron_positions[0])
+
+
+def test_asking_changes_no_relevance_and_leaves_no_hook(view, batch):
+    plain = attribute("attnlrp", view, batch)
+    asked = attribute("attnlrp", view, batch, neurons=True, boundaries=True, heads=True)
+    assert torch.equal(plain.tokens, asked.tokens)
+    assert plain.neurons is None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
+
+
+@pytest.mark.parametrize(("checkpoint", "most"), [(False, 1.3), (True, 1.1)])
+def test_neurons_cost_little_memory_beyond_the_token_pass(family, checkpoint, most):
+    wide = {"hidden_size": 64, "n_inner": 256} if family == "gpt2" else {"hidden_size": 64, "intermediate_size": 256}
+    layers = {"num_hidden_layers": 6, "vocab_size": 50}
+    longest = {"n_positions" if family == "gpt2" else "max_position_embeddings": 200}
+    view = tiny_model(family, dtype="float32", **wide, **layers, **longest)
+    batch = Batch.collate(ragged_rows(view, lengths=(200,)), 0)
+    peaks = []
+    for asked in ({}, {"neurons": True}):
+        with peak_memory() as peak:
+            attribute("attnlrp", view, batch, checkpoint=checkpoint, **asked)
+        peaks.append(peak.peak_bytes)
+    assert peaks[1] <= most * peaks[0]
+
+
+def test_methods_and_models_without_neurons_are_refused_by_name(view, batch):
+    with pytest.raises(UnsupportedMethod, match="random gives no relevance of neurons"):
+        attribute("random", view, batch, neurons=True)
+    with pytest.raises(UnsupportedMethod, match="gradient_l1 gives no relevance at the boundaries of layers"):
+        attribute("gradient_l1", view, batch, boundaries=True)
+    generic = type(view).of(view.model, family="generic")
+    with pytest.raises(UnsupportedMethod, match="neurons needs feed-forward layers that are described"):
+        attribute("gradient_x_input", generic, batch, neurons=True, embedding="partial")
