@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.benchmark.sources.own import SAMPLES, has_foils
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS, bound, left_open
 from jobs.tasks import sources
@@ -18,7 +18,6 @@ from lrp_core.families import FAMILIES, describing
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
-    from evaluation.tasks import Task
     from jobs.config.models import MethodConfig, ModelConfig
     from jobs.config.perturb import PerturbConfig
     from jobs.config.run import RunConfig
@@ -85,13 +84,17 @@ def _read(config: RunConfig, task: str) -> None:
         raise UserError("what it asks for is known: leave out `output`, which is for samples of your own")
     if record.beginning is None and (config.tasks[task].tokens or config.tasks[task].explains):
         raise UserError("its texts have a slot: leave out `tokens` and `explains`")
-    if _is_without_foils(record) and all(map(needs_foil, config.explanations)):
+    if all(map(needs_foil, config.explanations)) and _is_without_foils(config, task):
         raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
 
 
-def _is_without_foils(task: Task) -> bool:
-    """Whether nothing stands beside what is predicted: the next word of a text, or a score."""
-    return task.beginning is not None or task.output == "score"
+def _is_without_foils(config: RunConfig, task: str) -> bool:
+    """Whether nothing stands beside what is predicted: the next word of a text, a score, words without foils."""
+    record, settings = config.task(task), config.tasks[task]
+    if record.beginning is not None or record.output == "score":
+        return True
+    own = settings.source == SAMPLES.name and record.output == "token"
+    return own and settings.path is not None and not has_foils(settings.path)
 
 
 def _named(config: RunConfig, settings: PerturbConfig) -> None:
@@ -108,7 +111,7 @@ def _explained(config: RunConfig, settings: PerturbConfig) -> None:
         if name not in config.explanations:
             raise UserError(f"the run does not compute {name!r}: add it to `explanations`, or leave it out here")
     for task in set(settings.tasks or config.tasks).intersection(config.tasks):
-        if _is_without_foils(config.task(task)) and all(map(needs_foil, asked)):
+        if all(map(needs_foil, asked)) and _is_without_foils(config, task):
             raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")
 
 

@@ -40,6 +40,25 @@ def test_the_readmes_own_samples_are_explained_and_scored(tmp_path, monkeypatch,
     assert "mine" in (Path(store.root.removeprefix("file://")) / "report" / "report.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("own.jsonl", '{"text": "The keys ___", "target": "are", "evidence": "keys"}\n'),
+        ("own.csv", "text,target,foil,evidence\nThe keys ___,are,,keys\n"),
+    ],
+)
+def test_a_contrast_on_own_samples_without_foils_is_refused_before_anything_is_written(
+    tmp_path, closelook, name, content
+):
+    (tmp_path / name).write_text(content)
+    task = f"tasks={{mine: {{source: samples, path: {tmp_path / name}}}}}"
+    arguments = ("run", "--config", "smoke", "--root", str(tmp_path / "root"), "--set", task)
+    code, _, err = closelook(*arguments, "--set", "explanations=[contrastive]")
+    assert code == 2
+    assert "config key 'tasks.mine': it has no foils to contrast with: add 'target' to `explanations`" in err
+    assert not (tmp_path / "root").exists()
+
+
 def test_the_command_tasks_prints_every_task_from_its_record(closelook):
     code, out, err = closelook("tasks")
     assert (code, err) == (0, "")

@@ -15,12 +15,13 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, Span, sample
 from evaluation.benchmark.sources.base import Source, field, one_sample
-from evaluation.benchmark.sources.files import Record, json_lines
+from evaluation.benchmark.sources.files import Record, fetch, json_lines
 from evaluation.benchmark.sources.glue import score_of
 from lrp_core.types import UserError
 
@@ -154,6 +155,15 @@ def records(file: Path) -> Iterator[Record]:
     if file.suffix not in _READERS:
         raise UserError(f"{file} is no {', '.join(_READERS)} file: users' own samples come in one of these")
     return _READERS[file.suffix](file)
+
+
+def has_foils(path: str) -> bool:
+    """Whether a row of the user's files names a foil. What cannot be read is told when it is prepared, hence True."""
+    try:
+        rows = chain.from_iterable(map(records, fetch(path, SAMPLES.suffixes, SAMPLES.nested)))
+        return any(isinstance(row, dict) and row.get("foil") not in (None, "") for _, row in rows)
+    except UserError:
+        return True
 
 
 def comma_separated(file: Path) -> Iterator[Record]:
