@@ -1,14 +1,15 @@
-"""The static site: pages that hold everything they need and work from file:// without a network.
+"""The static site: pages that work from file:// without a network, alone or, where data are large, with their folder.
 
 Every string is escaped by the templates, JSON islands cannot end their script element, sample text reaches the page
-through textContent alone, and a content policy admits no script but the page's own and no request at all.
+through textContent alone, and a content policy admits no script but the page's own and no request; pages whose data are
+in leaves (evaluation/report/leaves.py) may load these into frames, and nothing else.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.report import heatmap
+from evaluation.report.explorer import Explorer
+from evaluation.report.leaves import Leaves, script_hash
 from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
 from evaluation.report.results import Results
 from evaluation.report.table import Column, Table
@@ -34,7 +37,7 @@ PAGES = {
     "samples.html": "Samples",
 }
 _OF_PARTS = ("faithfulness.html", "curves.html")
-SCRIPTS = ("heatmap.js", "site.js", "samples.js")
+SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js")
 _DOTS = 9  # colours of models in style.css
 _DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other
 
@@ -88,7 +91,7 @@ class Site:
     results: Results
     tables: Sequence[Table]  # the first two are the overview and the overview beside random
     parts: Sequence[Part] = ()
-    samples: Sequence[Mapping[str, Any]] = ()  # of heatmap.data
+    samples: Explorer = field(default_factory=lambda: Explorer.of(()))
     summary: str = ""
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -100,13 +103,15 @@ class Site:
             "index.html": shown | self._overview(wide, long),
             "tables.html": shown | {"tables": [table for table in self.tables if table is not long]},
             **{page: self._parts(page) for page in _OF_PARTS},
-            "samples.html": {"samples": island(self.samples), "lead": self._lead()},
+            "samples.html": {"explorer": self.samples, "leaves": self.samples.leaves},
         }
         files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
         for table in [*self.tables, *(table for part in self.parts for table in (*part.tables, *part.details))]:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
+        for leaves in self.samples.leaves:
+            files |= leaves.files
         files |= {f"figures/{figure.name}.svg": figure.svg for part in self.parts for figure in part.figures}
         files["report.md"] = "\n".join(
             [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes), ""]
@@ -137,23 +142,12 @@ class Site:
             "panels": [_panel(self.results, long, task, methods) for task in self.results.scored],
         }
 
-    def _lead(self) -> str:
-        return (
-            f"{len({entry['sample_id'] for entry in self.samples})} samples as the models read them. Colour is a "
-            "token's share of the largest relevance; all lines of a sample show the same tokens."
-        )
-
 
 def explain_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: Provenance) -> str:
     """Explained predictions (of :func:`heatmap.data`) as a page of their own, for `closelook explain --html`."""
-    facts = {"page": "", "pages": [], "provenance": provenance, "single": len(entries) == 1}
-    return _render("explain.html", title=title, samples=island(list(entries)), **facts)
-
-
-def island(data: Any) -> Markup:
-    """`data` as JSON that can stand inside a script element: nothing in it can end the element or open a comment."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026"))
+    facts = {"page": "", "pages": [], "provenance": provenance}
+    explorer = Explorer.of(entries, budget_bytes=math.inf)
+    return _render("explain.html", title=title, explorer=explorer, leaves=explorer.leaves, **facts)
 
 
 def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
@@ -178,15 +172,13 @@ def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> 
     return {"task": task, "rows": rows, "baseline": baseline, "height": height}
 
 
-def _render(name: str, **values: Any) -> str:
+def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     palette = {"--pos": heatmap.POSITIVE, "--neg": heatmap.NEGATIVE}
     colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items())
     style = Markup(":root{" + colours + "}\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    return (
-        _environment().get_template(name).render(script=script, script_hash=f"sha256-{digest}", style=style, **values)
-    )
+    values |= {"leaves": leaves, "framed": any(each.files for each in leaves)}
+    return _environment().get_template(name).render(script=script, policy=script_hash(script), style=style, **values)
 
 
 @cache

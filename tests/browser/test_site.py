@@ -215,7 +215,7 @@ def test_the_keyboard_walks_samples_models_and_tokens(page):
 
 def test_samples_filter_by_task_model_prediction_attractors_and_disagreement(page):
     tab = page("samples.html")
-    data = tab.script("return JSON.parse(document.getElementById('sample-data').textContent)")
+    data = tab.script("return Leaves.open('samples').first")
 
     def shown(name, value):
         return tab.script(

@@ -33,6 +33,7 @@ from lrp_core.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.jobs.test_perturb_compute import logit_of
+from tests.leaves import first_leaf
 
 ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
 SETTINGS = {"ways": ["zero", "delete"], "explanations": ["target"]}
@@ -322,8 +323,8 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
 
 def shown_rows(store, sample):
     """Lines of the report's explorer."""
-    island = store.read_bytes("report/samples.html").decode().partition('id="sample-data">')[2].partition("</script>")
-    return [row for entry in json.loads(island[0]) if entry["sample_id"] == sample for row in entry["rows"]]
+    entries = first_leaf(store.read_bytes("report/samples.html").decode(), "samples")
+    return [row for entry in entries if entry["sample_id"] == sample for row in entry["rows"]]
 
 
 def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline):

@@ -17,6 +17,7 @@ from jobs.stages.report import results
 from jobs.stages.report import samples as explorer
 from jobs.store import Artifact, Ledger, StoreError
 from lrp_core.types import Request
+from tests.leaves import first_leaf
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
 DEFAULT = ("contrastive", "full")
@@ -57,8 +58,7 @@ def test_a_configured_method_stands_under_its_own_label(tmp_path):
 
 
 def samples_of(store):
-    page = text(store, "samples.html")
-    return json.loads(page.split('id="sample-data">')[1].split("</script>")[0])
+    return first_leaf(text(store, "samples.html"), "samples")
 
 
 def test_a_complete_store_becomes_a_site(tmp_path):

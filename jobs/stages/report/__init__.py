@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from evaluation.report.cost_tables import explicit_against_modified
+from evaluation.report.explorer import Explorer
 from evaluation.report.page import Provenance, Site
 from evaluation.report.results import Results
 from evaluation.report.table import DONE, Table
@@ -27,7 +28,7 @@ from jobs.store import Artifact, Ledger, Store, StoreError, key_of
 from jobs.versions import versions
 
 SHIPPED = Path(__file__).parents[2] / "bench" / "results"  # of machines that not everybody has
-VERSION = 5  # raise it when a report of the same store looks different
+VERSION = 6  # raise it when a report of the same store looks different
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:
@@ -51,12 +52,16 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         results=results,
         tables=all_tables(store, results),
         parts=tuple(part(config, plan, ledger, results) for part in PARTS),
-        samples=explorer(config, plan, store, results),
+        samples=Explorer.of(explorer(config, plan, store, results)),
         summary=_summary(plan, results),
         notes=tuple(_notes(plan, ledger, results)),
     )
-    for name, text in site.files(config.report.close_look).items():
-        store.write_bytes(f"{artifact.folder}/{name}", text.encode())
+    files = {f"{artifact.folder}/{name}": text for name, text in site.files(config.report.close_look).items()}
+    for path, text in files.items():
+        store.write_bytes(path, text.encode())
+    for old in store.files(artifact.folder, ".html", recursive=True):  # leaves of a report of more samples
+        if old not in files:
+            store.delete(old)
     ledger.commit(artifact, {"version": VERSION}, config=config.model_dump(mode="json"))
     return StageSummary("report", 1, 0, (), (where,))
 

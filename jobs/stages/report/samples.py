@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,24 +27,28 @@ from lrp_core.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
 CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
+AT_ONCE = 500  # samples that are made ready to show at a time
 
 
-def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> list[dict[str, Any]]:
-    """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`."""
+def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> Iterator[dict[str, Any]]:
+    """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`; a sample's models follow it."""
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    entries: list[dict[str, Any]] = []
     for task in results.tasks:
         shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
         chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples)
-        generic = _rows(store, samples_of(task).folder, GENERIC, chosen) if chosen else {}
-        found: list[dict[str, Any]] = []
-        for model in plan.models:
+        known = []
+        for model in plan.models if chosen else ():
             own = {place.method: cells[place] for place in shown if place.model == model.name}
-            if own and chosen:
-                curves = _curves(config, Ledger(store), model, task, chosen)
-                found += _entries(store, model, task, own, chosen, generic, curves, results)
-        entries += sorted(found, key=lambda entry: chosen.index(entry["sample_id"]))
-    return entries
+            if own:
+                known.append(
+                    _Known(store, model, task, own, chosen, _curves(config, Ledger(store), model, task, chosen))
+                )
+        for start in range(0, len(chosen), AT_ONCE):
+            some = chosen[start : start + AT_ONCE]
+            generic = _rows(store, samples_of(task).folder, GENERIC, some)
+            found = [entry for one in known for entry in one.entries(some, generic, results)]
+            place_in_list = {name: at for at, name in enumerate(some)}
+            yield from sorted(found, key=lambda entry: place_in_list[entry["sample_id"]])
 
 
 def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
@@ -74,7 +78,7 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     if chosen is None:
         return None
     generic = _rows(store, samples_of(task).folder, GENERIC, [chosen])
-    entries = _entries(store, model, task, own, [chosen], generic, {}, results)
+    entries = _Known(store, model, task, own, [chosen], {}).entries([chosen], generic, results)
     return entries[0] if entries else None
 
 
@@ -96,57 +100,67 @@ def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
     return list(dict.fromkeys([*split[:share], *failed[:share], *sorted(points)]))[:count]
 
 
-def _entries(
-    store: Store,
-    model: ModelPlan,
-    task: str,
-    cells: Mapping[str, Artifact],
-    chosen: list[str],
-    generic: Rows,
-    curves: Mapping[CurveOf, Curve],
-    results: Results,
-) -> list[dict[str, Any]]:
-    try:
-        tokenizer = load_tokenizer(model.resolved.config)
-    except (UserError, ModelUnavailable):
-        return []
-    views = _rows(store, model.inputs[task].folder, VIEW, chosen)
-    methods = sorted(cells, key=partial(rank, results.methods))
-    relevance = {method: _relevance(store, cells[method], chosen) for method in methods}
-    entries = []
-    for name in chosen:
-        rows = [(method, row) for method in methods for row in relevance[method].get(name, [])]
-        if name not in views or name not in generic or not rows:
-            continue
-        view, sample, (_, first) = views[name], generic[name], rows[0]
+class _Known:
+    """What a store knows of the chosen samples of a task under a model: relevance as Arrow, until it is shown."""
+
+    def __init__(
+        self,
+        store: Store,
+        model: ModelPlan,
+        task: str,
+        cells: Mapping[str, Artifact],
+        chosen: list[str],
+        curves: Mapping[CurveOf, Curve],
+    ) -> None:
+        self.store, self.model, self.task, self.curves = store, model, task, curves
+        self.relevance = {method: _relevance(store, cell, chosen) for method, cell in cells.items()}
+
+    def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
+        """Of these samples, as far as they are there; none where the model's tokenizer is not."""
+        try:
+            tokenizer = load_tokenizer(self.model.resolved.config)
+        except (UserError, ModelUnavailable):
+            return []
+        views = _rows(self.store, self.model.inputs[self.task].folder, VIEW, names)
+        rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        for method in sorted(self.relevance, key=partial(rank, results.methods)):
+            for row in _of(self.relevance[method], names).to_pylist():
+                rows.setdefault(row["sample_id"], []).append((method, row))
+        there = [name for name in names if name in rows and name in views and name in generic]
+        return [self._entry(tokenizer, generic[name], views[name], rows[name], results) for name in there]
+
+    def _entry(
+        self,
+        tokenizer: Any,
+        sample: dict[str, Any],
+        view: dict[str, Any],
+        rows: list[tuple[str, dict[str, Any]]],
+        results: Results,
+    ) -> dict[str, Any]:
+        resolved, (_, first) = self.model.resolved, rows[0]
         margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
         right = None if margin is None else margin > 0
         if view["label"] is not None:
-            right = first["predicted_id"] == model.resolved.label_id(view["label"])
-        entries.append(
-            data(
-                pieces(tokenizer, view["input_ids"]),
-                [
-                    _line(results.label(method), row, curves.get((method, name, row["explanation"], row["embedding"])))
-                    for method, row in rows
-                ],
-                view["evidence_mask"],
-                view["special_mask"],
-                view["scope_mask"],
-                **(
-                    _labelled(sample, first, model.resolved)
-                    if model.resolved.output != "token"
-                    else _shown(sample, view, tokenizer)
-                ),
-                task=task,
-                model=model.name,
-                position=view["position"],
-                correct=right,
-                margin=margin,
-                attractors=json.loads(sample["meta"]).get("attractors"),
-            )
+            right = first["predicted_id"] == resolved.label_id(view["label"])
+        labelled = resolved.output != "token"
+        return data(
+            pieces(tokenizer, view["input_ids"]),
+            [_line(results.label(method), row, self.curves.get(_curve_of(method, row))) for method, row in rows],
+            view["evidence_mask"],
+            view["special_mask"],
+            view["scope_mask"],
+            **(_labelled(sample, first, resolved) if labelled else _shown(sample, view, tokenizer)),
+            task=self.task,
+            model=self.model.name,
+            position=view["position"],
+            correct=right,
+            margin=margin,
+            attractors=json.loads(sample["meta"]).get("attractors"),
         )
-    return entries
+
+
+def _curve_of(method: str, row: dict[str, Any]) -> CurveOf:
+    return method, row["sample_id"], row["explanation"], row["embedding"]
 
 
 def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
@@ -198,20 +212,16 @@ def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chos
 def _rows(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
     found: Rows = {}
     for path in store.files(folder):
-        table = store.read(path, schema)
-        table = table.filter(pc.is_in(table["sample_id"], pa.array(chosen)))
-        found |= {row["sample_id"]: row for row in table.to_pylist()}
+        found |= {row["sample_id"]: row for row in _of(store.read(path, schema), chosen).to_pylist()}
     return found
 
 
-def _relevance(store: Store, cell: Artifact, chosen: list[str]) -> dict[str, list[dict[str, Any]]]:
+def _relevance(store: Store, cell: Artifact, chosen: list[str]) -> pa.Table:
     """Rows with full embeddings (or without that choice) of the chosen samples; one shard at a time is in memory."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for shard in Ledger(store).files(cell):
-        table = store.read(shard, RELEVANCE)
-        wanted = pc.and_(
-            pc.is_in(table["sample_id"], pa.array(chosen)), pc.not_equal(table["embedding"], pa.scalar("partial"))
-        )
-        for row in table.filter(wanted).to_pylist():
-            found.setdefault(row["sample_id"], []).append(row)
-    return found
+    shards = [_of(store.read(shard, RELEVANCE), chosen) for shard in Ledger(store).files(cell)]
+    table = pa.concat_tables(shards) if shards else RELEVANCE.empty_table()
+    return table.filter(pc.not_equal(table["embedding"], pa.scalar("partial")))
+
+
+def _of(table: pa.Table, names: list[str]) -> pa.Table:
+    return table.filter(pc.is_in(table["sample_id"], pa.array(names, pa.string())))

@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import json
 import re
 
 import pytest
 
 from evaluation.report import heatmap
-from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page, island
+from evaluation.report.explorer import Explorer
+from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
 from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.report.tables import score_tables
 from tests.evaluation.report.test_tables import some_results
@@ -29,7 +29,7 @@ def entry(text="The keys are", **facts):
 
 def site(results=None, **more):
     results = results or some_results()
-    return Site(provenance(), results, score_tables(results), samples=[entry()], **more)
+    return Site(provenance(), results, score_tables(results), samples=Explorer.of([entry()]), **more)
 
 
 def scripts(page):
@@ -71,7 +71,7 @@ def test_hostile_strings_stay_text_everywhere():
         results,
         score_tables(results),
         [Part(HOSTILE, HOSTILE)],
-        [entry(HOSTILE, target=HOSTILE, foil=HOSTILE)],
+        Explorer.of([entry(HOSTILE, target=HOSTILE, foil=HOSTILE)]),
         HOSTILE,
         [HOSTILE],
     )
@@ -79,18 +79,7 @@ def test_hostile_strings_stay_text_everywhere():
         if name.endswith(".html"):
             assert "<script>alert" not in page
             assert "<img src=x" not in page
-            assert len(scripts(page)) == (2 if name == "samples.html" else 1)
-
-
-def test_island_gives_back_the_data_and_cannot_end_its_element():
-    text = island([{"text": HOSTILE, "comment": "<!-- <script>"}])
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == [{"text": HOSTILE, "comment": "<!-- <script>"}]
-
-
-def test_numbers_that_json_has_not_are_refused():
-    with pytest.raises(ValueError, match="JSON"):
-        island(float("nan"))
+            assert len(scripts(page)) == (4 if name == "samples.html" else 1)
 
 
 def test_what_was_not_run_says_how_to_run_it():
@@ -107,9 +96,9 @@ def test_missing_cells_are_marked_on_the_page():
 
 
 def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
-    assert "disabled" in site().files()["index.html"]
+    assert " disabled>" in site().files()["index.html"]
     page = site(some_results(published={("gpt2", "sva"): "gpt2"})).files()["index.html"]
-    assert "disabled" not in page
+    assert " disabled>" not in page
     assert re.search(r'<small class="paper"[^>]*>39 \(\+21\.0\)</small>', page)
 
 
@@ -123,7 +112,7 @@ def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(refere
 def test_explained_sentence_is_a_page_of_its_own():
     page = explain_page([entry(HOSTILE)], HOSTILE, provenance())
     assert "<script>alert" not in page
-    assert len(scripts(page)) == 2
+    assert len(scripts(page)) == 4
 
 
 def test_every_table_comes_in_every_format():
