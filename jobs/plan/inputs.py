@@ -18,7 +18,8 @@ from jobs.store.artifacts import views_of
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "token_type_ids"]  # of relevance
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
 GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
-UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that workers are given
+UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that the driver reads, too
+PIXELS = "pixels"  # which workers alone are given: ids and the key of what prepares them tell them apart
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,14 @@ def read_unit(unit: pa.Table, store: Store) -> pa.Table:
     `unit` has the columns `task` (JSON), `views` (folder) and `rows` (indices into the views).
     """
     views, rows = unit["views"][0].as_py(), unit["rows"][0].values
-    samples = store.read(views, VIEW, UNIT_COLUMNS).take(rows).combine_chunks()
-    lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in UNIT_COLUMNS}
+    columns = [*UNIT_COLUMNS, PIXELS]
+    samples = store.read(views, VIEW, columns).take(rows).combine_chunks()
+    lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in columns}
     return pa.table({"task": unit["task"], **lists})
 
 
 def samples_of(unit: dict[str, list[Any]], names: Sequence[str] = INPUT_COLUMNS) -> list[dict[str, Any]]:
     """The samples in a row that `read_unit` gave, a mapping of the columns `names` each."""
+    names = [*names, PIXELS]
     columns = (unit[name] for name in names)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

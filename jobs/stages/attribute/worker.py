@@ -102,7 +102,7 @@ class Worker:
         from lrp_core.readout import rows_for
 
         view = self._loaded(task.dtype)
-        rows = rows_for(view, rows)
+        rows = rows_for(view, self._model.taken(rows))
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         attempts.begin()
         with attempts.survived():

@@ -81,7 +81,7 @@ class Perturber:
 
         view, names = self._loaded(task.dtype), {row["sample_id"] for row in rows}
         said = {part.method: self._said(part, task.dtype, names) for part in task.cells}
-        labelled = rows_for(view, [self._model.with_gold(row) for row in rows])
+        labelled = rows_for(view, [self._model.with_gold(row) for row in self._model.taken(rows)])
         attempts = Attempts(self._store, task.title, self._max_attempts, self._run_name)
         attempts.begin()
         with attempts.survived():

@@ -93,7 +93,7 @@ class Selector(Worker):
         attempts = Attempts(self._store, unit.title, self._options.max_attempts, self._options.run)
         attempts.begin()
         with attempts.survived():
-            own = rows_for(view, [self._model.with_gold(row) for row in rows])
+            own = rows_for(view, [self._model.with_gold(row) for row in self._model.taken(rows)])
             explained = _Explained.of(unit, self._explain(unit, view, own, attempts))
             said = {name: said_by(name, table, variants) for name, (table, variants) in explained.tables.items()}
             try:
