@@ -93,7 +93,7 @@ class Worker:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (unit,) = table.to_pylist()
-        task, rows = UnitTask.from_json(unit["task"]), samples_of(unit)
+        task, rows = UnitTask.from_json(unit["task"]), samples_of(unit, store=self._store)
         tokens = sum(len(row["input_ids"]) for row in rows)
         return reported(task.title, len(rows), tokens, lambda: self._run(task, rows))
 

@@ -71,7 +71,7 @@ class Perturber:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        task, rows = CurvesTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
+        task, rows = CurvesTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.title, len(rows), task.tokens, lambda: self._run(task, rows))
 
     def _run(self, task: CurvesTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Pruner:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
+        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         tokens = sum(shard.tokens for shard in unit.shards)
         return reported(unit.title, len(unit.curves), tokens, lambda: {"splits": self._run(unit, rows)})
 

@@ -80,7 +80,7 @@ class Selector(Worker):
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        task, rows = TrialsTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
+        task, rows = TrialsTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.explain.title, len(rows), task.tokens, lambda: self._try(task, rows))
 
     def _try(self, task: TrialsTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
