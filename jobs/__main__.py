@@ -210,6 +210,7 @@ def explain(
     family: Annotated[str | None, typer.Option("--family", help="generic: a model that no family describes.")] = None,
     adapter: Annotated[str | None, typer.Option("--adapter", help="A LoRA adapter's folder or hub id.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum the pieces of a word.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also what becomes of relevance layer by layer.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")] = "float32",
@@ -233,10 +234,61 @@ def explain(
         html=html,
         json_file=json,
         by_word=words,
+        layers=layers,
         dtype=dtype,
         device=device,
         family=family,
         adapter=adapter,
+    )
+
+
+@app.command()
+def neurons(
+    text: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
+    target: Annotated[str | None, typer.Option("--target", help="The word to explain; else the model's own.")] = None,
+    foil: Annotated[str | None, typer.Option("--foil", help="The word or label it is contrasted with.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="A classifier's label; else what it predicts.")] = None,
+    second: Annotated[str | None, typer.Option("--second", help="The other text of a pair.")] = None,
+    method: Annotated[str, typer.Option("--method", help="Of the gradient family.")] = "attnlrp",
+    explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
+    top: Annotated[int, typer.Option("--top", help="So many neurons.", min=0)] = 10,
+    absolute: Annotated[bool, typer.Option("--absolute", help="The largest by magnitude.")] = False,
+    set: Annotated[list[str] | None, typer.Option("--set", metavar="L.N=V", help="Give a neuron this value.")] = None,
+    scale: Annotated[
+        list[str] | None, typer.Option("--scale", metavar="L.N=F", help="Multiply its activation.")
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="Change it where the model predicts, not everywhere.")] = False,
+    generate: Annotated[int, typer.Option("--generate", help="Tokens to go on with, before and after.")] = 1,
+    normed: Annotated[
+        bool, typer.Option("--normed", help="Fold the final norm's weight into what is written.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")] = "float32",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
+) -> None:
+    """The neurons that matter for a prediction, what each writes, and what is predicted when some are changed."""
+    from jobs.methods import method as check
+
+    check(method)  # before the heavy imports: a mistyped name is told at once
+
+    from jobs.commands.question import Question
+    from jobs.commands.steering import Steering, show_neurons
+
+    question = Question(text, target, foil, label, second, explanation)
+    show_neurons(
+        question,
+        model,
+        method,
+        console,
+        top=top,
+        generate=generate,
+        steering=Steering.of(set or (), scale or (), last),
+        normed=normed,
+        absolute=absolute,
+        json_file=json,
+        dtype=dtype,
+        device=device,
     )
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, terminal, words
 from evaluation.report.page import Provenance, explain_page
+from jobs.commands.conservation import print_layers
 from jobs.commands.question import PLACE, Question, read
 from jobs.config import ModelConfig
 from jobs.methods import method
@@ -59,6 +60,7 @@ def explain(
     html: Path | None = None,
     json_file: Path | None = None,
     by_word: bool = False,
+    layers: bool = False,
     dtype: str = "float32",
     device: str = "cpu",
     family: str | None = None,
@@ -67,9 +69,10 @@ def explain(
     """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
 
     `names` are methods separated by commas. Where there are no colours, the numbers are printed; `by_word` sums the
-    relevance of a word's pieces; `family` "generic" explains a model that no family describes, `adapter` is
-    a LoRA adapter of it. Raises UserError for unknown models and methods, for words that are not one token of the
-    model's, for questions that a model or method has no answer to, and for files that cannot be written.
+    relevance of a word's pieces, `layers` also prints what becomes of it layer by layer; `family` "generic" explains
+    a model that no family describes, `adapter` is a LoRA adapter of it. Raises UserError for unknown models and
+    methods, for words that are not one token of the model's, for questions that a model or method has no answer to,
+    and for files that cannot be written.
     """
     methods = [method(name.strip()) for name in names.split(",")]
     if family not in (None, GENERIC):
@@ -79,9 +82,11 @@ def explain(
     tokenizer = load_tokenizer(resolved.config)
     row = read(question, tokenizer, resolved)
     view = open_view(resolved, dtype, device)
-    answers = list(_explained(question, row, methods, view, tokenizer, resolved))
+    answers = list(_explained(question, row, methods, view, tokenizer, resolved, layers))
     for one in answers:
         _print(one, methods, model_id, by_word, console)
+        for name, relevance in one.relevance.items() if layers else ():
+            print_layers(console, name, relevance)
     provenance = Provenance("explain", "", versions(), models=[(model_id, resolved.identity)])
     if html is not None:
         entries = [_entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answers)]
@@ -93,14 +98,21 @@ def explain(
 
 
 def _explained(
-    question: Question, row: Row, methods: Sequence[Method], view: ModelView, tokenizer: Any, resolved: ResolvedModel
+    question: Question,
+    row: Row,
+    methods: Sequence[Method],
+    view: ModelView,
+    tokenizer: Any,
+    resolved: ResolvedModel,
+    layers: bool,
 ) -> Iterator[Answer]:
     """The prediction, or one after the other as each is read with what is explained before it."""
+    finer: dict[str, Any] = {"boundaries": True} if layers else {}
     for _ in range(question.generate):
         row = dict(with_predictions(view, rows_for(view, [row]))[0])
         batch = Batch.collate([row], pad_id=0)
         try:
-            relevance = {one.name: one(view, batch, explanation=question.explanation) for one in methods}
+            relevance = {one.name: one(view, batch, explanation=question.explanation, **finer) for one in methods}
         except UnusableRows as error:
             raise UserError(f"{resolved.config.id}: {error.detail}") from None
         if view.kind.labels:

@@ -17,7 +17,7 @@ from torch.autograd import Function
 Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise
 #: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs.
 KEPT = ("biases", "attention")
-_NUMBERS = 2**16  # of a sample's relevance that are worked out at a time
+_PIECES = 16  # in which the positions of a sample are read
 
 
 class Tap(Function):
@@ -93,7 +93,7 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
     """A few positions at a time, so that what is worked out is never as large as what is read."""
     wide = torch.promote_types(value.dtype, torch.float32)
     mask = mask.to(value.device).bool()[..., None]  # [B, T, 1]
-    size = max(1, _NUMBERS // value.shape[-1])
+    size = -(-value.shape[1] // _PIECES)
     total = value.new_zeros(value.shape[0], value.shape[-1], dtype=wide)
     largest, best = torch.full_like(total, -1), torch.zeros_like(total)
     at = torch.zeros_like(total, dtype=torch.int64)
