@@ -28,10 +28,11 @@ _SPANS = pa.list_(pa.list_(pa.int32()))  # [[start, end), ...] in characters of 
 
 #: Model-independent samples. `slot` is the character offset in `text` where the target word goes; a text that a model
 #: is to go on with has neither (version 2). A text that has a label or a score has that instead, and where it is one of
-#: a pair, the `second` text; `evidence` and `scope` are of `text` (version 3). `meta` is JSON.
+#: a pair, the `second` text; `evidence` and `scope` are of `text` (version 3). A picture has the bytes of its file as
+#: `image`, in `text` where it is from, and as evidence `regions` of its pixels (version 4). `meta` is JSON.
 GENERIC = _schema(
     "generic",
-    3,
+    4,
     [
         ("sample_id", _STR, False),
         ("source", _STR, False),
@@ -45,6 +46,8 @@ GENERIC = _schema(
         ("evidence", _SPANS, False),
         ("scope", _SPANS, True),
         ("meta", _STR, False),
+        ("image", pa.binary(), True),  # PNG, JPEG, WebP or BMP
+        ("regions", _SPANS, True),  # [[top, left, bottom, right), ...] in pixels of the image; null: nobody marked any
     ],
 )
 
@@ -66,9 +69,11 @@ REJECT = _schema(
 #: model's input ends with the tokens that target and foil begin with alike, such as a space of its own (version 2).
 #: `target_id` is null where the model's own prediction is explained, `evidence_mask` for tasks without evidence (3).
 #: Of pairs, `token_type_ids` tell the texts apart, where the tokenizer does; `label` and `score` are the samples' (4).
+#: Of a picture, tokens are the class token and the patches row by row, all with id 0, and `pixels` are what the model
+#: sees, resized and cropped, before its numbers are rescaled and normalised (5).
 VIEW = _schema(
     "view",
-    4,
+    5,
     [
         ("sample_id", _STR, False),
         ("input_ids", pa.list_(pa.int32()), False),
@@ -83,6 +88,7 @@ VIEW = _schema(
         ("label", _STR, True),
         ("score", _FLOAT, True),
         ("cut", _INT, True),  # tokens cut off so that the rest fits the model; null: none
+        ("pixels", pa.binary(), True),  # [H, W, C] uint8, rows first
     ],
 )
 

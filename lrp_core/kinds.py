@@ -24,6 +24,7 @@ class Kind:
     forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
     labels: bool = False  # it predicts one of its labels, or a score where it has one label; else a token
     reads: Literal["anywhere", "first", "last"] = "anywhere"  # the only token of a sample that the head may read
+    images: bool = False  # its input are pixels; its tokens are one for the class, then one for each patch
     with_labels: Kind | None = None  # the kind of the same models with a classifier or a regressor on top
 
 

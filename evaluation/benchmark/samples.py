@@ -81,6 +81,8 @@ def sample(
         "evidence": [list(span) for span in evidence],
         "scope": None if scope is None else [list(span) for span in scope],
         "meta": _json(meta or {}),
+        "image": None,
+        "regions": None,
     }
 
 

@@ -1,4 +1,5 @@
-"""Plots of faithfulness: mean curves in both orders and their difference (AttnLRP's figure 4), and a map of methods."""
+"""Plots of faithfulness: mean curves in both orders and their difference (AttnLRP's figure 4), what shares of the top
+tokens do (NormXLogit's figures), and a map of methods."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from evaluation.report.evidence import Point, agreement
 from evaluation.report.faithfulness import WAYS, Drawn
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, label, rank
+from evaluation.report.shares import Taken
 from evaluation.scoring.areas import GRID, MeanCurve
+from evaluation.scoring.faithfulness import MEASURES
+from evaluation.scoring.flips import SHARES
 from evaluation.scoring.metrics import METRICS, lead
 
 PANELS = {"morf": "most relevant first", "lerf": "least relevant first", "delta": "difference"}
@@ -79,6 +83,41 @@ def _draw_points(axis: Axes, one: Drawn, own: Sequence[Point], looks: Mapping[st
     rho = f" · ρ = {value:.2f}" if value == value else ""
     axis.set_title(f"{one.model} · {one.task}{rho}", fontsize=9, loc="left")
     axis.set_xlim(-4, 104)
+
+
+def share_figures(taken: Sequence[Taken], results: Results) -> list[Figure]:
+    """Figures of a task and perturbation, a row a model: without the top tokens, and with those alone.
+
+    Of labels the probability that is lost and the accuracy (NormXLogit's figures 2, 3 and 6 to 24), of scores Pearson's
+    r with the gold scores.
+    """
+    figures = []
+    for task, way in dict.fromkeys((one.task, one.perturbation) for one in taken if one.shares.curves):
+        own = [one for one in taken if (one.task, one.perturbation) == (task, way) and one.shares.curves]
+        looks = _looks({method for one in own for method, _ in one.shares.curves}, results)
+        for pair in dict.fromkeys(pair for one in own for pair in one.shares.pairs):
+            held = [(one, measure) for one in own if pair in one.shares.pairs for measure in pair]
+            panels = [partial(_draw_shares, one=one, measure=measure, looks=looks) for one, measure in held]
+            caption = " ".join(_better(measure) for measure in pair) + f" The tokens are {WAYS[way]}; 95 % intervals."
+            title = f"{MEASURES[pair[0]].label}, {task}"
+            axes = ("share of top tokens, %", MEASURES[pair[0]].label)
+            name = f"shares_{task}_{way}_{pair[0]}"
+            figures.append(figure(name, title, caption, panels, len(pair), axes, results.methods))
+    return figures
+
+
+def _better(measure: str) -> str:
+    told = MEASURES[measure].about.removesuffix(", mean over shares")
+    better = "higher" if MEASURES[measure].higher_is_better else "lower"
+    return f"{MEASURES[measure].label}: {told}; {better} is better."
+
+
+def _draw_shares(axis: Axes, one: Taken, measure: str, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    for method in one.shares.variants:
+        if (curve := one.shares.curves.get((method, measure))) is not None:
+            axis.plot(SHARES, curve.mean, linewidth=1.3, **looks[method])
+            axis.fill_between(SHARES, curve.low, curve.high, color=looks[method]["color"], alpha=0.12, linewidth=0)
+    axis.set_title(f"{one.model} · {MEASURES[measure].label}", fontsize=9, loc="left")
 
 
 def _looks(names: Iterable[str], results: Results) -> dict[str, dict[str, Any]]:

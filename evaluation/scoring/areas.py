@@ -39,7 +39,7 @@ class Areas:
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """The logit as the tokens go, at the shares GRID, mean over `n` samples with ends of the 95 % interval [S]."""
+    """What comes out at GRID or SHARES of tokens gone, over `n` samples, with ends of the 95 % interval [S]."""
 
     mean: np.ndarray
     low: np.ndarray
@@ -96,10 +96,11 @@ def mean_curves(
         values[order] = np.array([np.interp(GRID, np.divide(k, k[-1]), logit) for k, logit in pairs])  # [N, S]
     values["delta"] = values["lerf"] - values["morf"]
     finite = np.isfinite(values["delta"]).all(axis=-1)
-    return {name: _mean_curve(rows[finite], resamples, seed) for name, rows in values.items() if finite.any()}
+    return {name: mean_curve(rows[finite], resamples, seed) for name, rows in values.items() if finite.any()}
 
 
-def _mean_curve(rows: np.ndarray, resamples: int, seed: int) -> MeanCurve:
+def mean_curve(rows: np.ndarray, resamples: int, seed: int) -> MeanCurve:
+    """The mean of finite `rows` [N, S], N at least 1."""
     mean = rows.mean(axis=0)
     low, high = interval(bootstrap_means(rows, resamples, seed)) if resamples else (mean, mean)
     return MeanCurve(mean, low, high, len(rows))

@@ -100,21 +100,34 @@ def paired(
     return compare(kept, names, measures, resamples, seed, scale=1.0)
 
 
-def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int) -> Summary:
-    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N], mean over K shares.
+@dataclass(frozen=True)
+class Correlations:
+    """Pearson's r at each share [K], and again of resampled samples [R, K]; NaN where predictions do not vary."""
 
-    NaN for a share at which predictions do not vary. Its interval comes from whole samples drawn together.
-    """
+    by_share: np.ndarray
+    drawn: np.ndarray
+    n: int
+    left_out: int
+
+    @property
+    def summary(self) -> Summary:
+        """The mean over shares."""
+        low, high = _interval(self.drawn.mean(axis=-1))
+        return Summary(float(self.by_share.mean()), low, high, self.n, self.left_out)
+
+
+def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int) -> Correlations:
+    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N]; whole samples are drawn together."""
     finite = np.isfinite(predictions).all(axis=-1) & np.isfinite(gold)
     n, left_out = int(finite.sum()), int((~finite).sum())
     if n < 2:
-        return Summary(np.nan, np.nan, np.nan, n, left_out)
+        shares = predictions.shape[-1]
+        return Correlations(np.full(shares, np.nan), np.full((0, shares), np.nan), n, left_out)
     x, y = predictions[finite], np.broadcast_to(gold[finite, None], predictions[finite].shape)
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)  # sums of squares would cancel far from zero
     moments = np.stack([x, y, x * x, y * y, x * y], axis=1)  # [n, 5, K]
     drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed).reshape(resamples, *moments.shape[1:])
-    low, high = _interval(_correlation(np.moveaxis(drawn, 1, 0)).mean(axis=-1))
-    return Summary(float(_correlation(moments.mean(axis=0)).mean()), low, high, n, left_out)
+    return Correlations(_correlation(moments.mean(axis=0)), _correlation(np.moveaxis(drawn, 1, 0)), n, left_out)
 
 
 def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.scoring.areas import Variant, told
-from evaluation.scoring.faithfulness import Summary, paired, pearson, share_scores, summarise
+from evaluation.scoring.areas import MeanCurve, Variant, mean_curve, told
+from evaluation.scoring.faithfulness import Correlations, Summary, paired, pearson, share_scores, summarise
 from evaluation.scoring.flips import SHARE_ORDERS
-from evaluation.scoring.statistics import Comparison
+from evaluation.scoring.statistics import Comparison, interval
 
 SHARE_COLUMNS = [
     "sample_id",
@@ -41,10 +41,16 @@ class Shares:
     summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples that it has
     variants: Mapping[str, Variant]  # of each method the one that is told
     comparison: Comparison | None  # of the measures of labels, on the samples that all methods have
+    curves: Mapping[tuple[str, str], MeanCurve]  # at SHARES, by (method, measure), of methods with finite samples
 
     @property
     def lead(self) -> str:
         return self.measures[0]
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Measures that belong together: without the top tokens, and with those alone."""
+        return tuple(zip(self.measures[::2], self.measures[1::2], strict=True))
 
 
 def shares_of(
@@ -59,31 +65,44 @@ def shares_of(
     rows = {method: found for method, found in rows.items() if found}
     of_scores = any(gold.get(name) is not None for found in rows.values() for name in found)
     summaries: dict[tuple[str, str], Summary] = {}
+    curves: dict[tuple[str, str], MeanCurve] = {}
     if of_scores:
         for method, found in rows.items():
             scores = np.array([np.nan if gold.get(name) is None else gold[name] for name in found], float)
             predictions = np.array([[own[order]["logit"][1:] for order in SHARE_ORDERS] for own in found.values()])
             for at, measure in enumerate(OF_SCORES):
-                summaries[method, measure] = pearson(predictions[:, at], scores, resamples, seed)
-        return Shares(OF_SCORES, summaries, {method: variants[method] for method in rows}, None)
+                correlations = pearson(predictions[:, at], scores, resamples, seed)
+                summaries[method, measure] = correlations.summary
+                if np.isfinite(correlations.by_share).any():
+                    curves[method, measure] = _curve_of(correlations)
+        return Shares(OF_SCORES, summaries, {method: variants[method] for method in rows}, None, curves)
     values = {method: {name: _of_label(own) for name, own in found.items()} for method, found in rows.items()}
     for method, own in values.items():
-        stacked = np.array(list(own.values()))  # [N, 4]
+        stacked = np.array(list(own.values()))  # [N, 4, K]
+        finite = np.isfinite(stacked).all(axis=(1, 2))
         for at, measure in enumerate(OF_LABELS):
-            summaries[method, measure] = summarise(stacked[:, at], resamples, seed)
+            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed)
+            if finite.any():
+                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed)
     ids = sorted(set.intersection(*map(set, values.values()))) if values else []
-    together = np.array([[own[name] for own in values.values()] for name in ids])  # [N, M, 4]
+    together = np.array([[own[name].mean(axis=-1) for own in values.values()] for name in ids])  # [N, M, 4]
     compared = paired(together, tuple(values), OF_LABELS, resamples, seed) if ids else None
-    return Shares(OF_LABELS, summaries, {method: variants[method] for method in rows}, compared)
+    return Shares(OF_LABELS, summaries, {method: variants[method] for method in rows}, compared, curves)
 
 
-def _of_label(own: Mapping[str, Mapping[str, Any]]) -> list[float]:
-    """OF_LABELS of a sample, means over the shares."""
+def _curve_of(found: Correlations) -> MeanCurve:
+    """Shares at which predictions do not vary are gaps."""
+    low, high = interval(found.drawn) if len(found.drawn) else (found.by_share, found.by_share)
+    return MeanCurve(found.by_share, low, high, found.n)
+
+
+def _of_label(own: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+    """OF_LABELS of a sample at each share [4, K]."""
     probability, correct = (
         np.array([own[order][name] for order in SHARE_ORDERS], float) for name in ("probability", "correct")
     )  # [2, 1 + K]; null is NaN
     found = share_scores(probability[:, 1:], correct[:, 1:], probability[0, 0])
-    return [float(found[measure].mean()) for measure in OF_LABELS]
+    return np.array([found[measure] for measure in OF_LABELS])
 
 
 def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str, dict[str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks.blimp5 import BLIMP5
+from evaluation.tasks.images import IMAGES
 from evaluation.tasks.imdb import IMDB
 from evaluation.tasks.mnli import MNLI
 from evaluation.tasks.next_word import NEXT_WORD
@@ -15,6 +16,7 @@ from evaluation.tasks.qnli import QNLI
 from evaluation.tasks.ra import RA
 from evaluation.tasks.record import Task
 from evaluation.tasks.sentiment import SENTIMENT
+from evaluation.tasks.shapes import SHAPES
 from evaluation.tasks.similarity import SIMILARITY
 from evaluation.tasks.sst2 import SST2
 from evaluation.tasks.stsb import STSB
@@ -41,7 +43,7 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY):
+for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY, IMAGES, SHAPES):
     register(_task)
 
 

@@ -28,6 +28,7 @@ class Task:
     output: Output = "token"
     labels: tuple[str, ...] = ()  # where that is a label: their names, which a model's must have among them
     pair: bool = False  # a sample is two texts
+    image: bool = False  # a sample is a picture, not a text
     answer: bool = False  # target and foil are whole answers: of several words, a masked model predicts the first
     words: Words = "single"  # or "first_difference": a causal model may be asked for words of several tokens
     beginning: Beginning | None = None  # of texts without a slot, label or score: how much of a text is read

@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alti import METHODS as ALTI_METHODS
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
 from jobs.bench.samples import alone, random_row
+from jobs.methods import METHODS, method
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
 from lrp_core.attention import around_attention
 from lrp_core.memory import peak_memory
-from lrp_core.methods import METHODS
 from lrp_core.parts import BlockView, LinearLayer
 from lrp_core.types import Request
 
@@ -37,10 +36,11 @@ ZEROING, ZEROED_LENGTH = 1.8, 64  # times as fast as running each layer again fo
 MAPS = 1.5  # GlobEnc's seconds, of ALTI's
 #: The paper's table 4: seconds for one sample by length, and table 5: what fits into a memory.
 TABLE_4 = ("gradient_l1", "gradient_x_input", "integrated_gradients", "decompx", "normxlogit")
+GEOMETRY_4 = "bert-base"
 LENGTHS = (40, 120, 360, 512)
 MEMORY = 48 * _GIB
 
-KNOWN = {**METHODS, **ALTI_METHODS}
+EVERY = "all"  # methods that such a model has
 Runs = dict[str, Callable[[], None]]
 
 
@@ -66,6 +66,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--layers", type=int, help="of each model; default all on a GPU, 4 on a CPU; quick 2 narrow ones"
     )
     options.add_argument("--repeats", type=int, help="default 9 of cheap methods, 3 of others; quick 2")
+    options.add_argument(
+        "--methods",
+        default=",".join(TABLE_4),
+        help=f"in table 4, separated by commas; {EVERY!r}: every one that there is; default the paper's",
+    )
     options.add_argument("--dtype", default="float32")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     chosen = options.parse_args(arguments)
@@ -74,7 +79,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen.layers = chosen.layers or (2 if chosen.quick else 128 if on_gpu else 4)
     chosen.many = chosen.repeats or (2 if chosen.quick else 9)
     chosen.few = min(chosen.many, 3)
+    chosen.methods = _named(chosen.methods)
     return chosen
+
+
+def _named(names: str) -> list[str]:
+    """Raises UnsupportedMethod for one that there is not, or not for the geometry of table 4."""
+    family = GEOMETRIES[GEOMETRY_4].model_family
+    if names == EVERY:
+        return [name for name, record in METHODS.items() if not record.missing(family.capabilities)]
+    found = [method(name.strip()) for name in names.split(",")]
+    for record in found:
+        record.require(family)
+    return [record.name for record in found]
 
 
 # what is measured
@@ -84,11 +101,11 @@ def readings(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Na
     """NormXLogit for target and foil, of a classifier both of its labels, beside a forward."""
     view = _model(name, chosen, labels)
     batch = _sample(view, min(READ_LENGTH, chosen.longest))
-    method = METHODS["normxlogit"]
+    reading = METHODS["normxlogit"]
 
     def both(layers: bool = False) -> None:
-        requests = [Request(method.name, explanation, "none") for explanation in ("target", "contrastive")]
-        method.compute(view, batch, requests, layers=layers)
+        requests = [Request(reading.name, explanation, "none") for explanation in ("target", "contrastive")]
+        reading.compute(view, batch, requests, layers=layers)
 
     runs: Runs = {
         "normxlogit": both,
@@ -110,11 +127,11 @@ def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None
     name = "bert-base"
     view = _model(name, chosen)
     batch = _sample(view, length)
-    method = partial(_explain, "decompx", view, batch)
-    runs: Runs = {"decompx": method, "bare": partial(_products, view, length)}
+    run = partial(_explain, "decompx", view, batch)
+    runs: Runs = {"decompx": run, "bare": partial(_products, view, length)}
     seconds = interleave(runs, chosen.few, device=chosen.device)
     with peak_memory(chosen.device) as peak:
-        method()
+        run()
     for way, taken in seconds.items():
         bench.row(part="decompx", geometry=name, length=length, way=way, **summary(taken), unit="s")
     bench.row(part="decompx", geometry=name, length=length, peak_bytes=peak.peak_bytes)
@@ -145,7 +162,7 @@ def maps(bench: Bench, chosen: argparse.Namespace) -> None:
     name = "bert-base"
     view = _model(name, chosen)
     batch = _sample(view, min(READ_LENGTH, chosen.longest))
-    runs = {method: partial(_explain, method, view, batch) for method in ("globenc", "alti")}
+    runs = {each: partial(_explain, each, view, batch) for each in ("globenc", "alti")}
     seconds = interleave(runs, chosen.many, device=chosen.device)
     for way, taken in seconds.items():
         bench.row(part="maps", geometry=name, way=way, **summary(taken), unit="s")
@@ -155,28 +172,28 @@ def maps(bench: Bench, chosen: argparse.Namespace) -> None:
 
 def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
     """Seconds for one sample at batch size 1, its peak bytes, and how many samples the paper's memory would hold."""
-    name = "bert-base"
+    name = GEOMETRY_4
     view = _model(name, chosen)
     batch = _sample(view, length)
-    runs = {method: partial(_explain, method, view, batch) for method in TABLE_4}
+    runs = {each: partial(_explain, each, view, batch) for each in chosen.methods}
     weights = sum(parameter.nbytes for parameter in view.model.parameters())
-    for method, taken in interleave(runs, chosen.few, device=chosen.device).items():
+    for each, taken in interleave(runs, chosen.few, device=chosen.device).items():
         with peak_memory(chosen.device) as peak:
-            runs[method]()
+            runs[each]()
         fit = (MEMORY - weights) // peak.peak_bytes
-        facts = {"method": method, "length": length, "layers": view.n_layers, "fit_in_48_gib": fit}
+        facts = {"method": each, "length": length, "layers": view.n_layers, "fit_in_48_gib": fit}
         bench.row(part="table 4", geometry=name, **facts, peak_bytes=peak.peak_bytes, **summary(taken), unit="s")
         median = summary(taken)["median"]
-        print(f"{name}, T={length}: {method} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in 48 GiB")
+        print(f"{name}, T={length}: {each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in 48 GiB")
 
 
 # the ways
 
 
-def _explain(method: str, view: ModelView, batch: Batch) -> None:
-    record = KNOWN[method]
+def _explain(name: str, view: ModelView, batch: Batch) -> None:
+    record = METHODS[name]
     explanation = "target" if "target" in record.explanations else "none"
-    record.compute(view, batch, [Request(method, explanation, record.embeddings[-1])])
+    record.compute(view, batch, [Request(name, explanation, record.embeddings[-1])])
 
 
 @torch.inference_mode()

@@ -28,7 +28,6 @@ from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.geometries import GEOMETRIES
-from jobs.plan.inputs import read_unit
 from jobs.plan.models import load_tokenizer, tokenizer_key
 from jobs.stages.attribute import ModelWork, attribute, missing_work
 from jobs.stages.attribute.worker import Worker, WorkerOptions
@@ -171,7 +170,7 @@ def bare_loop(config: RunConfig, store: Store, work: ModelWork) -> None:
     torch.set_num_threads(1)
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     for block in work.blocks():
-        (report,) = worker(read_unit(block, store)).to_pylist()
+        (report,) = worker(block()).to_pylist()
         if report["error"] or report["rejects"] or report["result"]:
             raise RuntimeError(report["error"] or report["result"] or "the benchmark's run rejected rows")
 

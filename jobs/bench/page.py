@@ -21,6 +21,8 @@ TITLES = {
     "lrp": "Gradient methods",
     "alti": "ALTI and ALTI-Logit",
     "job": "The job",
+    "store": "Requests of an object store",
+    "plan": "Planning",
     "prune": "Pruning sweeps",
     "perturb": "Flipped tokens",
     "heads": "Methods of NormXLogit",

@@ -10,14 +10,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from jobs.cluster.attempts import forget_loading
 from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
 from jobs.cluster.progress import Progress
 from jobs.config import ModelConfig, RunConfig
-from jobs.plan.inputs import read_unit
 from jobs.store import Store
 
 Report = dict[str, Any]  # a row of `jobs.cluster.reports.REPORT`
@@ -29,8 +27,8 @@ class Work:
 
     name: str  # in progress and failures
     model: ModelConfig
-    blocks: Sequence[Any]  # a unit each; of a pipeline, what `read_unit` takes
-    worker: Callable[..., Any]  # of a pipeline, a class: called with what `read_unit` gives, it commits and reports
+    blocks: Sequence[Any]  # a unit each; of a pipeline, what makes the table that a worker gets, when its turn comes
+    worker: Callable[..., Any]  # of a pipeline, a class: called with a unit's table, it commits and reports
     arguments: tuple[Any, ...]  # of the worker's constructor
     size: int  # of all units, in what their reports count as rows
     on_report: Callable[[Report], None] = lambda report: None
@@ -42,28 +40,19 @@ Stream = Callable[[RunConfig, Store, str, Work, Share, int], Iterator[Report]]
 
 
 def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int) -> Iterator[Report]:
-    """The Ray Data pipeline of one work: read a unit's samples, let a worker commit it, report."""
+    """The Ray Data pipeline of one work: units go to workers, which commit them and report."""
     import ray.data
 
-    dataset = (
-        ray.data.from_arrow(list(work.blocks))
-        .map_batches(
-            partial(read_unit, store=store),
-            compute=ray.data.TaskPoolStrategy(size=workers),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=0,
-        )
-        .map_batches(
-            work.worker,
-            fn_constructor_args=work.arguments,
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_gpus=share.gpus,
-            num_cpus=share.cpus,
-            label_selector=dict(share.labels) or None,
-        )
+    units: Any = (block() for block in work.blocks)  # one at a time is in the driver's memory
+    dataset = ray.data.from_arrow(units).map_batches(
+        work.worker,
+        fn_constructor_args=work.arguments,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_gpus=share.gpus,
+        num_cpus=share.cpus,
+        label_selector=dict(share.labels) or None,
     )
     prepare_dataset(dataset, f"{stage}-{work.model.name}", config)
     yield from dataset.iter_rows()

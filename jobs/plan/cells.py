@@ -19,7 +19,7 @@ from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
 from jobs.plan.fits import check_taken, named_tasks, tasks_of
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.inputs import Inputs, read_inputs
-from jobs.plan.models import ResolvedModel, load_tokenizer, resolve, tokenizer_key
+from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
@@ -123,11 +123,10 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
-            loaded = load_tokenizer(model)
+            tokenizer, mask_id = reading_of(resolved)
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
-        tokenizer = tokenizer_key(loaded)
         defined: list[Tried] = []
         for entry in config.methods_of(model):
             info = methods[entry.name]
@@ -146,7 +145,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
             else:
                 resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
                 found[task] = views
-        choices = tuple(_choices(config, resolved, found, defined, loaded.mask_token_id, ledger))
+        choices = tuple(_choices(config, resolved, found, defined, mask_id, ledger))
         cells = tuple(_cells(config, resolved, found, defined, choices))
         models.append(ModelPlan(resolved, found, cells, choices, tuple(tasks)))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))

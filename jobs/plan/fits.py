@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from evaluation.tasks import Task
 
 _PUTS_OUT = {"token": "words", "label": "labels", "score": "a score"}
+_OF_WHAT = {False: "", True: " of images"}
 
 
 def named_tasks(config: RunConfig, model: ModelConfig) -> list[str]:
@@ -29,16 +30,21 @@ def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
     taken = []
     for name in named_tasks(config, resolved.config):
         task = config.task(name)
-        if task.output != resolved.output:
+        if (task.output, task.image) != (resolved.output, resolved.kind.images):
             if resolved.config.tasks is not None:
+                predicts = _PUTS_OUT[resolved.output] + _OF_WHAT[resolved.kind.images]
                 raise UserError(
-                    f"model {resolved.config.name} predicts {_PUTS_OUT[resolved.output]}, and task {name} asks for "
-                    f"{_PUTS_OUT[task.output]}: leave it out of the model's `tasks`, or give another model"
+                    f"model {resolved.config.name} predicts {predicts}, and task {name} asks for {_asks_for(task)}: "
+                    "leave it out of the model's `tasks`, or give another model"
                 )
             continue
         _check_labels(resolved, name, task)
         taken.append(name)
     return taken
+
+
+def _asks_for(task: Task) -> str:
+    return _PUTS_OUT[task.output] + _OF_WHAT[task.image]
 
 
 def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
@@ -49,7 +55,7 @@ def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
     for name in config.tasks:
         asked = [model for model in config.models if name in named_tasks(config, model)]
         if asked and not any(name in taken[model.name] for model in asked):
-            wanted = _PUTS_OUT[config.task(name).output]
+            wanted = _asks_for(config.task(name))
             raise UserError(f"task {name} asks for {wanted}, which no model of the run predicts: add one that does")
 
 

@@ -1,4 +1,4 @@
-"""The tokenised samples as attribution reads them: on the driver to plan, in Ray tasks to feed the workers."""
+"""The tokenised samples as the driver reads them: once, to plan and to give workers those of each unit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from jobs.store.artifacts import views_of
 INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "token_type_ids"]  # of relevance
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
 GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
-UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that workers are given
+UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that the driver reads, too
+PIXELS = "pixels"  # which workers alone are given: ids and the key of what prepares them tell them apart
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Inputs:
     tokenizer: str
     task: str
     table: pa.Table
+    files: tuple[tuple[str, int], ...] = ()  # of images: (path, rows) of each file of the views, which hold the pixels
 
     @cached_property
     def digest(self) -> str:
@@ -66,6 +68,24 @@ class Inputs:
         """The folder of the views in the store."""
         return views_of(self.tokenizer, self.task).folder
 
+    def unit(self, task: str, rows: Sequence[int] | np.ndarray) -> pa.Table:
+        """What a worker gets of a unit: one row with the JSON `task` and the columns of the samples `rows` as lists.
+
+        A unit that names its rows instead would have every worker read the views of all, which costs their square.
+        """
+        samples = self.table.select(UNIT_COLUMNS).take(np.asarray(rows, dtype=np.int64)).combine_chunks()
+        lists = {name: pa.ListArray.from_arrays([0, len(rows)], _only(samples[name])) for name in UNIT_COLUMNS}
+        return pa.table({"task": [task], **lists, **self._places(rows)})
+
+    def _places(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
+        """Of images: the file of each of the samples, and its row there."""
+        if not self.files:
+            return {}
+        starts = np.cumsum([0, *(count for _, count in self.files)])
+        at = np.searchsorted(starts, rows, side="right") - 1
+        paths, inside = [self.files[i][0] for i in at], np.asarray(rows) - starts[at]
+        return {"files": pa.array([paths]), "rows": pa.array([inside.tolist()], pa.list_(pa.int64()))}
+
     def with_foil(self, count: int) -> list[dict[str, Any]]:
         """The first `count` samples that have a foil, in the order of the store."""
         table = self.table.select(INPUT_COLUMNS).filter(self.table["foil_id"].is_valid())
@@ -87,30 +107,39 @@ class Inputs:
         return {}
 
 
+def _only(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column whose chunks are combined; one without rows may have no chunk."""
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
 def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
     """None when the task is not, or not wholly, prepared for this tokenizer, or was by another version of closelook."""
     views = views_of(tokenizer, task)
     if Ledger(store).latest(views) is None:
         return None
     try:
-        table = store.read(views.folder, VIEW, [*UNIT_COLUMNS, "length"])
+        paths = store.files(views.folder) or [views.folder]  # of which reading says that it is empty
+        tables = [store.read(path, VIEW, [*UNIT_COLUMNS, "length"]) for path in paths]
     except SchemaMismatch:
         return None  # prepare makes them again
-    return Inputs(tokenizer, task, table)
+    images = store.has_values(paths[0], PIXELS)
+    files = tuple(zip(paths, map(len, tables), strict=True)) if images else ()
+    return Inputs(tokenizer, task, pa.concat_tables(tables), files)
 
 
-def read_unit(unit: pa.Table, store: Store) -> pa.Table:
-    """Ray Data task: the unit's one row with its samples' columns appended as lists.
+def samples_of(
+    unit: dict[str, Any], names: Sequence[str] = INPUT_COLUMNS, store: Store | None = None
+) -> list[dict[str, Any]]:
+    """The samples in a row that `Inputs.unit` gave, a mapping of the columns `names` and of PIXELS each.
 
-    `unit` has the columns `task` (JSON), `views` (folder) and `rows` (indices into the views).
+    Pixels, where there are any, are read from the files that hold those samples.
     """
-    views, rows = unit["views"][0].as_py(), unit["rows"][0].values
-    samples = store.read(views, VIEW, UNIT_COLUMNS).take(rows).combine_chunks()
-    lists = {name: pa.ListArray.from_arrays([0, len(rows)], samples[name].chunk(0)) for name in UNIT_COLUMNS}
-    return pa.table({"task": unit["task"], **lists})
-
-
-def samples_of(unit: dict[str, list[Any]], names: Sequence[str] = INPUT_COLUMNS) -> list[dict[str, Any]]:
-    """The samples in a row that `read_unit` gave, a mapping of the columns `names` each."""
-    columns = (unit[name] for name in names)
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    pixels = [None] * len(unit["sample_id"])
+    if unit.get("files") and store is not None:
+        for path in dict.fromkeys(unit["files"]):
+            own = [at for at, file in enumerate(unit["files"]) if file == path]
+            found = store.read(path, VIEW, [PIXELS])[PIXELS].take([unit["rows"][at] for at in own]).to_pylist()
+            for at, values in zip(own, found, strict=True):
+                pixels[at] = values
+    columns = (*(unit[name] for name in names), pixels)
+    return [dict(zip((*names, PIXELS), values, strict=True)) for values in zip(*columns, strict=True)]

@@ -9,13 +9,13 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.demo import HEADS, MODELS, model_dir
+from evaluation.benchmark.demo import EVERY, model_dir
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES, geometry_of
@@ -28,6 +28,7 @@ from lrp_core.types import UserError, nearest
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from evaluation.benchmark.pictures import Preprocessing
     from lrp_core import Capability, ModelView
     from lrp_core.kinds import Kind
 
@@ -44,6 +45,7 @@ class ResolvedModel:
     max_length: int  # most tokens of a sample
     output: Output = "token"
     labels: tuple[str, ...] = ()  # of a classifier, in the order of its outputs
+    preprocessing: Preprocessing | None = None  # of a model of images
 
     @property
     def kind(self) -> Kind:
@@ -53,6 +55,15 @@ class ResolvedModel:
     def capabilities(self) -> frozenset[Capability]:
         """What methods may need of a model and this one has."""
         return self.family.capabilities
+
+    def taken(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """View rows as the model takes them: of pictures, `pixel_values` [C, H, W] in place of `pixels`."""
+        if self.preprocessing is None:
+            return rows
+        from evaluation.benchmark.pictures import pixels_of
+
+        own = self.preprocessing
+        return [{**row, "pixel_values": own.values(pixels_of(row, own)), "pixels": None} for row in rows]
 
     def with_gold(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A view row with the number of its gold label as `gold_id`, null where it has none.
@@ -91,7 +102,8 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         config = geometry.config(model.classes or ())
         family = family_of(config)
         head = head_of(model, family, config)
-        return ResolvedModel(model, model.id, None, identity, family, geometry.max_length, *head)
+        images = _preprocessing(model, model.id, family, config)
+        return ResolvedModel(model, model.id, None, identity, family, geometry.max_length, *head, images)
     location, config = _read_config(model)
     try:
         config, adapted = _with_adapter(model, location, config)
@@ -99,12 +111,21 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
     head, run_as = head_of(model, family, config), adapted if model.family is None else f"{adapted} as {model.family}"
-    most = family.most_tokens(config)
+    most, images = family.most_tokens(config), _preprocessing(model, location, family, config)
     if Path(location).is_dir():
         identity = f"sha256:{hash_files(_numbers(Path(location)))}{run_as}"
-        return ResolvedModel(model, location, None, identity, family, most, *head)
+        return ResolvedModel(model, location, None, identity, family, most, *head, images)
     commit = commit_of(model, location)
-    return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, most, *head)
+    return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, most, *head, images)
+
+
+def _preprocessing(model: ModelConfig, location: str, family: Family, config: PretrainedConfig) -> Preprocessing | None:
+    """Of models of images. Raises UserError, ModelUnavailable."""
+    if not family.kind.images:
+        return None
+    from jobs.plan.images import preprocessing_of
+
+    return preprocessing_of(model, location, config)
 
 
 def architecture(model: ModelConfig) -> PretrainedConfig:
@@ -189,6 +210,17 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     )
 
 
+def reading_of(resolved: ResolvedModel) -> tuple[str, int | None]:
+    """The key of what reads the model's samples, a tokenizer or the settings of images, and the mask token's id.
+
+    Raises as :func:`load_tokenizer` does.
+    """
+    if resolved.preprocessing is not None:
+        return resolved.preprocessing.key, None
+    tokenizer = load_tokenizer(resolved.config)
+    return tokenizer_key(tokenizer), tokenizer.mask_token_id
+
+
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     """``<kind>-<hash8>``: equal exactly when two tokenizers split every text alike and use the same special tokens."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -212,13 +244,13 @@ def _location(model: ModelConfig) -> str:
     if not model.id.startswith("demo/"):
         return str(Path(model.id).expanduser()) if Path(model.id).expanduser().is_dir() else model.id
     name = model.id.removeprefix("demo/")
-    if name not in (*MODELS, *HEADS):
+    if name not in EVERY:
         raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('demo'))}")
     return str(model_dir(name))
 
 
 def _reserved(prefix: str) -> list[str]:
-    return [f"{prefix}/{name}" for name in ((*MODELS, *HEADS) if prefix == "demo" else GEOMETRIES)]
+    return [f"{prefix}/{name}" for name in (EVERY if prefix == "demo" else GEOMETRIES)]
 
 
 def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:

@@ -26,6 +26,7 @@ from jobs.store.retry import retried
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
+_SMALL_BYTES = 1 << 20
 _REJECTS_KEY = b"closelook.rejects"  # in a shard's metadata
 #: Where object stores look for credentials; the end of their error messages.
 _CREDENTIALS = {
@@ -52,7 +53,7 @@ class Store:
         """Raises StoreError when the root is no path or URL of a supported kind."""
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
         try:
-            self._fs, base = retried(lambda: pafs.FileSystem.from_uri(self.root))
+            self._fs, base = retried(lambda: pafs.FileSystem.from_uri(_with_single_puts(self.root)))
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
         self._check: Callable[[], None] = _nothing
@@ -159,7 +160,9 @@ class Store:
 
         def read() -> pa.Table:
             with self._fs.open_input_file(self._at(path)) as stream:
-                file = pq.ParquetFile(stream)
+                # A small file comes whole, in one request; of a large one, the footer and then the columns.
+                whole = stream.size() <= _SMALL_BYTES
+                file = pq.ParquetFile(pa.BufferReader(stream.read_buffer()) if whole else stream, pre_buffer=True)
                 check(file.schema_arrow, schema, self.url(path))
                 return file.read(columns=columns)
 
@@ -167,6 +170,19 @@ class Store:
         metadata = dict(table.schema.metadata)
         rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
         return table.replace_schema_metadata(metadata), rejects
+
+    def has_values(self, path: str, column: str) -> bool:
+        """Whether a shard holds anything but nulls in a column, by its footer."""
+
+        def read() -> bool:
+            with self._fs.open_input_file(self._at(path)) as stream:
+                metadata = pq.read_metadata(stream)
+                groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+                columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+                own = [one for one in columns if one.path_in_schema.split(".")[0] == column]
+                return any(one.statistics is None or one.statistics.null_count < one.num_values for one in own)
+
+        return retried(read)
 
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """Complete files below `folder`, sorted; none when it does not exist."""
@@ -221,6 +237,13 @@ class Store:
         if outside or (self._local and os.path.commonpath([self._base, os.path.realpath(full)]) != self._base):
             raise StoreError(f"{path} lies outside the root {self.root}")
         return full
+
+
+def _with_single_puts(root: str) -> str:
+    """The URL of an S3 root, so that a file of less than 5 MB is one request instead of three."""
+    if not root.startswith("s3://"):
+        return root
+    return f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true"
 
 
 def _nothing() -> None:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 from jobs.cluster import scheduler
 from jobs.cluster.pools import Slots
-from jobs.plan.inputs import read_unit
 
 HOLD = "CLOSELOOK_TEST_HOLD"
 
@@ -27,7 +26,7 @@ def without_ray(patch=setattr) -> SimpleNamespace:
         worker = work.worker(*work.arguments)
         for index, block in enumerate(work.blocks):
             hooks.before_unit(index)
-            yield from worker(read_unit(block, store)).to_pylist()
+            yield from worker(block()).to_pylist()
 
     patch(scheduler, "connect", lambda config: None)
     patch(scheduler, "uses_gpu", lambda config: False)

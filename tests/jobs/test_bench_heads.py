@@ -1,7 +1,11 @@
 import json
 import math
 
+import pytest
+
 from jobs.bench import heads
+from jobs.methods import METHODS
+from lrp_core.types import UnsupportedMethod
 
 
 def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path):
@@ -20,3 +24,17 @@ def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path
     assert tuple(table) == heads.TABLE_4
     assert table["normxlogit"]["peak_bytes"] < table["integrated_gradients"]["peak_bytes"]
     assert table["normxlogit"]["fit_in_48_gib"] > table["decompx"]["fit_in_48_gib"]
+
+
+def test_table_4_takes_every_method_that_the_model_has(monkeypatch):
+    for part in ("readings", "decomposition", "zeroing", "maps"):
+        monkeypatch.setattr(heads, part, lambda *_: None)
+    rows = heads.main(["--quick", "--repeats", "1", "--methods", "all"])["rows"]
+    assert {row["method"] for row in rows} == set(METHODS) - {"alti_logit"}
+    assert all(row["peak_bytes"] > 0 and row["median"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("names", "message"), [("lpr", "did you mean 'lrp'"), ("lrp,alti_logit", "use alti")])
+def test_a_method_that_table_4_cannot_have_is_one_line(names, message):
+    with pytest.raises(UnsupportedMethod, match=message):
+        heads.main(["--quick", "--methods", names])

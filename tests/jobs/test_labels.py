@@ -287,18 +287,21 @@ def test_aopc_sufficiency_accuracy_and_correlation_are_those_of_their_formulas(d
             columns[row["order"]].append((gold[row["sample_id"]], row["logit"][1:]))
             if task == "sst2":
                 prefix = "" if row["order"] == "without_top" else "sufficiency_"
-                drop = np.mean([row["probability"][0] - value for value in row["probability"][1:]])
+                drop = [row["probability"][0] - value for value in row["probability"][1:]]
                 expected["aopc" if not prefix else "sufficiency"].append(drop)
-                expected[f"{prefix}accuracy"].append(np.mean(row["correct"][1:]))
+                expected[f"{prefix}accuracy"].append(row["correct"][1:])
         if task == "stsb":
             for order, name in (("without_top", "pearson"), ("top_only", "sufficiency_pearson")):
                 scores, predictions = zip(*columns[order], strict=True)
-                expected[name] = [np.corrcoef(scores, np.array(predictions)[:, k])[0, 1] for k in range(9)]
+                expected[name] = [[np.corrcoef(scores, np.array(predictions)[:, k])[0, 1] for k in range(9)]]
         assert set(found.measures) == set(expected)
         for name, values in expected.items():
             summary = found.summaries[method, name]
             assert summary.value == pytest.approx(np.mean(values), abs=1e-6)
             assert (summary.n, summary.left_out) == (len(views), 0)
+            curve = found.curves[method, name]
+            assert (curve.mean, curve.n) == (pytest.approx(np.mean(values, axis=0), abs=1e-6), len(views))
+            assert (curve.low <= curve.high + 1e-9).all()
 
 
 def test_the_report_has_every_measure_and_the_papers_numbers(done):
@@ -311,8 +314,11 @@ def test_the_report_has_every_measure_and_the_papers_numbers(done):
         "NormXLogit: sst2 · bert-base-uncased",
         "0.423",
         "too high by a ninth",
+        "probability lost without the top tokens; higher is better",
     ):
         assert text in page
+    for name, panel in (("sst2_mask_aopc", "sentiment · Sufficiency"), ("stsb_mask_pearson", "score · Pearson r")):
+        assert panel in store.read_bytes(f"report/figures/shares_{name}.svg").decode()
     samples = store.read_bytes("report/samples.html").decode()
     assert "(gold: " in samples
 

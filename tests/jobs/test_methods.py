@@ -6,7 +6,6 @@ from jobs import methods as table
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured
 from jobs.plan.cells import make_plan, validate
-from jobs.plan.inputs import read_unit
 from jobs.stages.attribute import missing_work
 from jobs.stages.attribute.manifests import complete_cell
 from jobs.stages.attribute.worker import Worker, WorkerOptions
@@ -80,7 +79,7 @@ def test_one_method_under_two_options_runs_as_two_cells_of_one_unit(tmp_path, mo
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     for block in work.blocks():
-        (report,) = worker(read_unit(block, store)).to_pylist()
+        (report,) = worker(block()).to_pylist()
         assert not report["error"]
     ledger = Ledger(store)
     for planned, units in work.cells:

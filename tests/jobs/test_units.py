@@ -1,12 +1,15 @@
 """Units: every sample once, within budget, the same every time."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.schema import VIEW
-from jobs.plan.inputs import Inputs
+from jobs.plan.inputs import Inputs, read_inputs, samples_of
 from jobs.plan.units import cut_units
+from jobs.store import Store
+from jobs.store.artifacts import views_of
 from tests.jobs.small import rows_of
 
 
@@ -54,3 +57,20 @@ def test_a_subset_is_drawn_by_content():
     assert chosen == {rows[::-1][i]["sample_id"] for i in backward.subset(10, seed=0)}
     assert chosen != {rows[i]["sample_id"] for i in forward.subset(10, seed=1)}
     assert len(forward.subset(None, 0)) == len(forward.subset(99, 0)) == 30
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_a_worker_gets_the_samples_of_its_unit_and_reads_pixels_alone(images, tmp_path, monkeypatch):
+    store, views = Store(str(tmp_path)), views_of("t", "sva")
+    rows = [{**row, "pixels": bytes([i]) * 4 if images else None} for i, row in enumerate(rows_of(10))]
+    for name, part in {"0": rows[:4], "4": rows[4:]}.items():
+        store.write_shard(f"{views.folder}/{name}.parquet", pa.Table.from_pylist(part, schema=VIEW), VIEW)
+    store.write_manifest(views.name, {"state": "complete"})
+    inputs = read_inputs(store, "t", "sva")
+    (unit,) = inputs.unit("{}", [9, 1, 5]).to_pylist()
+    if not images:
+        monkeypatch.setattr(Store, "read", lambda *arguments: pytest.fail("read the views again"))
+    for sample, row in zip(samples_of(unit, store=store), [rows[9], rows[1], rows[5]], strict=True):
+        assert [sample[name] for name in ("sample_id", "input_ids", "pixels")] == [
+            row[name] for name in ("sample_id", "input_ids", "pixels")
+        ]

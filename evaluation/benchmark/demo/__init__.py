@@ -6,18 +6,20 @@ from pathlib import Path
 
 from evaluation.benchmark.demo.grammar import TASKS, generate
 
-__all__ = ["HEADS", "MODELS", "TASKS", "generate", "model_dir"]
+__all__ = ["EVERY", "HEADS", "MODELS", "TASKS", "VISION", "generate", "model_dir"]
 
 MODELS = ("bert", "gpt2", "llama")  # language models
 #: Models with a classifier or a regressor on top, and the task of each.
 HEADS = {"bert-sentiment": "sentiment", "gpt2-sentiment": "sentiment", "bert-score": "similarity"}
+VISION = ("vit",)  # models of images
+EVERY = (*MODELS, *HEADS, *VISION)
 
 
 def model_dir(name: str) -> Path:
-    """Where the shipped model `name`, one of MODELS or HEADS, and its tokenizer lie.
+    """Where the shipped model `name`, one of EVERY, lies with what prepares its input.
 
     Raises ValueError for another name.
     """
-    if name not in (*MODELS, *HEADS):
-        raise ValueError(f"there is no demo model {name!r}; the demo models are {', '.join((*MODELS, *HEADS))}")
+    if name not in EVERY:
+        raise ValueError(f"there is no demo model {name!r}; the demo models are {', '.join(EVERY)}")
     return Path(__file__).parent / "models" / name

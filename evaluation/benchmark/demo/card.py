@@ -11,25 +11,23 @@ from transformers import PreTrainedModel
 if TYPE_CHECKING:
     from evaluation.benchmark.demo.heads import HeadRecipe
     from evaluation.benchmark.demo.train import Recipe
+    from evaluation.benchmark.demo.vision import VisionRecipe
 
 _CARD = """---
 license: apache-2.0
 library_name: transformers
-language: en
----
+{language}---
 
 # Closelook demo: {kind}
 
-A tiny {kind} ({layers} layers, width {width}, {heads}, {parameters:,} parameters) trained on the generated language of
-`evaluation/benchmark/demo`. It exists so that `closelook run` has something real to explain without a network or a GPU;
-it knows nothing of English beyond that language.
+A tiny {kind} ({layers} layers, width {width}, {heads}, {parameters:,} parameters) trained on {about}
 
 ## Training
 
 | | |
 |---|---|
-| command | `python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}` |
-| data | {recipe.pool:,} draws a task ({tasks}), seed {recipe.seed}, the training side of the split |
+| command | `{command}` |
+| data | {data} |
 | steps | {recipe.steps:,} of {recipe.batch} samples a task |
 | optimiser | AdamW (betas 0.9, 0.98), one cycle to {recipe.learning_rate:g}, weight decay 0.01, no dropout |
 | took | {wall_s:.0f} s on a CPU |
@@ -43,30 +41,43 @@ it knows nothing of English beyond that language.
 {scores}
 """
 
+LANGUAGE = """the generated language of
+`evaluation/benchmark/demo`. It exists so that `closelook run` has something real to explain without a network or a GPU;
+it knows nothing of English beyond that language."""
+
 
 def write_card(
     out: Path,
     name: str,
     model: PreTrainedModel,
-    recipe: Recipe | HeadRecipe,
+    recipe: Recipe | HeadRecipe | VisionRecipe,
     *,
     tasks: Sequence[str],
     rows: Mapping[str, str],
     title: str,
     found: str,
     wall_s: float,
+    about: str = LANGUAGE,
+    language: str = "en",
+    command: str | None = None,
+    data: str | None = None,
 ) -> None:
     """Write README.md into the model's folder.
 
-    `rows` are what was measured on each task, under `title`, which the sentence `found` explains.
+    `rows` are what was measured on each task, under `title`, which the sentence `found` explains. `about` says what the
+    model was trained on; `command` and `data` are by default those of the demo's script and language.
     """
+    train = f"python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}"
+    drawn = f"{recipe.pool:,} draws a task ({', '.join(tasks)}), seed {recipe.seed}, the training side of the split"
     config = model.config
     heads = f"{config.num_attention_heads} attention heads"
     if name == "llama":
         heads += f" over {config.num_key_value_heads} key/value heads"
     text = _CARD.format(
-        name=name,
-        tasks=", ".join(tasks),
+        about=about,
+        language=f"language: {language}\n" if language else "",
+        command=command or train,
+        data=data or drawn,
         kind=type(model).__name__,
         layers=config.num_hidden_layers,
         width=config.hidden_size,

@@ -1,6 +1,7 @@
 """The demo language: sentences and passages with their evidence, by construction.
 
-Three tasks, as generic samples, and texts of all of them to go on with (next_word). Two more are in :mod:`judged`.
+Three tasks, as generic samples, and texts of all of them to go on with (next_word). Two more are in :mod:`judged`, and
+images in :mod:`shapes`.
 
 *sva*: the form of a verb that agrees with its subject across prepositional phrases
 and relative clauses. *ra*: the reflexive that agrees with its antecedent. *qa*: a passage with one person, one place
@@ -21,6 +22,7 @@ from typing import Any
 
 from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.demo.judged import JUDGED, judged
+from evaluation.benchmark.demo.shapes import shapes
 from evaluation.benchmark.demo.split import Split, distinct, side
 from evaluation.benchmark.samples import Filled, Row, Span, sample
 from lrp_core.types import UserError
@@ -191,7 +193,7 @@ _TASKS = {"ra": _reflexive_sentence, "sva": _agreement_sentence, "qa": _question
 TASKS = tuple(_TASKS)
 
 
-NEXT_WORD = "next_word"
+NEXT_WORD, SHAPES = "next_word", "shapes"
 
 
 def _continued(seed: int) -> Iterator[Row]:
@@ -209,6 +211,8 @@ def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     left = n
     if task == NEXT_WORD:
         rows = _continued(seed)
+    elif task == SHAPES:
+        rows = (drawing.row(f"{SHAPES} {at}") for at, drawing in enumerate(shapes(seed, "test")))
     else:
         rows = (draw.row() for draw in (judged if task in JUDGED else draws)(task, seed, "test"))
     for row in islice(rows, n):

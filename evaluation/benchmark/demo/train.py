@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from evaluation.benchmark.demo import HEADS, MODELS, TASKS, generate, heads, model_dir
+from evaluation.benchmark.demo import EVERY, HEADS, MODELS, TASKS, VISION, generate, heads, model_dir, vision
 from evaluation.benchmark.demo.card import write_card
 from evaluation.benchmark.demo.grammar import Draw, draws
 from evaluation.benchmark.demo.tokenizer import build
@@ -217,8 +217,7 @@ def train(name: str, out: Path, recipe: Recipe) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    every = (*MODELS, *HEADS)
-    parser.add_argument("--models", nargs="+", choices=every, default=list(every))
+    parser.add_argument("--models", nargs="+", choices=EVERY, default=list(EVERY))
     parser.add_argument("--out", type=Path, help="folder for the models (default: the shipped ones are rewritten)")
     parser.add_argument("--steps", type=int, help="default: the recipe's own")
     parser.add_argument("--seed", type=int, default=Recipe.seed)
@@ -227,6 +226,10 @@ def main() -> None:
         out = chosen.out / name if chosen.out else model_dir(name)
         if name in MODELS:
             scores = train(name, out, Recipe(seed=chosen.seed, steps=chosen.steps or Recipe.steps))
+        elif name in VISION:
+            scores = vision.train(
+                name, out, vision.VisionRecipe(chosen.steps or vision.VisionRecipe.steps, chosen.seed)
+            )
         else:
             steps = chosen.steps or heads.STEPS[HEADS[name]]
             scores = heads.train(name, out, heads.HeadRecipe(steps, chosen.seed))

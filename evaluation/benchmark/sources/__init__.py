@@ -82,7 +82,8 @@ def survey(origin: Origin) -> Survey:
             rejects += 1
             first = first or row
         else:
-            rest = json.dumps([row["evidence"], row["scope"], row["meta"]])
+            marked = [row["regions"]] if row["regions"] is not None else []
+            rest = json.dumps([row["evidence"], row["scope"], row["meta"], *marked])
             hashes[row["sample_id"]] = hashlib.sha256(rest.encode()).hexdigest()[:16]
     if not hashes:
         found = f"the first at {first['where']}: {first['reason']}" if first else "there are none"

@@ -7,8 +7,9 @@ unit and commits one shard to each of those cells. A cell with all its shards is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -29,19 +30,19 @@ class ModelWork:
     """What is missing of one model: units with the cells they serve, and the cells they complete."""
 
     plan: ModelPlan
-    units: tuple[tuple[Unit, UnitTask, str], ...]  # the last is the folder of the unit's views
+    units: tuple[tuple[Unit, UnitTask], ...]
     cells: tuple[tuple[PlannedCell, tuple[Unit, ...]], ...]
 
     @property
     def name(self) -> str:
         return self.plan.name
 
-    def blocks(self) -> list[pa.Table]:
-        """One row a unit: the task, the folder of its views, the rows to read there."""
-        return [
-            pa.table({"task": [task.to_json()], "views": [views], "rows": pa.array([unit.rows], pa.list_(pa.int32()))})
-            for unit, task, views in self.units
-        ]
+    def blocks(self) -> list[Callable[[], pa.Table]]:
+        """What makes the table of each unit."""
+        return [partial(self._block, unit, task) for unit, task in self.units]
+
+    def _block(self, unit: Unit, task: UnitTask) -> pa.Table:
+        return self.plan.inputs[task.task].unit(task.to_json(), unit.rows)
 
 
 def attribute(config: RunConfig, store: Store) -> StageSummary:
@@ -51,7 +52,7 @@ def attribute(config: RunConfig, store: Store) -> StageSummary:
     wanted = sum(1 for _ in plan.cells())
     todo = sum(len(model.cells) for model in work)
     problems = [*plan.failures.values()]
-    works = [_Running(config, ledger, model).work() for model in work]
+    works = [work_of(config, ledger, model) for model in work]
     problems += run_all(config, store, works, stage="attribute", unit="rows")
     lines = [f"{todo} cells to compute, {wanted - todo} were complete"]
     for (model, task), rejects in without_samples(plan, ledger).items():
@@ -83,7 +84,7 @@ def missing_work(config: RunConfig, ledger: Ledger, plan: Plan) -> list[ModelWor
     work = []
     for model in plan.models:
         budget = model.resolved.config.token_budget or config.token_budget
-        units: list[tuple[Unit, UnitTask, str]] = []
+        units: list[tuple[Unit, UnitTask]] = []
         cells: list[tuple[PlannedCell, tuple[Unit, ...]]] = []
         for group in _groups(ledger, model):
             inputs = model.inputs[group[0].cell.task]
@@ -94,7 +95,7 @@ def missing_work(config: RunConfig, ledger: Ledger, plan: Plan) -> list[ModelWor
             for unit in cut:
                 lacking = [planned for planned in group if unit.name not in done[planned.cell]]
                 if lacking:
-                    units.append((unit, _task(unit, lacking), inputs.folder))
+                    units.append((unit, _task(unit, lacking)))
             cells += [(planned, tuple(cut)) for planned in group]
         if cells:
             work.append(ModelWork(model, tuple(units), tuple(cells)))
@@ -118,6 +119,11 @@ def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
     return UnitTask(unit.name, cell.product, cell.model, cell.task, cell.dtype, unit.cuts, cells, tuned)
 
 
+def work_of(config: RunConfig, ledger: Ledger, work: ModelWork) -> Work:
+    """What the scheduler runs of a model."""
+    return _Running(config, ledger, work).work()
+
+
 class _Running:
     """A model's cells while its units are computed: what reports say of them, and how they are closed."""
 
@@ -135,7 +141,7 @@ class _Running:
             blocks=self._work.blocks(),
             worker=Worker,
             arguments=(self._ledger.store, resolved, WorkerOptions.of(self._config, resolved.config)),
-            size=sum(len(unit.rows) for unit, _, _ in self._work.units),
+            size=sum(len(unit.rows) for unit, _ in self._work.units),
             on_report=self._add,
             on_end=self._close,
         )

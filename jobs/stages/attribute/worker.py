@@ -93,7 +93,7 @@ class Worker:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (unit,) = table.to_pylist()
-        task, rows = UnitTask.from_json(unit["task"]), samples_of(unit)
+        task, rows = UnitTask.from_json(unit["task"]), samples_of(unit, store=self._store)
         tokens = sum(len(row["input_ids"]) for row in rows)
         return reported(task.title, len(rows), tokens, lambda: self._run(task, rows))
 
@@ -102,7 +102,7 @@ class Worker:
         from lrp_core.readout import rows_for
 
         view = self._loaded(task.dtype)
-        rows = rows_for(view, rows)
+        rows = rows_for(view, self._model.taken(rows))
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         attempts.begin()
         with attempts.survived():

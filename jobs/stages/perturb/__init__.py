@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +67,7 @@ def _work(config: RunConfig, settings: PerturbConfig, ledger: Ledger, pool: Sequ
     by_task: dict[str, list[PerturbedCell]] = defaultdict(list)
     for cell in pool:
         by_task[cell.artifact.task].append(cell)
-    blocks: list[tuple[str, pa.Table, int]] = []
+    blocks: list[tuple[str, Callable[[], pa.Table], int]] = []
     cuts: dict[Artifact, list[Unit]] = {}
     for task, cells in by_task.items():
         inputs, rows = model.inputs[task], subset(config, settings, model, task)
@@ -99,8 +100,8 @@ def _work(config: RunConfig, settings: PerturbConfig, ledger: Ledger, pool: Sequ
 
 def _blocks(
     config: RunConfig, settings: PerturbConfig, ledger: Ledger, cells: Sequence[PerturbedCell], units: Sequence[Unit]
-) -> Iterator[tuple[str, pa.Table, int]]:
-    """(precision, a row for `read_unit`, samples) of each unit that some of the cells of one task lack.
+) -> Iterator[tuple[str, Callable[[], pa.Table], int]]:
+    """(precision, what makes its table, samples) of each unit that some of the cells of one task lack.
 
     All of the cells are drawn, also those that have the unit: a unit drawn again is drawn as it was, to the byte.
     """
@@ -130,8 +131,7 @@ def _blocks(
             token_budget=budget,
             tokens=unit.tokens * variants,
         )
-        rows = pa.array([unit.rows], pa.list_(pa.int32()))
-        yield dtype, pa.table({"task": [task.to_json()], "views": [inputs.folder], "rows": rows}), len(unit.rows)
+        yield dtype, partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
 
 
 def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:

@@ -22,6 +22,7 @@ from rich.progress import track
 from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
 from evaluation.benchmark.labelled import separates
+from evaluation.benchmark.pictures import Preprocessing
 from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
@@ -31,7 +32,7 @@ from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.fits import tasks_of
 from jobs.plan.hub import ModelUnavailable
-from jobs.plan.models import load_tokenizer, resolve, tokenizer_key
+from jobs.plan.models import ResolvedModel, load_tokenizer, resolve, tokenizer_key
 from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store, key_of
@@ -47,13 +48,14 @@ READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
 
 @dataclass(frozen=True)
 class Reader:
-    """A tokenizer of the run, and what the models that use it can read."""
+    """A tokenizer of the run, or settings of images, and what the models that use it can read."""
 
     key: str
     model: ModelConfig  # one of them, which says where the tokenizer comes from
     kind: Kind
     max_length: int
     tasks: frozenset[str]
+    preprocessing: Preprocessing | None = None  # of models of images, which have no tokenizer
 
 
 def prepare(config: RunConfig, store: Store) -> StageSummary:
@@ -93,27 +95,35 @@ def _readers(config: RunConfig) -> tuple[list[Reader], list[str]]:
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
-            tokenizer = load_tokenizer(model)
+            found = _reader(config, resolved)
         except ModelUnavailable as error:
             lines.append(f"no views for {model.name}: {error}")
             continue
-        kind, max_length = resolved.kind, resolved.max_length
-        tokenise((), tokenizer, kind=kind, max_length=max_length)  # raises where it does not fit
-        tasks = frozenset(tasks_of(config, resolved))
-        for task in tasks:
-            if config.task(task).pair and not separates(tokenizer):
-                raise UserError(
-                    f"task {task} has pairs of texts, and the tokenizer of model {model.name} puts nothing between "
-                    "two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
-                )
-        found = Reader(tokenizer_key(tokenizer), model, kind, max_length, tasks)
+        kind = found.kind
         known = readers.setdefault((found.key, kind.labels), found)
         if known.kind != found.kind:
             both = f"models {known.model.name} and {model.name} share a tokenizer"
             raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {found.kind.title}")
         length = min(known.max_length, found.max_length)
-        readers[found.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | tasks)
+        readers[found.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | found.tasks)
     return [reader for reader in readers.values() if reader.tasks], lines
+
+
+def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
+    """What reads the samples of a model. Raises UserError where it does not fit the model or its tasks."""
+    kind, max_length, tasks = resolved.kind, resolved.max_length, frozenset(tasks_of(config, resolved))
+    if resolved.preprocessing is not None:
+        images = resolved.preprocessing
+        return Reader(images.key, resolved.config, kind, images.tokens, tasks, images)
+    tokenizer = load_tokenizer(resolved.config)
+    tokenise((), tokenizer, kind=kind, max_length=max_length)  # raises where it does not fit
+    for task in tasks:
+        if config.task(task).pair and not separates(tokenizer):
+            raise UserError(
+                f"task {task} has pairs of texts, and the tokenizer of model {resolved.config.name} puts nothing "
+                "between two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
+            )
+    return Reader(tokenizer_key(tokenizer), resolved.config, kind, max_length, tasks)
 
 
 def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -> TaskWork:
@@ -134,7 +144,8 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
         options = (reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
         asked = [reader.kind.name, *options, *(["first_piece"] if settings.first_piece else [])]
         key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=asked)
-        view = ViewWork(replace(views_of(reader.key, task), key=key), reader.kind, *options, settings.first_piece)
+        place = replace(views_of(reader.key, task), key=key)
+        view = ViewWork(place, reader.kind, *options, settings.first_piece, reader.preprocessing)
         if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
     return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples))

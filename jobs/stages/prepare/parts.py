@@ -7,6 +7,7 @@ before the shard they belong to: where the shard is, the part is complete.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.benchmark import sources
+from evaluation.benchmark.pictures import Preprocessing, look
 from evaluation.benchmark.samples import Beginning, Row, Words, is_reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
@@ -47,7 +49,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class ViewWork:
-    """Views to make of a task: for which tokenizer, under which key."""
+    """Views to make of a task: for which tokenizer, or settings of images, under which key."""
 
     artifact: Artifact
     kind: Kind
@@ -57,6 +59,7 @@ class ViewWork:
     words: Words
     beginning: Beginning | None
     first_piece: bool
+    preprocessing: Preprocessing | None  # of models of images, which have no tokenizer
 
     @property
     def tokenizer(self) -> str:
@@ -95,7 +98,19 @@ def parts_of(work: TaskWork) -> Iterator[pa.Table]:
     rows = iter(()) if work.has_generic else sources.read(work.survey)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
-        yield pa.table({"task": [work.task], "part": [part], "rows": [json.dumps(batch)]}, schema=PART)
+        rows_text = json.dumps(batch, default=_as_text)
+        yield pa.table({"task": [work.task], "part": [part], "rows": [rows_text]}, schema=PART)
+
+
+def _as_text(data: bytes) -> str:
+    """The bytes of an image, in JSON."""
+    return b64encode(data).decode()
+
+
+def _rows(text: str) -> list[Row]:
+    """The rows of a part."""
+    rows: list[Row] = json.loads(text)
+    return [row if row.get("image") is None else {**row, "image": b64decode(row["image"])} for row in rows]
 
 
 def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
@@ -152,7 +167,7 @@ class PartWorker:
         work, name = self._work[part["task"]], part["part"]
         path, refused = _paths(work.artifact, name)
         if not self._store.exists(path):
-            rows, rejects = self._annotated(work, json.loads(part["rows"]))
+            rows, rejects = self._annotated(work, _rows(part["rows"]))
             self._write(path, rows, GENERIC, refused, rejects)
         counts = {"generic": self._count(path, GENERIC, refused)}
         counts |= {view.tokenizer: self._commit_view(work, view, name, path) for view in work.views}
@@ -186,19 +201,25 @@ class PartWorker:
         path, refused = _paths(view.artifact, part)
         if not self._store.exists(path):
             rows = self._store.read(generic, GENERIC).to_pylist()
-            views, rejects = tokenise(
-                rows,
-                self._tokenizer(view.tokenizer),
-                kind=view.kind,
-                max_length=view.max_length,
-                truncate=view.truncate,
-                answers=view.answers,
-                words=view.words,
-                beginning=view.beginning,
-                first_piece=view.first_piece,
-            )
+            views, rejects = self._read(view, rows)
             self._write(path, views, VIEW, refused, rejects)
         return self._count(path, VIEW, refused)
+
+    def _read(self, view: ViewWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+        """(view rows, reject rows)."""
+        if view.preprocessing is not None:
+            return look(rows, view.preprocessing)
+        return tokenise(
+            rows,
+            self._tokenizer(view.tokenizer),
+            kind=view.kind,
+            max_length=view.max_length,
+            truncate=view.truncate,
+            answers=view.answers,
+            words=view.words,
+            beginning=view.beginning,
+            first_piece=view.first_piece,
+        )
 
     def _write(self, path: str, rows: list[Row], schema: pa.Schema, refused: str, rejects: list[Row]) -> None:
         if rejects:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +67,7 @@ def _work(config: RunConfig, settings: PruneConfig, ledger: Ledger, pool: Sequen
     return Work(
         name=f"{first.model.name} {first.heads.dtype}",
         model=model.config,
-        blocks=[_block(config, *unit) for unit in units],
+        blocks=[partial(_block, config, *unit) for unit in units],
         worker=Pruner,
         arguments=(store, model, first.heads.dtype, config.seed, config.max_attempts, uuid.uuid4().hex),
         size=sum(len(unit.curves) for _, unit in units),
@@ -120,12 +121,9 @@ def _ranked(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: Cu
 
 
 def _block(config: RunConfig, curves: CurveSet, unit: PruningUnit) -> pa.Table:
-    """A row for `read_unit`."""
+    """The table of a unit."""
     inputs = curves.model.inputs[curves.heads.task]
-    rows = subset(config, curves.model, inputs.task)
-    return pa.table(
-        {"task": [unit.to_json()], "views": [inputs.folder], "rows": pa.array([rows], pa.list_(pa.int32()))}
-    )
+    return inputs.unit(unit.to_json(), subset(config, curves.model, inputs.task))
 
 
 def _complete(config: RunConfig, ledger: Ledger, curves: CurveSet, units: int) -> None:

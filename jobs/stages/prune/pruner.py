@@ -72,7 +72,7 @@ class Pruner:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
+        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         tokens = sum(shard.tokens for shard in unit.shards)
         return reported(unit.title, len(unit.curves), tokens, lambda: {"splits": self._run(unit, rows)})
 
@@ -89,7 +89,7 @@ class Pruner:
                 self._view = open_view(self._model, self._dtype, device, self._seed)
         with undivided(self._store, unit.title, self._max_attempts, self._run_name):
             sweep = Sweep(self._view, unit.curves, unit.step)
-            labelled = rows_for(self._view, [self._model.with_gold(row) for row in rows])
+            labelled = rows_for(self._view, [self._model.with_gold(row) for row in self._model.taken(rows)])
             accuracy, splits = accuracy_that_fits(sweep, labelled, unit.token_budget)
             table = curve_table(sweep, accuracy, len(rows))
             start = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -85,8 +85,8 @@ class _Selecting:
             on_end=self._close,
         )
 
-    def _blocks(self, choices: Sequence[Choice]) -> Iterator[tuple[pa.Table, int]]:
-        """(a row for `read_unit`, samples) of each unit that some of the choices of one task and precision lack.
+    def _blocks(self, choices: Sequence[Choice]) -> Iterator[tuple[Callable[[], pa.Table], int]]:
+        """(what makes its table, samples) of each unit that some of the choices of one task and precision lack.
 
         All of the choices are tried, also those that have the unit: a unit tried again gives what it gave.
         """
@@ -99,8 +99,7 @@ class _Selecting:
         for unit in units:
             if not all(unit.name in names for names in done):
                 task = self._task(unit, choices)
-                rows = pa.array([unit.rows], pa.list_(pa.int32()))
-                yield pa.table({"task": [task.to_json()], "views": [inputs.folder], "rows": rows}), len(unit.rows)
+                yield partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
 
     def _cut(self, place: Artifact, rows: np.ndarray) -> list[Unit]:
         """The samples in units, the same whichever of the choices of a task and precision are open."""

@@ -80,7 +80,7 @@ class Selector(Worker):
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        task, rows = TrialsTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS)
+        task, rows = TrialsTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.explain.title, len(rows), task.tokens, lambda: self._try(task, rows))
 
     def _try(self, task: TrialsTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Selector(Worker):
         attempts = Attempts(self._store, unit.title, self._options.max_attempts, self._options.run)
         attempts.begin()
         with attempts.survived():
-            own = rows_for(view, [self._model.with_gold(row) for row in rows])
+            own = rows_for(view, [self._model.with_gold(row) for row in self._model.taken(rows)])
             explained = _Explained.of(unit, self._explain(unit, view, own, attempts))
             said = {name: said_by(name, table, variants) for name, (table, variants) in explained.tables.items()}
             try:

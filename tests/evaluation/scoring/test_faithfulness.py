@@ -135,7 +135,7 @@ def test_pearson_is_the_mean_correlation_over_shares():
     gold = rng.random(200) * 5
     predictions = 1e6 + gold[:, None] * np.array([1.0, -0.5]) + rng.normal(size=(200, 2))
     expected = np.mean([oracle.pearson(predictions[:, k].tolist(), gold.tolist()) for k in (0, 1)])
-    found = pearson(predictions, gold, 400, seed=0)
+    found = pearson(predictions, gold, 400, seed=0).summary
     assert (found.value, found.n) == (pytest.approx(expected, abs=1e-9), 200)
     assert found.low < found.value < found.high
     assert found.high - found.low < 0.3
@@ -146,7 +146,7 @@ def test_pearson_is_the_mean_correlation_over_shares():
 
 def test_predictions_that_do_not_vary_have_no_correlation():
     gold = np.random.default_rng(2).random(30)
-    found = pearson(np.full((30, 1), 0.1), gold, 50, seed=0)
+    found = pearson(np.full((30, 1), 0.1), gold, 50, seed=0).summary
     assert np.isnan([found.value, found.low, found.high]).all()
     assert pearson(np.zeros((1, 1)), gold[:1], 50, seed=0).n == 1
 

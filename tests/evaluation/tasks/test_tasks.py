@@ -31,7 +31,7 @@ def test_every_task_tells_its_figure_its_size_and_its_evidence(name):
 
 def test_the_demo_language_feeds_the_tasks_it_has_sentences_for():
     fed = [task.name for task in TASKS.values() if any(isinstance(own, Generated) for own in task.sources)]
-    assert sorted(fed) == sorted([*DEMO_TASKS, "next_word", *JUDGED])
+    assert sorted(fed) == sorted([*DEMO_TASKS, "next_word", *JUDGED, "shapes"])
 
 
 def test_a_task_under_another_name_is_what_its_source_makes_it():
@@ -48,7 +48,7 @@ def test_the_users_own_file_makes_a_plain_task_or_feeds_a_known_one():
 
 def test_a_source_of_several_tasks_does_not_make_another():
     with pytest.raises(
-        UserError, match=r"'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, not 'mine'"
+        UserError, match=r"'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, shapes, not 'mine'"
     ):
         task_of("mine", "demo")
 

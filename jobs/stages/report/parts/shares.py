@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from evaluation.report import shares as tables
+from evaluation.report.faithfulness_figures import share_figures
 from evaluation.report.page import Part
 from evaluation.report.results import Place, Results
 from evaluation.report.shares import Taken
@@ -25,7 +26,8 @@ def shares_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
     tasks = list(results.tasks)
     taken = sorted(_taken(config, plan, ledger, results), key=lambda one: tasks.index(one.task))
     made = [tables.lead_table(taken, results), tables.shares_table(taken, results)] if taken else []
-    return Part("Faithfulness on labels and scores", tables.NOT_DRAWN, (), made, page=PAGE)
+    figures = share_figures(taken, results)
+    return Part("Faithfulness on labels and scores", tables.NOT_DRAWN, figures, made, page=PAGE)
 
 
 def _taken(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Iterator[Taken]:

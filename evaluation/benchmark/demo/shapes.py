@@ -1,0 +1,106 @@
+"""Generated images of two classes: among other shapes there is a disc, or a cross in its place.
+
+An image is 24 × 24 pixels in colour: a dark, noisy ground, and on it the shape that decides and two that are of no
+account, bars and frames, apart from each other. Places, sizes and colours are drawn alike for both classes, so that
+nothing but the one shape tells them apart. Evidence is the pixels of that shape.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluation.benchmark.demo.split import Split, distinct, side
+from evaluation.benchmark.pictures import encoded, picture
+from evaluation.benchmark.samples import Row
+
+LABELS = ("disc", "cross")  # a model's label of this index
+SIZE, PATCH = 24, 4  # pixels
+_APART = 1  # pixels of ground between two shapes
+_OTHERS = ("bar", "rod", "frame")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One image: `pixels` [24, 24, 3] uint8, its label, and where the shape that decides is, [24, 24] bool."""
+
+    pixels: np.ndarray
+    label: int
+    mask: np.ndarray
+
+    @property
+    def content(self) -> bytes:
+        return self.pixels.tobytes()
+
+    @property
+    def split(self) -> Split:
+        return side(self.content.hex())
+
+    @property
+    def regions(self) -> list[tuple[int, int, int, int]]:
+        """The pixels of the shape as runs within rows."""
+        found = []
+        for row in np.flatnonzero(self.mask.any(axis=1)).tolist():
+            ends = np.flatnonzero(np.diff(np.concatenate([[0], self.mask[row].astype(int), [0]]))).tolist()
+            found += [(row, start, row + 1, end) for start, end in zip(ends[::2], ends[1::2], strict=True)]
+        return found
+
+    def row(self, name: str) -> Row:
+        """As a sample."""
+        label = LABELS[self.label]
+        return picture("demo", name, encoded(self.pixels), label=label, regions=self.regions, meta={})
+
+
+def shapes(seed: int, split: Split) -> Iterator[Drawing]:
+    """Distinct images of one side of the split, in an order fixed by `seed`."""
+    rng = random.Random(f"shapes {split} {seed}")
+    return distinct(lambda: _drawing(rng), split, lambda drawing: drawing.content)
+
+
+def _drawing(rng: random.Random) -> Drawing:
+    noise = np.random.default_rng(rng.getrandbits(64))
+    pixels = noise.integers(0, 60, (SIZE, SIZE, 3))
+    label = rng.randrange(len(LABELS))
+    taken = np.zeros((SIZE, SIZE), bool)
+    masks = []
+    for shape in (LABELS[label], *rng.choices(_OTHERS, k=2)):
+        mask = _placed(shape, rng, taken)
+        colour = np.array([rng.randrange(120, 256) for _ in range(3)])
+        pixels[mask] = np.clip(colour + noise.integers(-20, 21, (int(mask.sum()), 3)), 0, 255)
+        taken |= mask
+        masks.append(mask)
+    return Drawing(pixels.astype(np.uint8), label, masks[0])
+
+
+def _placed(shape: str, rng: random.Random, taken: np.ndarray) -> np.ndarray:
+    """Where the shape is [24, 24] bool: at random, apart from what is `taken`."""
+    while True:
+        form = _form(shape, rng)
+        top, left = (rng.randrange(SIZE - edge + 1) for edge in form.shape)
+        mask = np.zeros_like(taken)
+        mask[top : top + form.shape[0], left : left + form.shape[1]] = form
+        around = np.zeros_like(taken)
+        low, high = max(0, top - _APART), max(0, left - _APART)
+        around[low : top + form.shape[0] + _APART, high : left + form.shape[1] + _APART] = True
+        if not (around & taken).any():
+            return mask
+
+
+def _form(shape: str, rng: random.Random) -> np.ndarray:
+    """The pixels of a shape in the smallest box around it."""
+    edge = rng.choice((7, 8))
+    if shape == "bar":
+        return np.ones((2, edge), bool)
+    if shape == "rod":
+        return np.ones((edge, 2), bool)
+    offsets = np.arange(edge) - (edge - 1) / 2
+    if shape == "disc":
+        return offsets[:, None] ** 2 + offsets**2 <= (edge / 2) ** 2
+    if shape == "cross":
+        middle = np.abs(offsets) <= 1
+        return middle[:, None] | middle
+    rim = np.abs(offsets) > (edge - 2) / 2
+    return rim[:, None] | rim

@@ -1,0 +1,295 @@
+"""Images as samples, and as a model sees them: decoded by Pillow, prepared as the checkpoint's own settings say.
+
+transformers' image processors need torchvision or are chosen among several classes; the few steps that vision
+transformers take are written here, and give what transformers' processors on Pillow give. Legend of shapes: h, w of an
+image as it comes, H, W of what the model reads, C channels, T = 1 + patches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from evaluation.benchmark.samples import Malformed, Row, reject, sample
+from lrp_core.types import UserError
+
+SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are decoded: bytes of any other kind are refused unread
+_CHANNELS = {"L": 1, "RGB": 3}
+Region = Sequence[int]  # [top, left, bottom, right) in pixels
+
+#: Steps of other processors that change what a model sees, and which nothing here does.
+_UNKNOWN_STEPS = ("do_pad", "do_reduce_labels", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
+
+
+def decoded(data: bytes) -> Image.Image:
+    """The image in the bytes of a file, as 8-bit grey (L) or RGB; a palette without transparency is RGB.
+
+    Raises Malformed for bytes that are no image, break off, or have another mode.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            opened.load()
+            found = opened.convert("RGB") if opened.mode == "P" and "transparency" not in opened.info else opened.copy()
+    except Exception as error:  # whatever a decoder raises of broken bytes: Pillow promises no kind
+        raise Malformed("not an image that can be read", " ".join(str(error).split())[:120]) from None
+    if found.mode not in _CHANNELS:
+        raise Malformed("the image is neither 8-bit grey nor RGB", f"its mode is {found.mode}")
+    return found
+
+
+def encoded(pixels: np.ndarray) -> bytes:
+    """`pixels` [h, w] or [h, w, 3] uint8 as the bytes of a PNG file."""
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def picture(
+    source: str,
+    name: str,
+    data: bytes,
+    *,
+    label: str | None,
+    regions: Sequence[Region] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Row:
+    """A row of the generic schema, named by its pixels and label; `name` says where the image is from.
+
+    `regions` are what a method should find. Raises Malformed as :func:`decoded` does, and for regions outside.
+    """
+    image = decoded(data)
+    for top, left, bottom, right in regions or ():
+        if not (0 <= top < bottom <= image.height and 0 <= left < right <= image.width):
+            raise Malformed("region outside the image", f"{[top, left, bottom, right]} of {_size(image)}")
+    content = json.dumps([image.mode, image.size, label]).encode() + image.tobytes()
+    return sample(source, name, None, None, None, label=label, meta=meta) | {
+        "sample_id": hashlib.sha256(content).hexdigest()[:20],
+        "image": data,
+        "regions": None if regions is None else [list(region) for region in regions],
+    }
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a model's images are prepared: resized, cropped, rescaled, normalised; and how it cuts them into patches."""
+
+    height: int
+    width: int
+    patch: tuple[int, int]  # rows and columns of pixels
+    channels: int
+    resize: tuple[int, int] | int | None  # to [height, width], or the shorter edge to so many pixels
+    resample: int  # Pillow's number of the filter
+    crop: tuple[int, int] | None  # the middle
+    rescale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    to_rgb: bool = False
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocessing:
+        """From `preprocessor_config.json` and the model's `config.json`.
+
+        Raises UserError for a step that is not known here.
+        """
+        for step in _UNKNOWN_STEPS:
+            if settings.get(step):
+                raise UserError(f"its {SETTINGS} asks for {step}, which closelook does not do")
+        channels = config.get("num_channels", 3)
+        (height, width), patch = _pair(config.get("image_size", 224)), _pair(config.get("patch_size", 16))
+        normalises = settings.get("do_normalize", True)
+        found = cls(
+            height=height,
+            width=width,
+            patch=patch,
+            channels=channels,
+            resize=_edges(settings.get("size", {"height": 224, "width": 224}))
+            if settings.get("do_resize", True)
+            else None,
+            resample=settings.get("resample", Image.Resampling.BILINEAR),
+            crop=_box(settings) if settings.get("do_center_crop") else None,
+            rescale=settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0,
+            mean=_per_channel(settings.get("image_mean", 0.5) if normalises else 0.0, channels, "image_mean"),
+            std=_per_channel(settings.get("image_std", 0.5) if normalises else 1.0, channels, "image_std"),
+            to_rgb=bool(settings.get("do_convert_rgb")),
+        )
+        if height % patch[0] or width % patch[1]:
+            raise UserError(f"patches of {patch[0]} × {patch[1]} pixels do not tile images of {height} × {width}")
+        return found
+
+    @cached_property
+    def key(self) -> str:
+        """``image-<hash8>``: equal exactly when models see every image alike, patches included."""
+        return f"image-{hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]}"
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.height // self.patch[0], self.width // self.patch[1]
+
+    @property
+    def tokens(self) -> int:
+        """T: the class token, then the patches row by row."""
+        return 1 + self.grid[0] * self.grid[1]
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """What a black pixel is to the model, by channel: zero before normalisation."""
+        return tuple(-mean / std for mean, std in zip(self.mean, self.std, strict=True))
+
+    def fitted(self, image: Image.Image) -> np.ndarray:
+        """What the model sees [H, W, C] uint8, before rescaling. Raises Malformed for another mode or size."""
+        if self.to_rgb and image.mode != "RGB":
+            image = image.convert("RGB")
+        if _CHANNELS[image.mode] != self.channels:
+            wanted = next(mode for mode, count in _CHANNELS.items() if count == self.channels)
+            raise Malformed(f"the image is {_WORDS[image.mode]}, the model reads {_WORDS[wanted]}")
+        if self.resize is not None:
+            image = image.resize(self._resized(image), resample=self.resample)
+        pixels = np.asarray(image).reshape(image.height, image.width, self.channels)
+        if self.crop is not None:
+            pixels = _middle(pixels, self.crop)
+        if pixels.shape[:2] != (self.height, self.width):
+            raise Malformed(
+                "the image is of another size",
+                f"{_size(image)} pixels, and the model takes {self.height} × {self.width}, which it does not resize to",
+            )
+        return pixels
+
+    def values(self, pixels: np.ndarray) -> np.ndarray:
+        """What the model computes with [C, H, W] float32, of `pixels` [H, W, C] uint8."""
+        scaled = (pixels.astype(np.float64) * self.rescale).astype(np.float32)
+        normalised = (scaled - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return np.ascontiguousarray(normalised.transpose(2, 0, 1))
+
+    def covered(self, regions: Iterable[Region], size: tuple[int, int]) -> np.ndarray:
+        """[T] bool, patches that share a pixel with one of the regions of an image of `size` (w, h)."""
+        found = np.zeros(self.grid, bool)
+        tall, wide = size[1], size[0]
+        if self.resize is not None:
+            wide, tall = self._edges_of(*size)
+        cut_top, cut_left = ((tall - self.height) // 2, (wide - self.width) // 2) if self.crop else (0, 0)
+        for top, left, bottom, right in regions:
+            rows = self._patches(top, bottom, tall / size[1], cut_top, 0)
+            columns = self._patches(left, right, wide / size[0], cut_left, 1)
+            found[rows, columns] = True
+        return np.concatenate([[False], found.ravel()])
+
+    def _patches(self, start: int, end: int, scale: float, cut: int, axis: int) -> slice:
+        """The patches along an axis that the pixels [start, end) of the image lie in, once scaled and cut."""
+        first, last = (start * scale - cut) / self.patch[axis], (end * scale - cut) / self.patch[axis]
+        return slice(max(0, int(np.floor(first + 1e-9))), max(0, int(np.ceil(last - 1e-9))))
+
+    def _resized(self, image: Image.Image) -> tuple[int, int]:
+        return self._edges_of(image.width, image.height)
+
+    def _edges_of(self, wide: int, tall: int) -> tuple[int, int]:
+        """(w, h) after resizing."""
+        if isinstance(self.resize, tuple):
+            return self.resize[1], self.resize[0]
+        assert self.resize is not None
+        longer = int(self.resize * max(wide, tall) / min(wide, tall))
+        return (self.resize, longer) if wide <= tall else (longer, self.resize)
+
+
+_WORDS = {"L": "grey", "RGB": "RGB"}
+
+
+def look(rows: Iterable[Row], preprocessing: Preprocessing) -> tuple[list[Row], list[Row]]:
+    """(view rows, reject rows) of generic rows with an image: together as many as came in.
+
+    Labels stay the samples' own: what is explained is the model's prediction, as for texts that are read whole.
+    """
+    views, rejects = [], []
+    for row in rows:
+        try:
+            views.append(_view(row, preprocessing))
+        except Malformed as error:
+            rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
+    return views, rejects
+
+
+def _view(row: Row, preprocessing: Preprocessing) -> Row:
+    """Raises Malformed."""
+    if row["image"] is None:
+        raise Malformed("a text, and the model reads images")
+    image, tokens = decoded(row["image"]), preprocessing.tokens
+    pixels = preprocessing.fitted(image)
+    evidence = None
+    if row["regions"]:
+        covered = preprocessing.covered(row["regions"], image.size)
+        if not covered.any():
+            raise Malformed("no patch has evidence", "it was cut off")
+        evidence = covered.tolist()
+    return {
+        "sample_id": row["sample_id"],
+        "input_ids": [0] * tokens,
+        "position": 0,
+        "target_id": None,
+        "foil_id": None,
+        "evidence_mask": evidence,
+        "special_mask": [True] + [False] * (tokens - 1),
+        "scope_mask": None,
+        "length": tokens,
+        "label": row["label"],
+        "score": None,
+        "pixels": pixels.tobytes(),
+    }
+
+
+def pixels_of(view: Mapping[str, Any], preprocessing: Preprocessing) -> np.ndarray:
+    """What the model sees [H, W, C] uint8 of a view row."""
+    flat = np.frombuffer(view["pixels"], np.uint8)
+    return flat.reshape(preprocessing.height, preprocessing.width, preprocessing.channels)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    tall, wide = value if isinstance(value, list | tuple) else (value, value)
+    return int(tall), int(wide)
+
+
+def _edges(size: Any) -> tuple[int, int] | int:
+    """Raises UserError for a way to resize that is not known here."""
+    if isinstance(size, int):
+        return size, size
+    if set(size) == {"shortest_edge"}:
+        return int(size["shortest_edge"])
+    if set(size) == {"height", "width"}:
+        return int(size["height"]), int(size["width"])
+    raise UserError(f"its {SETTINGS} resizes to {size}: closelook knows height and width, or shortest_edge")
+
+
+def _box(settings: Mapping[str, Any]) -> tuple[int, int]:
+    size = settings.get("crop_size", settings.get("size"))
+    if isinstance(size, Mapping) and set(size) == {"height", "width"}:
+        return int(size["height"]), int(size["width"])
+    if isinstance(size, int):
+        return size, size
+    raise UserError(f"its {SETTINGS} crops to {size}: closelook knows height and width")
+
+
+def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:
+    found = tuple(map(float, value)) if isinstance(value, list | tuple) else (float(value),) * channels
+    if len(found) != channels:
+        raise UserError(f"its {SETTINGS} has {len(found)} numbers as {name}, and the model has {channels} channels")
+    return found
+
+
+def _middle(pixels: np.ndarray, crop: tuple[int, int]) -> np.ndarray:
+    """The middle `crop` (h, w) of `pixels` [h, w, C]. Raises Malformed where there is less."""
+    top, left = ((have - want) // 2 for have, want in zip(pixels.shape, crop, strict=False))
+    if top < 0 or left < 0:
+        raise Malformed("the image is smaller than what is cut out of it", f"{pixels.shape[:2]} for {crop}")
+    return pixels[top : top + crop[0], left : left + crop[1]]
+
+
+def _size(image: Image.Image) -> str:
+    return f"{image.height} × {image.width}"

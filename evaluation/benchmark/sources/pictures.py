@@ -1,0 +1,107 @@
+"""Labelled images: files in a folder for each class, and MNIST's IDX files; and the hub's rows."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluation.benchmark.pictures import encoded, picture
+from evaluation.benchmark.samples import Malformed, Row
+from evaluation.benchmark.sources.base import Source, one_sample
+from evaluation.benchmark.sources.files import Record
+from lrp_core.types import UserError
+
+SUFFIXES = tuple(form for suffix in (".png", ".jpg", ".jpeg", ".webp", ".bmp") for form in (suffix, suffix.upper()))
+_IMAGES, _LABELS = 0x803, 0x801  # how IDX files of bytes in three and in one dimension begin
+
+
+def image_file(file: Path) -> Iterator[Record]:
+    """The image in a file; the folder that it lies in is its label."""
+    where = f"{file.parent.name}/{file.name}"
+    yield where, {"name": where, "data": file.read_bytes(), "label": file.parent.name}
+
+
+def parse_file(record: Any) -> Row:
+    """Raises Malformed."""
+    return picture("image_folder", record["name"], record["data"], label=record["label"])
+
+
+def hub_rows(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """The rows of a hub data set with the columns `image` and `label`, a class by number."""
+    from datasets import Image
+
+    names = rows.features["label"].names  # type: ignore[attr-defined]
+    for number, row in enumerate(rows.cast_column("image", Image(decode=False))):  # type: ignore[attr-defined]
+        where = f"row {number}"
+        if not 0 <= row["label"] < len(names):
+            yield where, Malformed("no gold label", repr(row["label"]))
+            continue
+        yield where, {"name": where, "data": row["image"]["bytes"], "label": names[row["label"]]}
+
+
+def idx_images(file: Path) -> Iterator[Record]:
+    """The digits of an IDX file of images, as published or unpacked; labels stand in the file of them beside it.
+
+    Other files give nothing. Raises UserError for a file that breaks off, and for labels that are missing or others.
+    """
+    if "images" not in file.name:
+        return
+    labels_file = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
+    if not labels_file.is_file():
+        raise UserError(f"{file} has no labels beside it: {labels_file.name} is not there")
+    images, labels = _idx(file, _IMAGES), _idx(labels_file, _LABELS)
+    if len(images) != len(labels):
+        raise UserError(f"{file} has {len(images)} images, and {labels_file.name} {len(labels)} labels")
+    for at, (pixels, label) in enumerate(zip(images, labels, strict=True)):
+        yield f"{file.name}:{at}", {"name": f"{file.name}:{at}", "pixels": pixels, "label": str(label)}
+
+
+def parse_digit(record: Any) -> Row:
+    """Raises Malformed."""
+    return picture("mnist", record["name"], encoded(record["pixels"]), label=record["label"])
+
+
+def _idx(file: Path, magic: int) -> np.ndarray:
+    """The bytes [N, h, w] or [N] of an IDX file. Raises UserError, in one line, for one that is none or breaks off."""
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{file} cannot be unpacked: {' '.join(str(error).split())}") from None
+    ranks = 3 if magic == _IMAGES else 1
+    head = 4 * (1 + ranks)
+    if len(raw) < head or struct.unpack(">I", raw[:4])[0] != magic:
+        raise UserError(f"{file} is no IDX file of {'images' if magic == _IMAGES else 'labels'}")
+    shape = struct.unpack(f">{ranks}I", raw[4:head])
+    if len(raw) - head != int(np.prod(shape)):
+        raise UserError(f"{file} should hold {int(np.prod(shape))} bytes by its head, and holds {len(raw) - head}")
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+
+
+IMAGE_FOLDER = Source(
+    name="image_folder",
+    title="images in a folder for each class",
+    url="",
+    licence="the user's own",
+    suffixes=SUFFIXES,
+    records=image_file,
+    rows=one_sample(parse_file),
+    nested=True,
+    hub="ILSVRC/imagenet-1k",
+    hub_splits=("validation",),
+    hub_records=hub_rows,
+)
+MNIST = Source(
+    name="mnist",
+    title="MNIST (LeCun et al.)",
+    url="http://yann.lecun.com/exdb/mnist",
+    licence="CC BY-SA 3.0",
+    suffixes=("", ".gz"),
+    records=idx_images,
+    rows=one_sample(parse_digit),
+)

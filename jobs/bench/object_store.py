@@ -1,0 +1,62 @@
+"""An S3 server of one's own that counts requests and takes its time for each. It needs `moto[server]`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lrp_core.types import UserError
+
+BUCKET = "closelook"
+_CREDENTIALS = {"ACCESS_KEY_ID": "bench", "SECRET_ACCESS_KEY": "bench", "DEFAULT_REGION": "us-east-1"}
+
+
+@dataclass
+class ObjectStore:
+    """`requests` counts those since it was last set to zero; each waits for `latency_s` first."""
+
+    requests: int = 0
+    latency_s: float = 0.0
+
+    def root(self, name: str) -> str:
+        return f"s3://{BUCKET}/{name}"
+
+
+@contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    """The server, with its address and credentials in the environment while inside. Raises UserError without moto."""
+    try:
+        import boto3
+        from moto.server import ThreadedMotoServer
+    except ImportError:
+        raise UserError("this benchmark needs an S3 server of its own: pip install 'moto[server]'") from None
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
+    server, state = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), ObjectStore()
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        f"AWS_{name}": value for name, value in {**_CREDENTIALS, "ENDPOINT_URL": f"http://{host}:{port}"}.items()
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    served: Any = server._server
+    answer = served.app
+
+    def counted(environment: Any, start: Any) -> Any:
+        state.requests += 1
+        time.sleep(state.latency_s)
+        return answer(environment, start)
+
+    try:
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        served.app = counted
+        yield state
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        server.stop()
