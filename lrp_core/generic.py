@@ -85,7 +85,7 @@ class GenericView(ModelView):
 
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token embeddings [B, T, D], twice: what a model adds to them is not known."""
-        token = self.token_embedding(batch.input_ids)
+        token = self.tokens(batch)
         return token, token
 
     def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
@@ -93,7 +93,7 @@ class GenericView(ModelView):
 
         Positions are those that the model counts itself.
         """
-        token = self.token_embedding(batch.input_ids) if token is None else token
+        token = self.tokens(batch) if token is None else token
         real = batch.attention_mask.bool()
         types, lengths = batch.token_type_ids, real.sum(-1)
         order: list[Tensor] = []

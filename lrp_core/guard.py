@@ -66,6 +66,7 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     process its device, and negative ones would be read from the vocabulary's end. A row of padding alone stands for no
     sample; its tokens get no relevance.
     """
+    view.check_input(batch)
     real = batch.attention_mask != 0  # [B, T]
     lengths, width = real.sum(-1), real.shape[1]
     longest = view.max_length

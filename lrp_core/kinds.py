@@ -73,4 +73,16 @@ CAUSAL = Kind(
     forward_options=_WITHOUT_CACHE,
     with_labels=CAUSAL_CLASSIFIER,
 )
-KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER)}
+IMAGE_CLASSIFIER = Kind(
+    "image_classifier",
+    "classifier of images",
+    auto="AutoModelForImageClassification",
+    classes="MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    causal=False,
+    slot=False,
+    perturbations=(ZERO,),
+    labels=True,
+    reads="first",
+    images=True,
+)
+KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER, IMAGE_CLASSIFIER)}

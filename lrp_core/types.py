@@ -71,19 +71,23 @@ class Batch:
     target_ids: Tensor  # [B] int64
     foil_ids: Tensor | None = None  # [B] int64; None explains the target alone
     token_type_ids: Tensor | None = None  # [B, T] int64, the segment of each token, 0 on padding; None: all are 0
+    pixel_values: Tensor | None = None  # [B, C, H, W] float32, normalised, of models of images
 
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
         """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`, `token_type_ids`) to one length.
 
-        All rows have foils, or none has; so with token types.
+        All rows have foils, or none has; so with token types, and with `pixel_values` [C, H, W]. Raises UserError where
+        some have and some have not, and for pictures of two sizes.
         """
         import torch
 
         if side not in ("left", "right"):
             raise UserError(f"padding side is 'left' or 'right', not {side!r}")
-        foils, types = ([row.get(name) for row in rows] for name in ("foil_id", "token_type_ids"))
-        for given, what in ((foils, "a foil"), (types, "token types")):
+        foils, types, pixels = (
+            [row.get(name) for row in rows] for name in ("foil_id", "token_type_ids", "pixel_values")
+        )
+        for given, what in ((foils, "a foil"), (types, "token types"), (pixels, "pixels")):
             if len({one is None for one in given}) > 1:
                 raise UserError(f"some rows of the batch have {what} and some have none: batch them separately")
         width = max(len(row["input_ids"]) for row in rows)
@@ -106,6 +110,7 @@ class Batch:
             targets,
             None if None in foils else torch.tensor(foils, dtype=torch.int64),
             None if None in types else token_types,
+            None if any(one is None for one in pixels) else _stacked(pixels),
         )
 
     def over_tokens(self, pick: Callable[[Tensor], Tensor], position: Tensor) -> Batch:
@@ -120,6 +125,22 @@ class Batch:
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
+
+
+def _stacked(pixels: Sequence[Any]) -> Tensor:
+    """Pictures [C, H, W] each to [B, C, H, W] in float32. Raises UserError where their sizes differ."""
+    import torch
+
+    pictures = [torch.as_tensor(picture, dtype=torch.float32) for picture in pixels]
+    sizes = sorted({tuple(picture.shape) for picture in pictures})
+    if len(sizes) > 1:
+        raise UserError(f"pictures of a batch are {' and '.join(map(by, sizes))}: bring them to one size")
+    return torch.stack(pictures)
+
+
+def by(size: Sequence[int]) -> str:
+    """A size in words: `3 x 224 x 224`."""
+    return " x ".join(map(str, size))
 
 
 @dataclass(frozen=True)
@@ -143,6 +164,7 @@ class Relevance:
     # it, biases and the softmax of attention [B, L, 2].
     boundaries: Tensor | None = None
     kept: Tensor | None = None
+    pixels: Tensor | None = None  # [B, H, W], summed over channels, of models of images and methods that reach pixels
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
         """A plain Relevance with every tensor changed."""

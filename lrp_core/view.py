@@ -15,13 +15,23 @@ from transformers.activations import ACT2FN
 
 from lrp_core.families import Family, family_of, without_head
 from lrp_core.families.generic import GenericFamily
+from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
 from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
-from lrp_core.types import Batch, UnsupportedModel
+from lrp_core.types import Batch, UnsupportedModel, UserError
 
 
 def _at(root: nn.Module, path: str) -> Any:  # a module; its parameters are untyped in torch
     return root.get_submodule(path)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The embeddings of a batch with a graph behind them: where gradients are taken."""
+
+    token: Tensor  # [B, T, D]
+    full: Tensor  # [B, T, D], with positions and segments; without a graph
+    pixels: Tensor | None = None  # [B, C, H, W], of models of images
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,10 @@ class ModelView:
             return GenericView(model.eval().requires_grad_(False), found).check()
         if found.unembedding is None and model.get_output_embeddings() is None:
             raise UnsupportedModel(without_head(type(model).__name__, found))
+        if isinstance(found, ImageFamily):
+            from lrp_core.images import ImageView
+
+            cls = ImageView
         view = cls(model.eval().requires_grad_(False), found)
         bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
         if bare is not None:
@@ -117,20 +131,31 @@ class ModelView:
     @property
     def device(self) -> torch.device:
         """Where the token embeddings are computed, hence where inputs go."""
-        embedding = self.token_embedding
+        embedding = self._embedding_weights
         if has_offloaded_params(embedding):
             return torch.device(embedding._hf_hook.execution_device)
         return embedding.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.token_embedding.weight.dtype
+        return self._embedding_weights.weight.dtype
+
+    @property
+    def pad_id(self) -> int:
+        """What stands in `input_ids` where there is no token."""
+        return self.config.pad_token_id or 0
 
     # parts
 
     @cached_property
     def token_embedding(self) -> Any:
+        """A module: what it puts out are the embeddings of tokens [B, T, D]."""
         return _at(self.model, self.family.token_embedding)
+
+    @property
+    def _embedding_weights(self) -> Any:
+        """The module that holds the weights of `token_embedding`."""
+        return self.token_embedding
 
     @cached_property
     def unembedding(self) -> Any:
@@ -196,9 +221,31 @@ class ModelView:
             return (counted + 1) * attention_mask + self.config.pad_token_id
         return counted.clamp_min(0)
 
+    def check_input(self, batch: Batch) -> None:
+        """Raises UserError for a batch whose input is not of this model's kind."""
+        if batch.pixel_values is not None:
+            raise UserError(f"{self.family.title} read text: leave pixel_values out")
+
+    def tokens(self, batch: Batch) -> Tensor:
+        """Token embeddings [B, T, D]."""
+        return self.token_embedding(batch.input_ids)
+
+    def traced(self, batch: Batch) -> Traced:
+        """Embeddings of which gradients may be taken."""
+        token, full = self.embed(batch)
+        return Traced(token.detach().requires_grad_(), full.detach())
+
+    def source(self, batch: Batch) -> Tensor:
+        """What methods move to see how the prediction changes: token embeddings [B, T, D]."""
+        return self.tokens(batch)
+
+    def hidden_from(self, batch: Batch, source: Tensor) -> Tensor:
+        """Last hidden state [B, T, D] of a `source` that was moved."""
+        return self.hidden(batch, source)
+
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token embeddings and their sum with position and segment embeddings, both [B, T, D]."""
-        token = self.token_embedding(batch.input_ids)
+        token = self.tokens(batch)
         full = token
         if self.family.position_embedding:
             ids = self.position_ids(batch.attention_mask) + self.family.position_shift
@@ -216,7 +263,7 @@ class ModelView:
         """
         segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
         return self.model.base_model(
-            inputs_embeds=self.token_embedding(batch.input_ids) if token is None else token,
+            inputs_embeds=self.tokens(batch) if token is None else token,
             attention_mask=batch.attention_mask,
             position_ids=self.position_ids(batch.attention_mask) if positions is None else positions,
             return_dict=True,

@@ -51,9 +51,23 @@ FEWER = {
     },
 }
 
+#: A picture of 8 x 12 pixels in 6 patches.
+IMAGES = {
+    "vit": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+        "image_size": (8, 12),
+        "patch_size": (4, 4),
+        "num_channels": 2,
+        "num_labels": 4,
+    },
+}
+
 
 def tiny_config(family: str, **changes):
-    return AutoConfig.for_model(family, **((TINY | MORE | FEWER)[family] | changes))
+    return AutoConfig.for_model(family, **((TINY | MORE | FEWER | IMAGES)[family] | changes))
 
 
 def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:
@@ -103,4 +117,19 @@ def _labelled_rows(view: ModelView, lengths, seed: int) -> list[dict]:
             **({} if view.predicts_score else {"foil_id": (i + 1) % view.n_targets}),
         }
         for i, length in enumerate(lengths)
+    ]
+
+
+def picture_rows(view: ModelView, count: int = 3, seed: int = 0) -> list[dict]:
+    """View rows of random pictures."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {
+            "input_ids": [0] * view.max_length,
+            "pixel_values": torch.randn(view.image_shape, generator=generator).numpy(),
+            "position": 0,
+            "target_id": i % view.n_targets,
+            "foil_id": (i + 1) % view.n_targets,
+        }
+        for i in range(count)
     ]

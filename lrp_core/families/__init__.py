@@ -23,6 +23,7 @@ from lrp_core.families.opt import OPT
 from lrp_core.families.phi import PHI, PHI3
 from lrp_core.families.qwen import QWEN2, QWEN3
 from lrp_core.families.roberta import ROBERTA
+from lrp_core.families.vit import VIT
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedModel, UserError
@@ -48,6 +49,7 @@ FAMILIES: Extended[Family] = Extended(
         GEMMA,
         PHI,
         PHI3,
+        VIT,
     ),
     "closelook.families",
     Family,
@@ -115,6 +117,8 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
 def _with_head_of(family: Family, architecture: str) -> Family:
     if any(_class_in(table, family) == architecture for table in _OTHER_HEADS):
         raise UnsupportedModel(without_head(architecture, family))
+    if family.kind.images and _class_in(family.kind.classes, family) != architecture:
+        raise UnsupportedModel(without_head(architecture, family))
     kind = family.kind.with_labels
     if kind is None or _class_in(kind.classes, family) != architecture:
         return family
@@ -128,7 +132,8 @@ def without_head(architecture: str, family: Family) -> str:
     """What to say of a class of the family whose head is not explained, naming the classes that would fit."""
     heads = [family] if family.with_labels is None else [family, family.with_labels]
     fits = " or ".join(_class_in(head.kind.classes, head) or head.kind.auto for head in heads)
-    return f"{architecture} has no language-modelling head: give a {fits} model"
+    head = "classifier of images" if family.kind.images else "language-modelling head"
+    return f"{architecture} has no {head}: give a {fits} model"
 
 
 def _class_in(table: str, family: Family) -> str | None:

@@ -241,6 +241,13 @@ METHODS: Registry[Method] = Registry(
         options=(
             Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
             Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
+            Option(
+                "similarity",
+                1.0,
+                "a token whose embedding has this cosine with it goes too, in proportion; 1: it goes alone",
+                low=0,
+                high=1,
+            ),
             Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
         ),
         needs=(ATTENTION,),

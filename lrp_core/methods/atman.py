@@ -38,6 +38,7 @@ class _Suppression:
 
     rows: Tensor  # [R], samples
     keys: Tensor  # [R], the suppressed token's place in the whole sample
+    alike: Tensor | None  # [R, T], the share of the suppression that each token has; None: that token all, no other any
     start: int
     factor: float
     as_printed: bool
@@ -56,7 +57,7 @@ class _Suppression:
         **__: Any,
     ) -> tuple[Tensor, Tensor]:
         """Queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on to context [R, S, H, K]."""
-        rows, keys = self.rows.to(query.device), self.keys.to(query.device)
+        rows = self.rows.to(query.device)
         if module in self.layers:
             before = self.layers[module]
             key = torch.cat([before.key[rows, :, : self.start], key], 2)  # [R, G, T, K]
@@ -66,14 +67,20 @@ class _Suppression:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
-        at = keys[:, None, None, None].expand(*scores.shape[:3], 1)
-        least = 0.0 if self.as_printed else _least(scores, mask)
-        scores.scatter_(3, at, self.factor * scores.gather(3, at) + (1 - self.factor) * least)
+        scores = self._suppressed(scores, 0.0 if self.as_printed else _least(scores, mask))
         if mask is not None:
             scores = scores + mask
         wide = torch.promote_types(scores.dtype, torch.float32)
         weights = torch.softmax(scores, -1, dtype=wide).to(value.dtype)
         return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    def _suppressed(self, scores: Tensor, least: Tensor | float) -> Tensor:
+        """Scores [R, H, S, T], of which `least` [R, H, S, 1] are each query's smallest."""
+        if self.alike is not None:
+            factors = 1 - (1 - self.factor) * self.alike.to(scores)[:, None, None]  # [R, 1, 1, T]
+            return torch.where(factors < 1, factors * scores + (1 - factors) * least, scores)
+        at = self.keys.to(scores.device)[:, None, None, None].expand(*scores.shape[:3], 1)
+        return scores.scatter_(3, at, self.factor * scores.gather(3, at) + (1 - self.factor) * least)
 
 
 def _least(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -92,6 +99,7 @@ def explain_many(
     *,
     suppression: float,
     as_printed: bool,
+    similarity: float,
     score: str,
     token_budget: int = TOKEN_BUDGET,
 ) -> dict[Request, Relevance]:
@@ -99,7 +107,8 @@ def explain_many(
 
     A score of the suppressed token becomes `1 - suppression` times itself, counted from the least score that its query
     sees (Deb et al., their code) or from 0 (`as_printed` in AttnLRP A.1.5, where suppression raises negative scores).
-    Scaling by the head width before or after is the same.
+    Scaling by the head width before or after is the same. With a `similarity` below 1, tokens whose embeddings, without
+    positions, are that alike are suppressed too: by `suppression` times the cosine (their code, of concepts).
     """
     batch = batch.to(view.device)
     named = {TARGET.name: LOG_PROB.name} if score == LOG_PROB.name else {}  # a contrast of these is one of logits
@@ -110,9 +119,11 @@ def explain_many(
     with around_attention(view, record, stock="eager"):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
-    token, positions = view.token_embedding(batch.input_ids), view.position_ids(batch.attention_mask)
-    for samples, keys, start in _parts(view, batch, token_budget):
-        run = _Suppression(samples, keys, start, 1 - suppression, as_printed, layers)
+    token, positions = view.tokens(batch), view.position_ids(batch.attention_mask)
+    alike = _alike(token, similarity) if similarity < 1 else None
+    for samples, keys, start in _parts(view, batch, token_budget, whole=similarity < 1):
+        of_rows = None if alike is None else alike[samples, keys]
+        run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
         rows = _from(start, rows_of(batch, samples))
         at = samples.to(token.device)
         with around_attention(view, {block.attention: run.attend for block in view.blocks}, stock="eager"):
@@ -125,6 +136,14 @@ def explain_many(
         request: relevance_of(drops[name].to(batch.input_ids.device), logits, whole[name], conserves=False)
         for request, name in read.items()
     }
+
+
+def _alike(token: Tensor, similarity: float) -> Tensor:
+    """The share that every token has in each one's suppression [B, T, T], by embeddings [B, T, D]: the cosine or 0."""
+    unit = torch.nn.functional.normalize(token.to(torch.promote_types(token.dtype, torch.float32)), dim=-1)
+    cosine = (unit @ unit.mT).clamp(max=1)
+    itself = torch.eye(token.shape[1], device=token.device, dtype=torch.bool)
+    return torch.where(cosine >= similarity, cosine, 0).masked_fill(itself, 1)
 
 
 def _from(start: int, rows: Batch) -> Batch:
@@ -147,10 +166,11 @@ def _record(
     return kernel(module, query, key, value, mask, **options)
 
 
-def _parts(view: ModelView, batch: Batch, token_budget: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Samples [R], suppressed tokens [R] and the first token of the rows of each forward.
 
-    In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens.
+    In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens; they
+    begin at the first of them unless they must be `whole`, since others are suppressed too.
     """
     length = batch.input_ids.shape[1]
     wanted = batch.attention_mask.bool()
@@ -161,7 +181,7 @@ def _parts(view: ModelView, batch: Batch, token_budget: int) -> Iterator[tuple[T
         samples, keys = wanted.nonzero(as_tuple=True)
     done = 0
     while done < len(keys):
-        start = int(keys[done]) if view.kind.causal else 0
+        start = int(keys[done]) if view.kind.causal and not whole else 0
         size = max(1, token_budget // (length - start))
         yield samples[done : done + size], keys[done : done + size], start
         done += size

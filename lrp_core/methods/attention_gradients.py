@@ -51,17 +51,22 @@ def grad_attention_rollout(
 def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
     """The row of the predicted position in (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
 
-    The mean of a head's gradient is over its whole map. Min-max normalisation, which ranks nothing, is left out.
+    The mean of a head's gradient is over its whole map; of images, over what the class token reads of patches, and it
+    gets nothing itself. Min-max normalisation, which ranks nothing, is left out.
     """
     batch = batch.to(view.device)
     weighted: list[Tensor] = []
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         wide = torch.promote_types(weights.dtype, torch.float32)
-        size = batch.attention_mask.to(weights.device).sum(-1)[:, None].square().clamp_min(1)  # [B, 1]
-        of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / size  # [B, H]
-        at = torch.arange(len(batch), device=weights.device)
-        row = weights[at, :, batch.position.to(weights.device)].to(wide)  # [B, H, T]
+        at, position = torch.arange(len(batch), device=weights.device), batch.position.to(weights.device)
+        row = weights[at, :, position].to(wide)  # [B, H, T]
+        if view.kind.images:
+            of_head = gradient[at, :, position, 1:].to(wide).mean(-1)  # [B, H]
+            row = row.index_fill(-1, torch.zeros_like(at[:1]), 0)
+        else:
+            size = batch.attention_mask.to(weights.device).sum(-1)[:, None].square().clamp_min(1)  # [B, 1]
+            of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / size
         weighted[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
 
     return _explain(view, batch, requests, [view.n_layers - 1], weighted.clear, read, lambda: weighted[0])

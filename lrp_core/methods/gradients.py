@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from lrp_core.readout import explained_numbers
 from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
-from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
-from lrp_core.view import ModelView
+from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod
+from lrp_core.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
     "product": lambda gradient, value: gradient * value,
@@ -81,7 +82,7 @@ def explain_many(
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one backward per composite and explanation.
 
-    Embeddings share a pass, since their sum has the gradient of each of its terms.
+    Embeddings share a pass, since their sum has the gradient of each of its terms; of images, the pixels do, too.
     `heads` pools the relevance of the attention heads' outputs, `neurons` sums that of the feed-forward layers'
     neurons, `boundaries` that between blocks, for methods that promise a sum; `checkpoint` trades a second forward for
     memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and
@@ -102,24 +103,25 @@ def explain_many(
     )
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
     results: dict[Request, Relevance] = {}
-    with torch.inference_mode(False), torch.enable_grad():
-        token, full = view.embed(batch)
-        token = token.detach().requires_grad_()
-        values = {"full": full.detach(), "partial": token.detach(), "none": token.detach()}
-        with rules_on(view, composites, **vars(inside), checkpointing=checkpoint) as switch:
-            explanations = [request.explanation for request in requests]
-            logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations)
-            lap("forward", "gradients")
-            for i, ((rules, explanation), asked) in enumerate(passes.items()):
-                switch.current = rules
-                inside.begin({request.method: readings[request.method].measure for request in asked})
-                explained = numbers[explanation]
-                (gradient,) = torch.autograd.grad(explained.sum(), token, retain_graph=i + 1 < len(passes))
-                lap("backward", *(request.method for request in asked))
-                for request in asked:
-                    reading = readings[request.method]
-                    results[request] = _read(request, reading, gradient, values, batch, logits, explained, inside)
-                    lap("aggregate", request.method)
+    with ExitStack() as scope:
+        scope.enter_context(torch.inference_mode(False))
+        scope.enter_context(torch.enable_grad())
+        switch = scope.enter_context(rules_on(view, composites, **vars(inside), checkpointing=checkpoint))
+        traced = view.traced(batch)
+        sources = (traced.token,) if traced.pixels is None else (traced.token, traced.pixels)
+        explanations = [request.explanation for request in requests]
+        logits, numbers = explained_numbers(view, view.hidden(batch, traced.token), batch, explanations)
+        lap("forward", "gradients")
+        for i, ((rules, explanation), asked) in enumerate(passes.items()):
+            switch.current = rules
+            inside.begin({request.method: readings[request.method].measure for request in asked})
+            explained = numbers[explanation]
+            gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=i + 1 < len(passes))
+            lap("backward", *(request.method for request in asked))
+            for request in asked:
+                reading = readings[request.method]
+                results[request] = _read(request, reading, gradients, traced, batch, logits, explained, inside)
+                lap("aggregate", request.method)
     return {request: results[request] for request in requests}
 
 
@@ -139,7 +141,10 @@ def reduced(relevance: Tensor, how: str) -> Tensor:
 def attribution(
     gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable[[Tensor, Tensor], Tensor], how: str = "sum"
 ) -> Tensor:
-    """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0."""
+    """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0.
+
+    So of pixels: [B, H, W] from [B, H, W, C], with a mask [B, 1, 1].
+    """
     wide = torch.promote_types(value.dtype, torch.float32)
     return reduced(measure(gradient.to(wide), value.to(wide)), how).masked_fill(mask == 0, 0)
 
@@ -159,19 +164,25 @@ def _reading(method: str, composite: Composite | None) -> Reading:
 def _read(
     request: Request,
     reading: Reading,
-    gradient: Tensor,
-    values: dict[str, Tensor],
+    gradients: tuple[Tensor, ...],
+    traced: Traced,
     batch: Batch,
     logits: Tensor,
     explained: Tensor,
     inside: Inside,
 ) -> Relevance:
     how = request.option("reduce", "sum")
+    value = traced.full if request.embedding == FULL else traced.token.detach()
+    pixels = None
+    if traced.pixels is not None:
+        gradient, picture = (one.movedim(1, -1) for one in (gradients[1], traced.pixels.detach()))  # [B, H, W, C]
+        pixels = attribution(gradient, picture, batch.attention_mask.amax(-1)[:, None, None], reading.measure, how)
     return Relevance(
-        tokens=attribution(gradient, values[request.embedding], batch.attention_mask, reading.measure, how),
+        tokens=attribution(gradients[0], value, batch.attention_mask, reading.measure, how),
         explained=explained.detach(),
         logit_target=logits[:, 0].detach(),
         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
         **inside.of(request.method, reading.conserves),
         conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
+        pixels=pixels,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from lrp_core.attention import around_attention
 from lrp_core.explained import relevance_of
 from lrp_core.guard import check_logits
-from lrp_core.methods.random_baseline import seed_of
+from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, tiled, unpadded
@@ -49,7 +49,7 @@ def _explain(
     token_budget: int,
 ) -> dict[Request, Relevance]:
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
-    token = view.token_embedding(batch.input_ids)
+    token = view.tokens(batch)
     logits, whole = explained_numbers(view, view.hidden(batch, token), batch, explanations)
     check_logits(view, batch, logits)  # before their Shapley values are sought, which there are none of
     _, empty = explained_numbers(view, view.hidden(batch, torch.zeros_like(token)), batch, explanations)
@@ -62,7 +62,7 @@ def _explain(
         at_once = max(1, token_budget // int(mask.sum()))
         for explanation in explanations:
             game = partial(outcome.number, explanation)
-            shares = shapley(game, int(mask.sum()), samples, at_once, seed_of(own.input_ids[0].cpu(), seed))
+            shares = shapley(game, int(mask.sum()), samples, at_once, seeds_of(own, seed)[0])
             tokens[explanation][i, mask] = shares.to(logits)
     return {
         request: relevance_of(
@@ -83,7 +83,7 @@ class _Outcome:
 
     def __init__(self, view: ModelView, batch: Batch, explanations: Sequence[str]) -> None:
         self._view, self._batch, self._explanations = view, batch, explanations
-        self._token = view.token_embedding(batch.input_ids)
+        self._token = view.tokens(batch)
         self._known: dict[bytes, dict[str, Tensor]] = {}
 
     def number(self, explanation: str, present: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def explain_many(
     if view.predicts_score:
         at = batch.position.to(read.device)[:, None, None, None].expand(*read.shape[:3], 1)
         far = (read - read.gather(3, at)).abs()
-    vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.token_embedding(batch.input_ids)}
+    vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.tokens(batch)}
     results = {}
     for request in requests:
         explained = (

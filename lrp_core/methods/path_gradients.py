@@ -15,8 +15,9 @@ from torch import Tensor
 from lrp_core.attention import around_attention
 from lrp_core.capabilities import UNCENTRED
 from lrp_core.explained import relevance_of
+from lrp_core.images import over_patches
 from lrp_core.methods.gradients import reduced
-from lrp_core.methods.random_baseline import seed_of
+from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, tiled
@@ -33,32 +34,36 @@ def integrated_gradients(
     baseline: str,
     token_budget: int = TOKEN_BUDGET,
 ) -> dict[Request, Relevance]:
-    """(x - x') times the mean gradient between x' and x, embeddings of tokens [B, T, D] (AttnLRP equation 21).
+    """(x - x') times the mean gradient between x' and x, token embeddings or pixels (AttnLRP equation 21).
 
-    The path moves token embeddings; positions and segments stay. The sum over tokens is the explained number minus its
+    The path moves token embeddings; positions and segments stay. Of models of images it moves pixels, and a patch has
+    what its pixels have. The sum over tokens is the explained number minus its
     value at the baseline x', up to the error of the rule. Raises UserError for a pad baseline without a pad token.
     """
     batch = batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.no_grad(), around_attention(view, {}):
-        token = view.token_embedding(batch.input_ids)
-        start = _baseline(view, token, baseline)
+        source = view.source(batch)
+        start = _baseline(view, source, baseline)
         ends = tiled(batch, 2)
-        logits, at_ends = explained_numbers(view, view.hidden(ends, torch.cat([token, start])), ends, explanations)
-    wide = torch.promote_types(token.dtype, torch.float32)
-    way = token.to(wide) - start.to(wide)
+        hidden = view.hidden_from(ends, torch.cat([source, start]))
+        logits, at_ends = explained_numbers(view, hidden, ends, explanations)
+    wide = torch.promote_types(source.dtype, torch.float32)
+    way = source.to(wide) - start.to(wide)
     alphas, weights = _nodes(steps, rule)
-    points = lambda k: (start.to(wide) + alphas[k] * way).to(token.dtype)  # noqa: E731
+    points = lambda k: (start.to(wide) + alphas[k] * way).to(source.dtype)  # noqa: E731
     means = _weighted_gradients(view, batch, points, weights, explanations, token_budget)
     results = {}
     for request in requests:
         how = request.option("reduce", "sum")
+        tokens, pixels = _of_tokens(view, batch, way * means[request.explanation], how)
         results[request] = relevance_of(
-            reduced(way * means[request.explanation], how).masked_fill(batch.attention_mask == 0, 0),
+            tokens,
             logits[: len(batch)],
             at_ends[request.explanation][: len(batch)],
             conserves=how == "sum",
             baseline=at_ends[request.explanation][len(batch) :],
+            pixels=pixels,
         )
     return results
 
@@ -74,7 +79,7 @@ def smoothgrad(
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
 ) -> dict[Request, Relevance]:
-    """The mean gradient at `samples` points drawn around the token embeddings (AttnLRP equation 22).
+    """The mean gradient at `samples` points drawn around the token embeddings, or the pixels (AttnLRP equation 22).
 
     It is not multiplied by the input. Norms that subtract the mean make the gradient's sum over dimensions 0: their
     models take its l2 norm by default. Noise is drawn from `seed` and the sample's own tokens, so that batching and
@@ -83,44 +88,50 @@ def smoothgrad(
     batch = batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.no_grad(), around_attention(view, {}):
-        token = view.token_embedding(batch.input_ids)
-        logits, whole = explained_numbers(view, view.hidden(batch, token), batch, explanations)
-    wide = torch.promote_types(token.dtype, torch.float32)
-    deviation = sigma * (_spread(token.to(wide), batch) if scale == "relative" else 1)
-    noise = Noise(batch, token.shape[-1], seed)
-    points = lambda k: (token.to(wide) + deviation * noise(k).to(token.device, wide)).to(token.dtype)  # noqa: E731
+        source = view.source(batch)
+        logits, whole = explained_numbers(view, view.hidden_from(batch, source), batch, explanations)
+    wide = torch.promote_types(source.dtype, torch.float32)
+    deviation = sigma * (_spread(source.to(wide), batch) if scale == "relative" else 1)
+    noise = Noise(batch, source.shape[-1], seed)
+    points = lambda k: (source.to(wide) + deviation * noise(k).to(source.device, wide)).to(source.dtype)  # noqa: E731
     means = _weighted_gradients(view, batch, points, [1 / samples] * samples, explanations, token_budget)
     by_default = "sum" if UNCENTRED in view.family.capabilities else "l2"
     how = {request: request.option("reduce", "auto").replace("auto", by_default) for request in requests}
-    return {
-        request: relevance_of(
-            reduced(means[request.explanation], how[request]).masked_fill(batch.attention_mask == 0, 0),
-            logits,
-            whole[request.explanation],
-            conserves=False,
-        )
-        for request in requests
-    }
+    results = {}
+    for request in requests:
+        tokens, pixels = _of_tokens(view, batch, means[request.explanation], how[request])
+        results[request] = relevance_of(tokens, logits, whole[request.explanation], conserves=False, pixels=pixels)
+    return results
 
 
 class Noise:
-    """Standard normal numbers for the real tokens of a batch, 0 on padding."""
+    """Standard normal numbers for real tokens of a batch [B, T, D], 0 on padding; or for its pixels [B, C, H, W]."""
 
     def __init__(self, batch: Batch, width: int, seed: int) -> None:
-        self._mask = batch.attention_mask.bool().cpu()  # [B, T]
-        ids = batch.input_ids.cpu()
-        self._seeds = [seed_of(ids[i][mask], seed) for i, mask in enumerate(self._mask)]
-        self._width = width
+        """`width` is D."""
+        self._seeds = seeds_of(batch, seed)
+        if batch.pixel_values is None:
+            self._shape: tuple[int, ...] = (batch.input_ids.shape[1], width)
+            self._real: list[Any] = list(batch.attention_mask.bool().cpu())
+        else:
+            self._shape = tuple(batch.pixel_values.shape[1:])
+            self._real = [slice(None)] * len(batch)
 
     def __call__(self, k: int) -> Tensor:
-        """The `k`-th draw, [B, T, D]."""
-        noise = torch.zeros(*self._mask.shape, self._width)
-        for i, mask in enumerate(self._mask):
-            drawn = np.random.default_rng([self._seeds[i], k]).standard_normal(
-                (int(mask.sum()), self._width), np.float32
-            )
-            noise[i, mask] = torch.from_numpy(drawn)
+        """The `k`-th draw, [B, ...]."""
+        noise = torch.zeros(len(self._seeds), *self._shape)
+        for own, real, seed in zip(noise, self._real, self._seeds, strict=True):
+            drawn = np.random.default_rng([seed, k]).standard_normal(own[real].shape, np.float32)
+            own[real] = torch.from_numpy(drawn)
         return noise
+
+
+def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> tuple[Tensor, Tensor | None]:
+    """Relevance of tokens [B, T] and of pixels [B, H, W] (None of text) from that of all numbers of the source."""
+    if batch.pixel_values is None:
+        return reduced(relevance, how).masked_fill(batch.attention_mask == 0, 0), None
+    pixels = reduced(relevance.movedim(1, -1), how)
+    return over_patches(view, pixels), pixels
 
 
 def _weighted_gradients(
@@ -131,28 +142,27 @@ def _weighted_gradients(
     explanations: Sequence[str],
     token_budget: int,
 ) -> dict[str, Tensor]:
-    """Sum over k of `weights[k]` times the gradient at `points(k)`, token embeddings [B, T, D], by explanation."""
+    """Sum over k of `weights[k]` times the gradient at the source `points(k)` [B, ...], by explanation."""
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
     for part in pieces(range(len(weights)), batch.input_ids.numel(), token_budget):
         rows = tiled(batch, len(part))
         with torch.inference_mode(False), torch.enable_grad(), around_attention(view, {}):
-            leaf = torch.cat([points(k) for k in part]).detach().requires_grad_()  # [K * B, T, D]
-            _, numbers = explained_numbers(view, view.hidden(rows, leaf), rows, explanations)
+            leaf = torch.cat([points(k) for k in part]).detach().requires_grad_()  # [K * B, ...]
+            _, numbers = explained_numbers(view, view.hidden_from(rows, leaf), rows, explanations)
             for i, (explanation, number) in enumerate(numbers.items()):
                 (gradient,) = torch.autograd.grad(number.sum(), leaf, retain_graph=i + 1 < len(numbers))
                 gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                 factors = torch.tensor([weights[k] for k in part]).to(gradient)
-                sums[explanation] += torch.einsum("k,kbtd->btd", factors, gradient.unflatten(0, (len(part), -1)))
+                sums[explanation] += torch.tensordot(factors, gradient.unflatten(0, (len(part), -1)), dims=1)
     return sums
 
 
-def _baseline(view: ModelView, token: Tensor, baseline: str) -> Tensor:
+def _baseline(view: ModelView, source: Tensor, baseline: str) -> Tensor:
     if baseline == "zero":
-        return torch.zeros_like(token)
-    pad = view.config.pad_token_id
-    if pad is None:
+        return torch.zeros_like(source)
+    if view.kind.images or view.config.pad_token_id is None:
         raise UserError("integrated_gradients: the model names no pad token: use baseline 'zero'")
-    return view.token_embedding(torch.full(token.shape[:2], pad, device=token.device))
+    return view.token_embedding(torch.full(source.shape[:2], view.config.pad_token_id, device=source.device))
 
 
 def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
@@ -163,9 +173,11 @@ def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
     return ((1 + nodes) / 2).tolist(), (weights / 2).tolist()
 
 
-def _spread(token: Tensor, batch: Batch) -> Tensor:
-    """Greatest minus least entry of each sample's embeddings, [B, 1, 1] (Smilkov et al. 2017)."""
-    padding = (batch.attention_mask == 0)[..., None]
-    most = token.masked_fill(padding, -torch.inf).amax((1, 2), keepdim=True)
-    least = token.masked_fill(padding, torch.inf).amin((1, 2), keepdim=True)
+def _spread(source: Tensor, batch: Batch) -> Tensor:
+    """Greatest minus least entry of each sample's source, [B, 1, ...] (Smilkov et al. 2017)."""
+    axes = tuple(range(1, source.dim()))
+    hidden = batch.attention_mask[..., None] == 0 if batch.pixel_values is None else torch.tensor(False)
+    hidden = hidden.to(source.device)
+    most = source.masked_fill(hidden, -torch.inf).amax(axes, keepdim=True)
+    least = source.masked_fill(hidden, torch.inf).amin(axes, keepdim=True)
     return (most - least).clamp_min(0)  # a row of padding has none

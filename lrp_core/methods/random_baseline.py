@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from hashlib import sha256
 
 import numpy as np
 import torch
@@ -27,16 +27,21 @@ def explain_many(
     with around_attention(view, {}):
         logits = view.logits(view.hidden(batch), batch)
     tokens = torch.zeros(batch.input_ids.shape, dtype=logits.dtype)
-    for i, mask in enumerate(batch.attention_mask.bool().cpu()):
-        tokens[i, mask] = _draw(batch.input_ids[i].cpu()[mask], seed).to(tokens)
+    for own, mask, seed_of_row in zip(tokens, batch.attention_mask.bool().cpu(), seeds_of(batch, seed), strict=True):
+        drawn = np.random.default_rng(seed_of_row).uniform(-1, 1, int(mask.sum()))
+        own[mask] = torch.from_numpy(drawn).to(tokens)
     return {request: without_sum(tokens.to(batch.input_ids.device), logits) for request in requests}
 
 
 def seed_of(ids: Tensor, seed: int) -> int:
     """For what is drawn for a sample with these token ids [T] in a run with this seed, whatever batch it is in."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{ids.tolist()}".encode()).digest()[:8])
+    return int.from_bytes(sha256(f"{seed}:{ids.tolist()}".encode()).digest()[:8])
 
 
-def _draw(ids: Tensor, seed: int) -> Tensor:
-    """One number per token id [T]."""
-    return torch.from_numpy(np.random.default_rng(seed_of(ids, seed)).uniform(-1, 1, len(ids)))
+def seeds_of(batch: Batch, seed: int) -> list[int]:
+    """For what is drawn for each sample of a batch: by its tokens without padding, or by its pixels."""
+    if batch.pixel_values is not None:
+        pictures = batch.pixel_values.float().cpu().numpy()
+        return [int.from_bytes(sha256(f"{seed}:".encode() + one.tobytes()).digest()[:8]) for one in pictures]
+    ids, real = batch.input_ids.cpu(), batch.attention_mask.bool().cpu()
+    return [seed_of(own[mask], seed) for own, mask in zip(ids, real, strict=True)]

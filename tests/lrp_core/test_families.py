@@ -7,11 +7,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 from lrp_core import Batch, ModelView, Request, UnsupportedModel, attribute, random_model
 from lrp_core.families import FAMILIES, family_of
 from lrp_core.methods.explicit import explain_many as explain_explicitly
-from tests.tiny import FEWER, MORE, TINY, ragged_rows, tiny_config, tiny_model
+from tests.tiny import FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 
 def test_every_registered_family_is_tested():
-    assert set(FAMILIES) == set(TINY) | set(MORE) | set(FEWER)
+    assert set(FAMILIES) == set(TINY) | set(MORE) | set(FEWER) | set(IMAGES)
 
 
 @pytest.fixture(params=sorted(MORE))

@@ -92,7 +92,7 @@ class Explainer:
         Raises whatever a model raises on bad input or too little memory.
         """
         rows = with_predictions(self.view, rows)
-        batch = Batch.collate(rows, pad_id=self.view.config.pad_token_id or 0)
+        batch = Batch.collate(rows, pad_id=self.view.pad_id)
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
