@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lrp_core.capabilities import ATTENTION, POST_NORM, PRE_NORM, RULES
+from lrp_core.capabilities import ATTENTION, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
 from lrp_core.lazy import lazily
 from lrp_core.method import Method, Option
 from lrp_core.registry import Registry
@@ -59,7 +59,7 @@ alti_logit = Method(
     options=(
         Option("initial", True, "give the predicted position what its embeddings add to the logit; false as published"),
     ),
-    needs=(ATTENTION, PRE_NORM),
+    needs=(ATTENTION, PRE_NORM, PLAIN_SUMS),
     gives=("tokens", "heads"),
     embeddings=("none",),
     passes="alti",

@@ -22,6 +22,12 @@ NEURONS = Capability("neurons", "feed-forward layers that are described", stands
 STATES = Capability("states", "hidden states and a head that applies to any token", stands_in=False)
 PRE_NORM = Capability("pre_norm", "blocks that normalise their inputs (pre-norm)")
 POST_NORM = Capability("post_norm", "blocks that normalise after the sum (post-norm)")
+#: Of post-norm models, which no method asks for it, it is said always.
+PLAIN_SUMS = Capability(
+    "sums",
+    "logits that are sums of what blocks add (no norm behind attention or MLP, no transform or cap before the logits)",
+    stands_in=False,
+)
 MASKING = Capability("masking", "a mask token where the model predicts, which can stand in a token's place")
 DELETION = Capability("deletion", "text from which tokens can be deleted")
 UNCENTRED = Capability("uncentred", "norms that keep the mean (RMSNorm): after others a gradient sums to 0; or pixels")

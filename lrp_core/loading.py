@@ -122,7 +122,10 @@ def _auto(config: PretrainedConfig, family: str | None) -> Any:
 
 def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str | None:
     """What transformers is told of the attention implementation; None where it must choose among the model's own."""
-    return attn if attn == "eager" or ATTENTION in family_of(config, name=family).capabilities else None
+    known = family_of(config, name=family)
+    if known.eager_only:
+        return "eager"
+    return attn if attn == "eager" or ATTENTION in known.capabilities else None
 
 
 def _dtype(name: str) -> torch.dtype:

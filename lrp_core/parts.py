@@ -51,6 +51,17 @@ class NormView:
             return (weight + self.offset if self.offset else weight), bias
 
 
+class SoftCap(nn.Module):
+    """cap * tanh(z / cap), elementwise: z where it is small, never beyond the cap (Gemma 2)."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.tanh(z / self.cap) * self.cap
+
+
 @dataclass(frozen=True)
 class LinearLayer:
     """A linear module, the group that names its rule, and whether its weight is stored as [in, out]."""
@@ -76,9 +87,10 @@ class BlockView:
     key: nn.Module
     value: nn.Module  # the same fused module as query and key in some families
     output: nn.Module
-    attention_norm: NormView  # of the attention's input (pre) or of residual + attention (post)
+    attention_norm: NormView  # of the attention's input, its output, or residual + attention, by the norm order
     mlp_norm: NormView
-    head_norms: tuple[NormView, ...]  # of queries and keys, over the head width
+    added_norms: tuple[NormView, ...]  # of what attention and MLP put out, beside those of their inputs
+    head_norms: tuple[NormView, ...]  # of queries and keys, over the head width or all heads
     activation: nn.Module
     gate: nn.Module | None
     up: nn.Module

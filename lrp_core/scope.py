@@ -38,6 +38,7 @@ from lrp_core.rules import (
     normalise,
     project,
     share,
+    soft_cap,
 )
 from lrp_core.view import ModelView
 
@@ -72,7 +73,8 @@ def rules_on(
                 undo.callback(block.down.register_forward_pre_hook(listen).remove)
         if layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
             undo.enter_context(_tapped_layers(view, layers))
-        openly = any(composite.softmax.backward is not None for composite in composites)
+        ruled = any(composite.softmax.backward is not None for composite in composites)
+        openly = ruled or view.caps_scores  # a cap has a rule
         around = {
             block.attention: partial(_attend, switch=switch, layer=layer, heads=heads, layers=layers, openly=openly)
             for layer, block in enumerate(view.blocks)
@@ -90,6 +92,8 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     if view.head_activation is not None:
         of_head = activation(view.head_activation_name)
         yield view.head_activation, lambda _, args, y: activate(args[0], y, of_head, False, switch)
+    if (cap := view.logit_cap) is not None:
+        yield cap, lambda _, args, y: activate(args[0], y, soft_cap(cap.cap), False, switch)
     gated = view.family.gate is not None
     for layer in _ruled_layers(view, switch.planned):
         yield layer.module, partial(_project, layer=layer, switch=switch)
@@ -157,7 +161,8 @@ def _attend(
         query, key, value = (Tap.apply(x, partial(layers.keep, layer, _ATTENTION, -1)) for x in (query, key, value))
     query, key, value = attend_with(query, key, value, switch)
     if openly:
-        context, weights = attend_openly(query, key, value, mask, options.get("scaling"), switch)
+        scaling, softcap = options.get("scaling"), options.get("softcap")
+        context, weights = attend_openly(query, key, value, mask, scaling, switch, softcap)
     else:
         context, weights = kernel(module, query, key, value, mask, **options)
     if heads is not None:

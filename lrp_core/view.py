@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from lrp_core.families import Family, family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
-from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
+from lrp_core.parts import BlockView, LinearLayer, NormView, SoftCap, weights_of
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
 
@@ -184,6 +185,19 @@ class ModelView:
         """Our own instance of the head transform's activation, since some families call a function there."""
         return ACT2FN[self.head_activation_name] if self.family.head_dense else None
 
+    @cached_property
+    def logit_cap(self) -> SoftCap | None:
+        """What logits go through last; a module, so that it can have a rule."""
+        field = self.family.logit_cap_field
+        cap = None if field is None else getattr(self.config, field)
+        return None if cap is None else SoftCap(cap)
+
+    @property
+    def caps_scores(self) -> bool:
+        """Whether attention scores go through a soft cap before their softmax."""
+        field = self.family.score_cap_field
+        return field is not None and getattr(self.config, field) is not None
+
     @property
     def head_activation_name(self) -> str:
         return self.family.head_activation or self.activation_name
@@ -194,7 +208,7 @@ class ModelView:
 
     def norms(self) -> list[NormView]:
         """Every norm once, also where attention and MLP of a block share theirs."""
-        per_block = [n for b in self.blocks for n in (b.attention_norm, b.mlp_norm, *b.head_norms)]
+        per_block = [n for b in self.blocks for n in (b.attention_norm, b.mlp_norm, *b.added_norms, *b.head_norms)]
         every = (self.embedding_norm, *per_block, self.final_norm, self.head_norm)
         return list({norm.module: norm for norm in every if norm is not None}.values())
 
@@ -261,6 +275,19 @@ class ModelView:
 
         `positions` [B, T] are by default those that the attention mask counts.
         """
+        with self._finite_masks():
+            return self._hidden(batch, token, positions)
+
+    def _finite_masks(self) -> AbstractContextManager[None]:
+        """Eager kernels of float64 models take their softmax in float32, where the least float64 is minus infinity:
+        padding that sees no token, as left padding and sliding windows make, would become NaN and reach real tokens."""
+        if self.dtype != torch.float64 or self.config._attn_implementation != "eager":
+            return nullcontext()
+        from lrp_core.attention import around_attention  # which knows views
+
+        return around_attention(self, {})
+
+    def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
         return self.model.base_model(
             inputs_embeds=self.tokens(batch) if token is None else token,
@@ -295,7 +322,8 @@ class ModelView:
             state = state.to(weight.device, wide)
             for start in range(0, len(weight), size):
                 logits = state @ weight[start : start + size].to(wide).T
-                yield start, logits if bias is None else logits + bias.detach()[start : start + size].to(wide)
+                logits = logits if bias is None else logits + bias.detach()[start : start + size].to(wide)
+                yield start, logits if self.logit_cap is None else self.logit_cap(logits)
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Logits of target and foil [B, 2] ([B, 1] without foils) at the predicted position of `hidden` [B, T, D].
@@ -321,7 +349,8 @@ class ModelView:
         wide = torch.promote_types(state.dtype, torch.float32)
         state = state.to(rows.device, wide)
         logits = torch.einsum("b...d,bcd->bc...", state, rows.to(wide))
-        return logits if bias is None else logits + bias.to(wide).view(*bias.shape, *(1,) * (logits.dim() - 2))
+        logits = logits if bias is None else logits + bias.to(wide).view(*bias.shape, *(1,) * (logits.dim() - 2))
+        return logits if self.logit_cap is None else self.logit_cap(logits)
 
     # assembly
 
@@ -343,6 +372,7 @@ class ModelView:
             output=_at(module, family.output),
             attention_norm=self._norm(module, family.attention_norm),
             mlp_norm=self._norm(module, family.mlp_norm),
+            added_norms=tuple(self._norm(module, path) for path in family.added_norms),
             head_norms=tuple(self._norm(module, path) for path in (family.query_norm, family.key_norm) if path),
             activation=_at(module, family.activation),
             gate=_at(module, family.gate) if family.gate else None,

@@ -5,7 +5,7 @@ of embeddings, so that padding, batching, hooks and readouts are checked as well
 """
 
 from itertools import combinations
-from math import factorial
+from math import factorial, tanh
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ def atman(view: ModelView, row: dict, explanation: str, suppression: float, as_p
     """Deb et al. 2023: one forward a token, one query of one head at a time, [T]."""
     state = {"key": None}
 
-    def attend(module, query, key, value, mask, scaling=None, **_):
+    def attend(module, query, key, value, mask, scaling=None, softcap=None, **_):
         heads, length, width = query.shape[1:]
         groups = heads // key.shape[1]
         context = torch.zeros(1, length, heads, width, dtype=query.dtype)
@@ -138,12 +138,13 @@ def atman(view: ModelView, row: dict, explanation: str, suppression: float, as_p
             keys, values = key[0, h // groups], value[0, h // groups]
             for q in range(length):
                 seen = range(q + 1) if view.kind.causal else range(length)
-                raw = [float(query[0, h, q] @ keys[k]) for k in seen]
+                scale = width**-0.5 if scaling is None else scaling
+                raw = [float(query[0, h, q] @ keys[k]) * scale for k in seen]
+                raw = raw if softcap is None else [softcap * tanh(x / softcap) for x in raw]
                 least = 0.0 if as_printed else min(raw)
                 if state["key"] in seen:
                     raw[state["key"]] = least + (raw[state["key"]] - least) * (1 - suppression)
-                scale = width**-0.5 if scaling is None else scaling
-                weights = torch.softmax(torch.tensor(raw, dtype=torch.float64) * scale, 0).to(value.dtype)
+                weights = torch.softmax(torch.tensor(raw, dtype=torch.float64), 0).to(value.dtype)
                 context[0, q, h] = weights @ values[: len(raw)]
         return context, None
 

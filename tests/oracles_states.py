@@ -35,6 +35,8 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
         "electra": lambda x: root.generator_lm_head(root.generator_predictions(x)),
     }
     head = heads.get(view.family.name, root.get_output_embeddings())
+    if (cap := getattr(view.config, "final_logit_softcapping", None)) is not None:
+        plain, head = head, lambda x: cap * torch.tanh(plain(x) / cap)
     return torch.stack([head(state[None, None, t])[0, 0, wanted] for t in range(len(state))])
 
 
@@ -62,15 +64,18 @@ def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
     """The map [T, T] of each layer: a run for each layer and token, with that layer's values of the token zeroed."""
     length, wanted = len(row["input_ids"]), {"module": None, "token": None}
 
-    def attend(module, query, key, value, mask, scaling=None, **_):
+    def attend(module, query, key, value, mask, scaling=None, softcap=None, sliding_window=None, **_):
         if module is wanted["module"]:
             value = value.clone()
             value[:, :, wanted["token"]] = 0
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
         if view.kind.causal:
             scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+            if sliding_window is not None:
+                scores = scores.masked_fill(torch.ones(length, length).tril(-sliding_window).bool(), -torch.inf)
         return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("oracle_value_zeroing", attend)

@@ -13,12 +13,13 @@ from lrp_core.families.bert import BERT
 from lrp_core.families.deberta import DEBERTA
 from lrp_core.families.distilbert import DISTILBERT
 from lrp_core.families.electra import ELECTRA
-from lrp_core.families.gemma import GEMMA
+from lrp_core.families.gemma import GEMMA, GEMMA2, GEMMA3
 from lrp_core.families.generic import GENERIC, generic_family, serves
 from lrp_core.families.gpt2 import GPT2
 from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.llama import LLAMA
 from lrp_core.families.mistral import MISTRAL
+from lrp_core.families.olmo import OLMO2
 from lrp_core.families.opt import OPT
 from lrp_core.families.phi import PHI, PHI3
 from lrp_core.families.qwen import QWEN2, QWEN3
@@ -47,6 +48,9 @@ FAMILIES: Extended[Family] = Extended(
         QWEN2,
         QWEN3,
         GEMMA,
+        GEMMA2,
+        GEMMA3,
+        OLMO2,
         PHI,
         PHI3,
         VIT,

@@ -11,6 +11,7 @@ from lrp_core.capabilities import (
     GRADIENTS,
     MASKING,
     NEURONS,
+    PLAIN_SUMS,
     POSITIONS,
     POST_NORM,
     PRE_NORM,
@@ -39,7 +40,8 @@ class Requirement:
             return None
         supported = " or ".join(str(value) for value in self.allowed if value is not None)
         because = f": {self.because}" if self.because else ""
-        return f"are supported with {self.field}={supported} only, not {found}{because}"
+        way = f"with {self.field}={supported}" if supported else f"without {self.field}"
+        return f"are supported {way} only, not {found}{because}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ STEADY_ROTARY = Requirement(
     "rope_parameters.rope_type",
     ("default", "linear", "llama3", "yarn"),
     "frequencies that follow the longest sample of a batch would change the numbers of its neighbours",
+)
+#: The same of models whose layers differ in how far they look.
+STEADY_ROTARIES = tuple(
+    replace(STEADY_ROTARY, field=f"rope_parameters.{layers}.rope_type")
+    for layers in ("full_attention", "sliding_attention")
 )
 
 
@@ -92,7 +99,8 @@ class Family:
     blocks: str
     token_embedding: str
     norm: Literal["layer", "rms"]
-    norm_order: Literal["pre", "post"]  # where a block normalises: its inputs, or the sums on the residual stream
+    # where the norms of attention and MLP stand: before them, behind the sums, or behind each before it is added
+    norm_order: Literal["pre", "post", "added"]
     final_norm: str | None = None
     position_embedding: str | None = None  # learned positions, added to the token embedding
     segment_embedding: str | None = None  # segment 0 is added to the token embedding
@@ -101,6 +109,7 @@ class Family:
     head_norm: str | None = None
     head_activation: str | None = None  # default: that of the blocks
     unembedding: str | None = None  # default: what transformers calls the output embeddings
+    logit_cap_field: str | None = None  # field of the config: logits z become cap * tanh(z / cap), where it is not None
     label_head: LabelHead | None = None  # of the same models with labels, where they are described
 
     # block
@@ -113,6 +122,7 @@ class Family:
     key_norm: str | None = None
     attention_norm: str = "input_layernorm"
     mlp_norm: str = "post_attention_layernorm"  # may be the same as that of attention
+    added_norms: tuple[str, ...] = ()  # of pre-norm blocks that also normalise what attention and MLP put out
     activation: str = "mlp.act_fn"
     gate: str | None = None  # gated MLPs: activation(gate(x)) * up(x); one module may put out both
     up: str = "mlp.up_proj"
@@ -129,6 +139,8 @@ class Family:
     max_length_field: str = "max_position_embeddings"
     position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
+    eager_only: bool = False  # transformers has no other attention kernel for them
+    score_cap_field: str | None = None  # field of the config: attention scores are capped as logits are
     lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
     classes: str | None = (
@@ -153,6 +165,7 @@ class Family:
             head_norm=None,
             head_activation=head.activation,
             unembedding=head.output,
+            logit_cap_field=None,
             requires=(*self.requires, ONE_LABEL),
         )
 
@@ -163,11 +176,12 @@ class Family:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What methods may need of a model and these models have."""
-        of_norms = {PRE_NORM if self.norm_order == "pre" else POST_NORM} | (
-            {UNCENTRED} if self.norm == "rms" else set()
-        )
-        known = {GRADIENTS, RULES, ATTENTION, NEURONS, STATES, POSITIONS} | of_norms | perturbable(self.kind)
-        return frozenset(known.difference(self.lacks))
+        of_norms = {"pre": {PRE_NORM}, "post": {POST_NORM}, "added": set()}[self.norm_order]
+        of_norms |= {UNCENTRED} if self.norm == "rms" else set()
+        transformed = self.logit_cap_field is not None or self.head_dense is not None
+        bare = not self.added_norms and not transformed if self.norm_order == "pre" else self.norm_order == "post"
+        known = {GRADIENTS, RULES, ATTENTION, NEURONS, STATES, POSITIONS} | of_norms | ({PLAIN_SUMS} if bare else set())
+        return frozenset(known.union(perturbable(self.kind)).difference(self.lacks))
 
 
 def perturbable(kind: Kind) -> set[Capability]:

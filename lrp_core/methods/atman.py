@@ -54,6 +54,7 @@ class _Suppression:
         mask: Tensor | None,
         *,
         scaling: float | None = None,
+        softcap: float | None = None,
         **__: Any,
     ) -> tuple[Tensor, Tensor]:
         """Queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on to context [R, S, H, K]."""
@@ -67,6 +68,8 @@ class _Suppression:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
+        if softcap is not None:  # what is suppressed is what enters the softmax
+            scores = softcap * torch.tanh(scores / softcap)
         scores = self._suppressed(scores, 0.0 if self.as_printed else _least(scores, mask))
         if mask is not None:
             scores = scores + mask

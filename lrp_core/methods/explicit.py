@@ -34,7 +34,7 @@ from lrp_core.propagation import (
     stabilised,
     wide,
 )
-from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms
+from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms, soft_cap
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -55,7 +55,8 @@ def explain_many(
         leaf = token.requires_grad_()
         with relevance_flow(view, epsilon, collected):
             state = view.prediction(view.hidden(batch, leaf), batch)  # [B, D]
-        logits = view.unembed(final := state.detach().requires_grad_(), batch)
+        with _cap_as_factor(view):
+            logits = view.unembed(final := state.detach().requires_grad_(), batch)
         for explanation in dict.fromkeys(request.explanation for request in requests):
             explained = explained_by(explanation).of(logits)
             (gradient,) = torch.autograd.grad(explained.sum(), final, retain_graph=True)
@@ -94,6 +95,21 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
         undo.enter_context(around_attention(view, around, stock="eager"))
         undo.enter_context(_Propagating(epsilon))
         yield
+
+
+@contextmanager
+def _cap_as_factor(view: ModelView) -> Iterator[None]:
+    """Inside, the gradient of a cap on logits is what it multiplies each logit by: its relevance passes as it is."""
+    cap = view.logit_cap
+    if cap is None:
+        yield
+        return
+    factor = soft_cap(cap.cap).ratio
+    handle = cap.register_forward_hook(lambda _, args, y: args[0] * factor(args[0].detach()))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 class _Propagating(TorchFunctionMode):
@@ -145,6 +161,7 @@ def _attend(
     mask: Tensor | None,
     *,
     scaling: float | None,
+    softcap: float | None = None,
     epsilon: float,
     layer: int,
     heads: HeadRelevance | None,
@@ -155,7 +172,10 @@ def _attend(
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = matmul_rule(query, key.transpose(-1, -2), epsilon)  # [B, H, T, T]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    weights = softmax_rule(identity_rule(scores, scores.detach() * scale), mask)
+    scores = identity_rule(scores, scores.detach() * scale)
+    if softcap is not None:
+        scores = identity_rule(scores, softcap * torch.tanh(scores.detach() / softcap))
+    weights = softmax_rule(scores, mask)
     context = matmul_rule(weights, value, epsilon).transpose(1, 2)  # [B, T, H, K]
     if heads is not None:
         context = HeadPooling.apply(context, layer, heads)

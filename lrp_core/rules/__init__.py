@@ -1,6 +1,6 @@
 """One module per kind of layer, with its rules; a `Composite` says which of them make a method."""
 
-from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation
+from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation, soft_cap
 from lrp_core.rules.bilinear import attend_with, share
 from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
@@ -38,4 +38,5 @@ __all__ = [
     "normalise",
     "project",
     "share",
+    "soft_cap",
 ]

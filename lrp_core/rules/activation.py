@@ -90,6 +90,11 @@ def activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
+def soft_cap(cap: float) -> Activation:
+    """Of c tanh(z / c), elementwise as activations are, hence with their rule: the ratio is tanh(z / c) / (z / c)."""
+    return Activation(lambda z: _tanh_ratio(z / cap), lambda dy, z: _aten.tanh_backward(dy, torch.tanh(z / cap)))
+
+
 def _ratio(kind: Activation, z: Tensor) -> Tensor:
     """g(z)/z, worked out in float32 at least."""
     return kind.ratio(z.to(torch.promote_types(z.dtype, torch.float32))).to(z.dtype)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from lrp_core.rules.activation import activate, soft_cap
+
 if TYPE_CHECKING:
     from lrp_core.rules.switch import Switch
 
@@ -33,16 +35,24 @@ _HIDDEN = -1e4  # masks add the least number of some precision, of which float16
 
 
 def attend_openly(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, switch: Switch
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    switch: Switch,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention as eager kernels compute it, the gradient of the softmax that of the composite in force.
 
     Queries [B, H, T, K], keys and values [B, G, T, K], `mask` [B, 1, T, T] what is added to the scores; returns context
-    [B, T, H, K] and weights [B, H, T, T].
+    [B, T, H, K] and weights [B, H, T, T]. Scores are capped at `softcap`, with the rule of activations.
     """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = activate(scores, softcap * torch.tanh(scores / softcap), soft_cap(softcap), False, switch)
     weights = Softmax.apply(scores, mask, switch)
     return (weights @ value).transpose(1, 2), weights
 
