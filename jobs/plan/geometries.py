@@ -1,4 +1,4 @@
-"""The shapes of Close Look's nine models (its table 9) and of AttnLRP's, so that plans and dry runs need no weights."""
+"""The shapes of the papers' models, Close Look's from its table 9, so that plans and dry runs need no weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Geometry:
     heads: int
     width: int
     vocabulary: int
-    max_length: int
+    max_length: int  # positions that the config gives
     feed_forward: int
     kv_heads: int | None = None
     tied: bool = True  # unembedding shares the embedding's weights
@@ -90,7 +90,8 @@ _LLAMA_3 = {
     "bos_token_id": 128000,
     "eos_token_id": 128001,
 }
-#: What its config.json says beside the sizes.
+#: What their config.json say beside the sizes.
+_ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _DEBERTA_V3 = {
     "relative_attention": True,
     "pos_att_type": ["p2c", "c2p"],
@@ -131,6 +132,9 @@ GEOMETRIES = {
             512,
             3072,
             constants=_DEBERTA_V3,
+        ),
+        Geometry(
+            "roberta-base", "FacebookAI/roberta-base", "roberta", 12, 12, 768, 50265, 514, 3072, constants=_ROBERTA
         ),
         _gpt2("gpt2", 12, 12, 768),
         _gpt2("gpt2-medium", 24, 16, 1024),

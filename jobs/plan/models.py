@@ -103,7 +103,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         family = family_of(config)
         head = head_of(model, family, config)
         images = _preprocessing(model, model.id, family, config)
-        return ResolvedModel(model, model.id, None, identity, family, geometry.max_length, *head, images)
+        return ResolvedModel(model, model.id, None, identity, family, family.most_tokens(config), *head, images)
     location, config = _read_config(model)
     try:
         config, adapted = _with_adapter(model, location, config)

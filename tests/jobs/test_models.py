@@ -153,3 +153,8 @@ def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
         resolve(plain.model_copy(update={"adapter": "some/adapter"}))
     with pytest.raises(ValidationError, match="an adapter needs a model with weights of its own, in memory"):
         ModelConfig(name="m", id="random/gpt2", adapter="a/b")
+
+
+@pytest.mark.parametrize(("name", "most"), [("bert-base", 512), ("roberta-base", 512), ("gpt2", 1024)])
+def test_a_geometry_takes_as_many_tokens_as_the_model_it_stands_for(name, most):
+    assert resolve(ModelConfig(name="m", id=f"random/{name}")).max_length == most
