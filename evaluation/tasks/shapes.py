@@ -1,6 +1,6 @@
 """Generated images of two classes that differ by one shape."""
 
-from evaluation.benchmark.demo.shapes import LABELS
+from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.sources.generated import DEMO
 from evaluation.tasks.record import Task
 

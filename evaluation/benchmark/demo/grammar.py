@@ -22,7 +22,6 @@ from typing import Any
 
 from evaluation.benchmark.demo import lexicon
 from evaluation.benchmark.demo.judged import JUDGED, judged
-from evaluation.benchmark.demo.shapes import shapes
 from evaluation.benchmark.demo.split import Split, distinct, side
 from evaluation.benchmark.samples import Filled, Row, Span, sample
 from lrp_core.types import UserError
@@ -212,6 +211,8 @@ def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     if task == NEXT_WORD:
         rows = _continued(seed)
     elif task == SHAPES:
+        from evaluation.benchmark.demo.shapes import shapes  # with numpy and Pillow
+
         rows = (drawing.row(f"{SHAPES} {at}") for at, drawing in enumerate(shapes(seed, "test")))
     else:
         rows = (draw.row() for draw in (judged if task in JUDGED else draws)(task, seed, "test"))

@@ -6,6 +6,8 @@ evidence of an agreement sample is exact. Nouns are (singular, plural); verbs of
 
 from __future__ import annotations
 
+SHAPES = ("disc", "cross")  # of generated images, of which a model says which one is there
+
 MALE = [
     *[("boy", "boys"), ("man", "men"), ("king", "kings"), ("prince", "princes"), ("waiter", "waiters")],
     *[("uncle", "uncles"), ("brother", "brothers"), ("father", "fathers"), ("nephew", "nephews"), ("monk", "monks")],

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.demo.split import Split, distinct, side
 from evaluation.benchmark.pictures import encoded, picture
 from evaluation.benchmark.samples import Row
 
-LABELS = ("disc", "cross")  # a model's label of this index
 SIZE, PATCH = 24, 4  # pixels
 _APART = 1  # pixels of ground between two shapes
 _OTHERS = ("bar", "rod", "frame")

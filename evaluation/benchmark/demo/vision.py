@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, ViTConfig, ViTForImageClassification
 
 from evaluation.benchmark.demo.card import write_card
-from evaluation.benchmark.demo.shapes import LABELS, PATCH, shapes
+from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
+from evaluation.benchmark.demo.shapes import PATCH, shapes
 from evaluation.benchmark.pictures import SETTINGS, Preprocessing, decoded
 from evaluation.benchmark.sources.files import fetch
 from evaluation.benchmark.sources.pictures import MNIST

@@ -7,15 +7,15 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from evaluation.benchmark.pictures import encoded, picture
 from evaluation.benchmark.samples import Malformed, Row
 from evaluation.benchmark.sources.base import Source, one_sample
 from evaluation.benchmark.sources.files import Record
 from lrp_core.types import UserError
+
+if TYPE_CHECKING:  # a mistyped key of a config need not wait for numpy and Pillow
+    import numpy as np
 
 SUFFIXES = tuple(form for suffix in (".png", ".jpg", ".jpeg", ".webp", ".bmp") for form in (suffix, suffix.upper()))
 _IMAGES, _LABELS = 0x803, 0x801  # how IDX files of bytes in three and in one dimension begin
@@ -29,6 +29,8 @@ def image_file(file: Path) -> Iterator[Record]:
 
 def parse_file(record: Any) -> Row:
     """Raises Malformed."""
+    from evaluation.benchmark.pictures import picture
+
     return picture("image_folder", record["name"], record["data"], label=record["label"])
 
 
@@ -64,11 +66,15 @@ def idx_images(file: Path) -> Iterator[Record]:
 
 def parse_digit(record: Any) -> Row:
     """Raises Malformed."""
+    from evaluation.benchmark.pictures import encoded, picture
+
     return picture("mnist", record["name"], encoded(record["pixels"]), label=record["label"])
 
 
 def _idx(file: Path, magic: int) -> np.ndarray:
     """The bytes [N, h, w] or [N] of an IDX file. Raises UserError, in one line, for one that is none or breaks off."""
+    import numpy as np
+
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

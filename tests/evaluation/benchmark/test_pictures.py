@@ -14,7 +14,8 @@ from transformers.models.deit.image_processing_pil_deit import DeiTImageProcesso
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from evaluation.benchmark import sources
-from evaluation.benchmark.demo.shapes import LABELS, shapes
+from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
+from evaluation.benchmark.demo.shapes import shapes
 from evaluation.benchmark.pictures import Preprocessing, decoded, encoded, look, picture, pixels_of
 from evaluation.benchmark.samples import Malformed, is_reject
 from evaluation.benchmark.sources import Origin
