@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from evaluation.schema import GENERIC, RELEVANCE, VIEW
 from jobs.config import RunConfig
+from jobs.config.kept import keeping
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel
+from jobs.stages import evaluate
 from jobs.store import Artifact, Store
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.types import Request
@@ -121,3 +123,29 @@ def write_store(root, tasks=("sva", "qa"), models=("gpt2",), methods=tuple(VARIA
                 write_cell(store, cell, relevance_rows(views, method))
                 cells.append(cell)
     return store, a_plan(store, cells)
+
+
+def write_run(root, samples=8, tasks=("sva", "qa")):
+    """The same, scored, with the manifests and the configuration that a run leaves."""
+    store, plan = write_store(root, tasks=tasks, samples=samples)
+    for planned in plan.cells():
+        record = store.manifest(planned.cell.name)
+        made_of = {"tokenizer": plan.models[0].inputs[planned.cell.task].tokenizer}
+        told = {"artifact": record["cell"], "inputs": made_of, "written": "2025-01-01T00:00:00Z"}
+        store.write_manifest(planned.cell.name, record | told)
+    for task in tasks:
+        for artifact in (samples_of(task), views_of(TOKENIZER, task)):
+            shards = [path.rpartition("/")[2] for path in store.files(artifact.folder)]
+            place = {name: value for name, value in vars(artifact.place).items() if value}
+            store.write_manifest(artifact.name, {"artifact": place, "shards": shards, "state": "complete"})
+    evaluate.score_plan(CONFIG, plan, store)
+    with keeping(CONFIG, store):
+        pass
+    return store
+
+
+class Words:
+    """A tokenizer of numbers."""
+
+    def decode(self, ids):
+        return " ".join(f"w{token}" for token in ids)

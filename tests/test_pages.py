@@ -12,7 +12,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from evaluation.benchmark import sources
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.schema import GENERIC
-from tests.synthetic import write_store
+from jobs.notebook import run as notebook_run
+from tests.synthetic import Words, write_run, write_store
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,7 +25,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
     for target in re.findall(r"\]\((?!https?:)([^)#]*)[^)]*\)", text):
         assert (page.parent / target).exists(), f"{page.name} leads to {target}, which is not there"
 
@@ -37,9 +38,16 @@ def test_a_sentence_is_explained_as_the_readme_says(monkeypatch, capsys):
     assert said in "".join(blocks(PAGES[0], "text"))
 
 
+def test_a_sentence_is_explained_through_the_front_door_as_the_readme_says(capsys):
+    (code,) = [block for block in blocks(PAGES[0], "python") if "import closelook" in block]
+    exec(compile(code, "README.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert said in blocks(PAGES[0], "text")
+
+
 def test_a_method_of_the_readme_explains(monkeypatch):
     monkeypatch.chdir(ROOT)
-    sentence, method = (block for block in blocks(PAGES[0], "python"))
+    sentence, method = (block for block in blocks(PAGES[0], "python") if "import closelook" not in block)
     names: dict = {}
     for code in (sentence, method):
         exec(compile(code, "README.md", "exec"), names)
@@ -48,20 +56,42 @@ def test_a_method_of_the_readme_explains(monkeypatch):
     assert relevance[-1] == 1
 
 
-def test_the_store_is_read_as_its_page_says(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A small run under runs/demo, as the pages call it."""
     monkeypatch.chdir(tmp_path)
-    store, plan = write_store(tmp_path / "runs" / "demo", tasks=("sva",), samples=8)
-    for planned in plan.cells():  # what the page reads of a run's manifests beside shards
-        record = store.manifest(planned.cell.name)
-        tokenizer = plan.models[0].inputs["sva"].tokenizer
-        store.write_manifest(planned.cell.name, record | {"inputs": {"tokenizer": tokenizer}})
+    monkeypatch.setattr(notebook_run, "load_tokenizer", lambda model: Words())
+    return write_run(tmp_path / "runs" / "demo")
+
+
+def test_the_store_is_read_as_its_page_says(run, capsys):
     names: dict = {}
-    for code in blocks(ROOT / "docs" / "store.md", "python"):
+    first, *others = blocks(ROOT / "docs" / "store.md", "python")
+    exec(compile(first, "store.md", "exec"), names)
+    front = names["found"]
+    for code in others:
         exec(compile(code, "store.md", "exec"), names)
     rows = 8 * 4  # samples, explanations and embeddings
-    assert len(names["table"]) == len(names["joined"]) == len(names["data"]) == rows
+    assert len(front) == len(names["table"]) == len(names["joined"]) == len(names["data"]) == rows
     assert all(len(row["relevance"]) == len(row["evidence_mask"]) for row in names["joined"])
+    by_hand = names["table"].sort_values(["sample_id", "explanation", "embedding"])["relevance"]
+    assert list(map(list, by_hand)) == list(
+        map(list, front.sort_values(["sample_id", "explanation", "embedding"])["relevance"])
+    )
     assert "relevance" in capsys.readouterr().out
+
+
+def test_notebooks_can_do_what_their_page_says(run, capsys):
+    pytest.importorskip("captum")
+    names: dict = {}
+    for code in blocks(ROOT / "docs" / "notebooks.md", "python"):
+        exec(compile(code, "notebooks.md", "exec"), names)
+    result, answered = names["result"], names["answered"]
+    assert result.token_attr.shape == (3, len(result.input_tokens))
+    torch.testing.assert_close(result.seq_attr, result.token_attr.sum(0))
+    assert not result.token_attr.isnan().any()
+    assert result.output_tokens == [answer.target for answer in answered.answers]
+    assert "attnlrp" in capsys.readouterr().out, "the best method of made-up relevance"
 
 
 def test_the_stores_query_runs_where_duckdb_is(tmp_path, monkeypatch):

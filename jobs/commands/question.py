@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from evaluation.benchmark.encoding import encode
-from evaluation.benchmark.samples import Filled, Malformed, Row, sample, with_evidence
+from evaluation.benchmark.samples import Filled, Malformed, Row, Words, sample, with_evidence
 from evaluation.benchmark.views import tokenise
 from jobs.plan.models import ResolvedModel
 from lrp_core.types import UserError, nearest
 
 PLACE = "___"
+_Words = Literal["single", "first_difference", "each"]
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,13 @@ class Question:
     """What is to be explained; without a target, what the model itself predicts."""
 
     sentence: str  # `___` marks the place of the target; without it, the target follows the text
-    target: str | None = None
-    foil: str | None = None  # a word or, of a classifier, a label
+    target: str | int | None = None  # a word, or the number of a token
+    foil: str | int | None = None  # a word, the number of a token or, of a classifier, a label
     label: str | None = None  # of a classifier
     second: str | None = None  # the other text of a pair
     explanation: str | None = None  # contrastive | target | log_prob; default: the first with a foil
     generate: int = 1  # tokens that are explained, each after the ones before it
+    words: _Words = "single"  # what of words that are several tokens is explained
 
     def __post_init__(self) -> None:
         if (times := self.sentence.count(PLACE)) > 1:
@@ -37,6 +39,12 @@ class Question:
             raise UserError("--target is a word for a language model, --label is for a classifier: give one of them")
         if self.foil is not None and self.target is None and self.label is None:
             raise UserError("a foil is what a target is contrasted with: give --target too, or --label")
+        if self.words not in get_args(_Words):
+            raise UserError(f"words is one of {', '.join(get_args(_Words))}, not {self.words!r}")
+        if isinstance(self.foil, int) != isinstance(self.target, int) and None not in (self.foil, self.target):
+            raise UserError("target and foil are both words or both numbers of tokens")
+        if self.words == "each" and (not isinstance(self.target, str) or self.foil is not None):
+            raise UserError('words="each" explains one token of a target after the other: it needs a word and no foil')
 
     @property
     def before(self) -> str:
@@ -55,8 +63,10 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
         return _whole(question, tokenizer, resolved)
     if question.label is not None or question.second is not None:
         raise UserError(f"{resolved.config.id} predicts words: --label and --second are for models that predict labels")
-    if question.target is not None:
-        return _view(_sample(question, question.target), tokenizer, resolved)
+    if question.words == "each" and kind.slot:
+        raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: leave words out")
+    if isinstance(question.target, str) and question.words != "each":
+        return _view(_sample(question, question.target), tokenizer, resolved, question.words)
     if kind.slot and question.generate > 1:
         raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
     text = question.before.rstrip()
@@ -66,12 +76,33 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     encoding = encoding if kind.slot else encoding.open_ended()
     if not len(encoding) or encoding.special.all():
         raise UserError("this sentence cannot be explained: no text before the place of the target")
-    if len(encoding) + question.generate - 1 > resolved.max_length:
-        raise UserError(f"{len(encoding)} tokens and {question.generate} more: {resolved.max_length} are the most")
+    steps = len(tokens_of(question, tokenizer)) if question.words == "each" else question.generate
+    if len(encoding) + steps - 1 > resolved.max_length:
+        raise UserError(f"{len(encoding)} tokens and {steps} more: {resolved.max_length} are the most")
     ids = encoding.ids
     position = ids.index(tokenizer.mask_token_id) if kind.slot else len(ids) - 1
     special = encoding.special.tolist()
-    return {"input_ids": ids, "position": position, "target_id": None, "foil_id": None, "special_mask": special}
+    target, foil = (_token_id(number, tokenizer) for number in (question.target, question.foil))
+    return {"input_ids": ids, "position": position, "target_id": target, "foil_id": foil, "special_mask": special}
+
+
+def tokens_of(question: Question, tokenizer: Any) -> list[int]:
+    """The tokens of a target that follows the text, one after the other. Raises UserError where it has none."""
+    before = question.before.rstrip()
+    together, alone = (
+        encode(tokenizer, [text])[0].open_ended().ids for text in (f"{before} {str(question.target).strip()}", before)
+    )
+    if together[: len(alone)] != alone or len(together) == len(alone):
+        raise UserError(f"this sentence cannot be explained: {question.target!r} has no tokens of its own behind it")
+    return list(together[len(alone) :])
+
+
+def _token_id(number: str | int | None, tokenizer: Any) -> int | None:
+    if not isinstance(number, int):
+        return None
+    if not 0 <= number < len(tokenizer):
+        raise UserError(f"there is no token {number}: the tokenizer has {len(tokenizer):,}, from 0")
+    return number
 
 
 def _whole(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
@@ -90,18 +121,18 @@ def _whole(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     return view | {at: _label_id(name, resolved) for at, name in named.items() if name is not None}
 
 
-def _label_id(name: str, resolved: ResolvedModel) -> int:
-    number = resolved.label_id(name)
+def _label_id(name: str | int, resolved: ResolvedModel) -> int:
+    number = resolved.label_id(str(name))
     if number is None:
-        hint = nearest(name, resolved.labels)
+        hint = nearest(str(name), resolved.labels)
         raise UserError(
             f"{resolved.config.id} has no label {name!r}{hint}: its labels are {', '.join(resolved.labels)}"
         )
     return number
 
 
-def _view(row: Row, tokenizer: Any, resolved: ResolvedModel) -> Row:
-    views, rejects = tokenise([row], tokenizer, kind=resolved.kind, max_length=resolved.max_length)
+def _view(row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "single") -> Row:
+    views, rejects = tokenise([row], tokenizer, kind=resolved.kind, max_length=resolved.max_length, words=words)
     if rejects:
         parts = ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])
         raise UserError(": ".join(filter(None, parts)))
@@ -112,7 +143,8 @@ def _sample(question: Question, target: str) -> Row:
     before, text = question.before, question.text
     slot = len(before) if PLACE in question.sentence else len(text)
     try:
-        row = sample("terminal", text, slot, target, question.foil)
+        foil = None if question.foil is None else str(question.foil)
+        row = sample("terminal", text, slot, target, foil)
         return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
     except Malformed as error:
         raise UserError(f"this sentence cannot be explained: {error}") from None

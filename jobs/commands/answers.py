@@ -1,0 +1,235 @@
+"""Questions answered: a prediction, or several in a row, and what methods say of the tokens that the model read.
+
+`closelook explain` prints the answers, and `closelook.explain` (jobs/notebook) hands them to Python.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from evaluation.benchmark.samples import Row
+from evaluation.report.heatmap import Line, beyond_noise, data, pieces, words
+from jobs.commands.question import PLACE, Question, read, tokens_of
+from jobs.config import ModelConfig
+from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
+from lrp_core.families.generic import GENERIC
+from lrp_core.method import Method
+from lrp_core.readout import rows_for, with_predictions
+from lrp_core.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.view import ModelView
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that questions are put to; its weights are loaded when the first is answered, and stay."""
+
+    id: str  # as it was asked for
+    resolved: ResolvedModel
+    tokenizer: Any
+    dtype: str
+    device: str
+
+    @cached_property
+    def view(self) -> ModelView:
+        """Raises ModelUnavailable."""
+        return open_view(self.resolved, self.dtype, self.device)
+
+
+def open_model(
+    model: str, dtype: str = "float32", device: str = "cpu", family: str | None = None, adapter: str | None = None
+) -> Opened:
+    """`model` is `demo/gpt2`, a hub id or a folder; `family` "generic" takes one that no family describes, `adapter` is
+    a LoRA adapter of it. Raises UserError for what cannot be, ModelUnavailable for what cannot be reached."""
+    if family not in (None, GENERIC):
+        raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
+    settings = {"name": _name(model), "id": model, "family": family, "adapter": adapter}
+    resolved = resolve(ModelConfig.model_validate(settings))
+    return Opened(model, resolved, load_tokenizer(resolved.config), dtype, device)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One explained prediction: the tokens that the model read, and what each method says of them."""
+
+    tokens: list[str]
+    row: Row  # of the view schema, target included
+    target: str
+    foil: str | None
+    relevance: dict[str, Relevance]  # by method, of a batch of one
+    number: str = "logit"  # what is explained
+
+    @property
+    def what(self) -> str:
+        return f"{self.target} rather than {self.foil}" if self.foil is not None else self.target
+
+    @property
+    def logits(self) -> list[float]:
+        """The logits of the target and, where there is one, of the foil."""
+        one = next(iter(self.relevance.values()))
+        return [float(each[0]) for each in (one.logit_target, one.logit_foil) if each is not None]
+
+
+def answers(question: Question, opened: Opened, methods: Sequence[Method], **finer: Any) -> Iterator[Answer]:
+    """The prediction, or one after the other as each is read with what is explained before it. `finer` as for methods.
+
+    Raises UserError for questions that the model or a method has no answer to.
+    """
+    row, view = read(question, opened.tokenizer, opened.resolved), opened.view
+    given = tokens_of(question, opened.tokenizer) if question.words == "each" else []
+    for step in range(len(given) or question.generate):
+        if given:
+            row = {**row, "target_id": given[step]}
+        row = dict(with_predictions(view, rows_for(view, [row]))[0])
+        yield _answer(question, opened, row, _relevance(opened, methods, [row], question.explanation, **finer))
+        if view.kind.labels or row["target_id"] == opened.tokenizer.eos_token_id:
+            return
+        row = {
+            **row,
+            "input_ids": [*row["input_ids"], row["target_id"]],
+            "special_mask": [*row["special_mask"], False],
+            "position": row["position"] + 1,
+            "target_id": None,
+        }
+
+
+def answers_of_batches(
+    questions: Sequence[Question], opened: Opened, methods: Sequence[Method], size: int
+) -> list[Answer]:
+    """One answer a question, `size` of them in a pass. Raises as :func:`answers`, with the number of the question."""
+    rows = []
+    for at, question in enumerate(questions):
+        try:
+            rows.append(dict(read(question, opened.tokenizer, opened.resolved)))
+        except UserError as error:
+            raise type(error)(f"text {at}: {error}") from None
+    rows = [dict(row) for row in with_predictions(opened.view, rows_for(opened.view, rows))]
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
+        key = (row["foil_id"] is None, row.get("token_type_ids") is None, question.explanation)
+        alike.setdefault(key, []).append(at)
+    found: dict[int, Answer] = {}
+    for (*_, explanation), places in alike.items():
+        for start in range(0, len(places), size):
+            some = places[start : start + size]
+            relevance = _relevance(opened, methods, [rows[at] for at in some], explanation)
+            for i, at in enumerate(some):
+                own = {name: _of_row(each, i, len(rows[at]["input_ids"])) for name, each in relevance.items()}
+                found[at] = _answer(questions[at], opened, rows[at], own)
+    return [found[at] for at in range(len(questions))]
+
+
+def lines_of(answer: Answer, methods: Sequence[Method]) -> list[Line]:
+    """A line a method; all zero where a method that shares out a logit has nothing but rounding."""
+    found = [Line(name, result.tokens[0].double().tolist()) for name, result in answer.relevance.items()]
+    return [
+        beyond_noise(line, answer.logits) if info.conserves else line for line, info in zip(found, methods, strict=True)
+    ]
+
+
+def grouped(answer: Answer, found: Sequence[Line]) -> tuple[list[str], list[bool], list[Line]]:
+    """Words in the place of tokens, and which are special; the relevance of their pieces is summed."""
+    special = answer.row["special_mask"]
+    groups = words(answer.tokens, special)
+    texts = ["".join(answer.tokens[at] for at in group) for group in groups]
+    summed = [line._replace(values=[sum(line.values[at] for at in group) for group in groups]) for line in found]
+    return texts, [special[group[0]] for group in groups], summed
+
+
+def entry(
+    answer: Answer, methods: Sequence[Method], question: Question, model: str, by_word: bool = False, at: int = 0
+) -> dict[str, Any]:
+    """As heatmaps are drawn from. `at` counts the tokens that were explained before it, which its text goes on with."""
+    tokens, special, found = answer.tokens, answer.row["special_mask"], lines_of(answer, methods)
+    if by_word:
+        tokens, special, found = grouped(answer, found)
+    text = question.text
+    slot = len(question.before) if PLACE in question.sentence else len(text)
+    if question.second is not None:
+        text = f"{question.sentence} | {question.second} "
+        slot = len(text)
+    if at:
+        text = "".join(answer.tokens) + " "
+        slot = len(text)
+    facts: dict[str, Any] = {
+        "sample_id": f"token {at + 1}",
+        "text": text,
+        "slot": slot,
+        "target": answer.target,
+        "foil": answer.foil,
+    }
+    return data(tokens, found, special=special, model=model, **facts)
+
+
+def plain(answer: Answer) -> dict[str, Any]:
+    """Fit for JSON, with all digits; `words` are [start, end) of tokens."""
+    row = answer.row
+    methods = [
+        {
+            "method": name,
+            "explained": float(result.explained[0]),
+            "residual": None if result.residual is None else float(result.residual[0]),
+            "relevance": result.tokens[0].to(torch.float64).tolist(),
+        }
+        for name, result in answer.relevance.items()
+    ]
+    return {
+        "target": answer.target,
+        "foil": answer.foil,
+        **{key: row[key] for key in ("target_id", "foil_id", "position", "input_ids", "special_mask")},
+        "tokens": answer.tokens,
+        "words": [[group[0], group[-1] + 1] for group in words(answer.tokens, row["special_mask"])],
+        "logit_target": answer.logits[0],
+        "logit_foil": answer.logits[1] if answer.foil is not None else None,
+        "methods": methods,
+    }
+
+
+def _relevance(
+    opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
+) -> dict[str, Relevance]:
+    batch = Batch.collate(rows, pad_id=0)
+    try:
+        return {one.name: one(opened.view, batch, explanation=explanation, **finer) for one in methods}
+    except UnusableRows as error:
+        raise UserError(f"{opened.resolved.config.id}: {error.detail}") from None
+
+
+def _of_row(relevance: Relevance, at: int, length: int) -> Relevance:
+    """A batch of the one row, without the padding behind its `length` tokens."""
+    one = relevance.mapped(lambda value: value[at : at + 1])
+    layers = None if one.layers is None else one.layers[..., :length]
+    return replace(one, tokens=one.tokens[:, :length], layers=layers)
+
+
+def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, Relevance]) -> Answer:
+    resolved, tokenizer = opened.resolved, opened.tokenizer
+    if resolved.kind.labels:
+        number = "score" if resolved.output == "score" else "logit"
+        return Answer(pieces(tokenizer, row["input_ids"]), row, *_named(row, resolved), relevance, number)
+    shown = pieces(tokenizer, [*row["input_ids"], row["target_id"]])
+    whole = question.words == "single"
+    target = question.target if whole and isinstance(question.target, str) else shown[-1].strip() or repr(shown[-1])
+    foil = question.foil if whole and isinstance(question.foil, str) else None
+    if foil is None and row["foil_id"] is not None:
+        foil = pieces(tokenizer, [*row["input_ids"], row["foil_id"]])[-1].strip()
+    return Answer(shown[:-1], row, target, foil, relevance)
+
+
+def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:
+    """Target and foil of a model of labels in words."""
+    if resolved.output == "score":
+        return "the score", None
+    foil = row["foil_id"]
+    return resolved.labels[row["target_id"]], None if foil is None else resolved.labels[foil]
+
+
+def _name(model_id: str) -> str:
+    """The last part of an id or path, as far as a configured model may be named so."""
+    last = model_id.rstrip("/").rpartition("/")[2]
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"

@@ -1,0 +1,101 @@
+"""`closelook.explain`: texts, a model and methods in; explanations that show themselves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from jobs.commands.answers import Opened, answers, answers_of_batches, open_model
+from jobs.commands.question import Question
+from jobs.config import MethodConfig
+from jobs.methods import bound
+from jobs.notebook.explanation import Explanation, Explanations
+from lrp_core.method import Method
+from lrp_core.types import UserError
+
+MethodLike = str | Mapping[str, Any] | Method
+Words = Literal["single", "first_difference", "each"]
+
+
+def explain(
+    text: str | Sequence[str],
+    target: str | int | Sequence[str | int | None] | None = None,
+    foil: str | int | Sequence[str | int | None] | None = None,
+    *,
+    model: str | Opened,
+    method: MethodLike | Sequence[MethodLike] = "attnlrp",
+    label: str | Sequence[str | None] | None = None,
+    second: str | Sequence[str | None] | None = None,
+    words: Words = "single",
+    generate: int = 1,
+    explanation: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    family: str | None = None,
+    adapter: str | None = None,
+    batch: int = 8,
+) -> Explanation | Explanations:
+    """Which tokens of `text` made the model prefer `target` over `foil`.
+
+    `text` is one text or a list of them, of which `batch` are explained in a pass; `target`, `foil`, `label` and
+    `second` are then one for all, or a list. `___` marks the place of the target, which follows the text otherwise.
+    Target and foil are words or numbers of tokens; without a target, what the model predicts is explained, and
+    with `generate` N predictions in turn. Of words of several tokens `words="first_difference"` explains the first that
+    differs, and `"each"` every token of the target in turn. Of a classifier, `label` is explained, or its prediction.
+
+    `model` is `demo/gpt2`, a hub id, a folder, or what `closelook.open_model` gave, which keeps the weights for
+    the next call; `dtype`, `device`, `family` and `adapter` say how to open it. `method` names methods, or is
+    `{NAME: {option: value}}` as in a config, or a `Method`. `explanation` is contrastive, target or log_prob.
+
+    Raises UserError, one line that says what to do, for whatever cannot be explained.
+    """
+    methods = [_bound(one) for one in _several(method)]
+    names = [one.name for one in methods]
+    if len(set(names)) < len(names):
+        raise UserError(f"methods have different names: {', '.join(names)}; give them with `name`, as in a config")
+    texts = [text] if isinstance(text, str) else list(text)
+    asked = {"target": target, "foil": foil, "label": label, "second": second}
+    each = {name: _of_each(name, value, texts) for name, value in asked.items()}
+    questions = [
+        Question(
+            one, **{name: each[name][at] for name in asked}, explanation=explanation, generate=generate, words=words
+        )
+        for at, one in enumerate(texts)
+    ]
+    if batch < 1:
+        raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch}")
+    opened = model if isinstance(model, Opened) else open_model(model, dtype, device, family, adapter)
+    if isinstance(text, str):
+        return Explanation(questions[0], opened, tuple(methods), tuple(answers(questions[0], opened, methods)))
+    if generate > 1 or words == "each":
+        found = [tuple(answers(question, opened, methods)) for question in questions]
+    else:
+        found = [(one,) for one in answers_of_batches(questions, opened, methods, batch)]
+    return Explanations(
+        Explanation(question, opened, tuple(methods), one) for question, one in zip(questions, found, strict=True)
+    )
+
+
+def _several(method: MethodLike | Sequence[MethodLike]) -> list[MethodLike]:
+    return [method] if isinstance(method, str | Mapping | Method) else list(method)
+
+
+def _bound(method: MethodLike) -> Method:
+    if isinstance(method, Method):
+        return method
+    try:
+        return bound(MethodConfig.model_validate(method))
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"method {method!r}: {reason}") from None
+
+
+def _of_each(name: str, value: Any, texts: Sequence[str]) -> list[Any]:
+    """One value for all texts, or one for each. Raises UserError for another number of them."""
+    if value is None or isinstance(value, str | int):
+        return [value] * len(texts)
+    if len(value) != len(texts):
+        raise UserError(f"{name} has {len(value)} entries for {len(texts)} texts: give one for all, or one for each")
+    return list(value)

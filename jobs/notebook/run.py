@@ -1,0 +1,183 @@
+"""`closelook.load`: what a run left in its root, as tables, and nothing that no manifest vouches for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.report.heatmap import pieces
+from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
+from jobs.config import RunConfig
+from jobs.config.kept import kept
+from jobs.plan.models import load_tokenizer
+from jobs.store import Artifact, Ledger, Store
+from jobs.store.ledger import artifact_in
+from lrp_core.types import UserError, nearest
+
+Form = Literal["pandas", "arrow", "datasets"]
+_FORMS: dict[str, str] = {"pandas": "pandas", "arrow": "pyarrow", "datasets": "datasets"}  # and the package of each
+_PLACE = ("model", "task", "dtype", "method")
+_OF_VIEWS = ("input_ids", "position", "evidence_mask", "special_mask", "scope_mask")
+_OF_SAMPLES = ("text", "target", "foil", "label", "score")
+
+
+def load(root: str) -> Run:
+    """The run under `root`: a folder, `s3://` or `gs://`. Raises UserError where no run has written anything."""
+    store = Store(str(root))
+    run = Run(store, Ledger(store))
+    if not any(True for _ in run.ledger.records()):
+        raise UserError(f"no run has left anything in {root}: compute one with `closelook run --root {root}`")
+    return run
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Tables of one root. Each method takes `form`: "pandas" (the default), "arrow" or "datasets".
+
+    What has been computed under several settings is there once, as it was computed last.
+    """
+
+    store: Store
+    ledger: Ledger
+
+    def __repr__(self) -> str:
+        return f"<Run {self.store.root}: {', '.join(self.tokenizers) or 'no model'}>"
+
+    @cached_property
+    def config(self) -> RunConfig | None:
+        """The configuration that the root keeps."""
+        return kept(self.store)
+
+    @cached_property
+    def tokenizers(self) -> dict[str, str]:
+        """By model, the name under which its views are stored."""
+        current = self._current("relevance")
+        return {artifact.model: record["inputs"]["tokenizer"] for artifact, record in current if "inputs" in record}
+
+    def scores(self, form: Form = "pandas", **place: str) -> Any:
+        """Metrics, a row for each model, task, precision, method, variant and metric."""
+        return _in_form(self._read("scores", SCORES, place), form)
+
+    def scores_of_samples(self, form: Form = "pandas", **place: str) -> Any:
+        """Metrics of every sample."""
+        return _in_form(self._read("scores", SCORES_SAMPLES, place, folder=1), form)
+
+    def relevance(self, form: Form = "pandas", *, tokens: bool = True, **place: str) -> Any:
+        """Relevance beside what the model read, the text and the evidence; `place` picks `model`, `task`, `dtype` or
+        `method`. Without `tokens` no tokenizer is loaded, and only their numbers are there (`input_ids`).
+
+        Raises UserError for a place that holds no relevance, and where a tokenizer is out of reach.
+        """
+        return _in_form(self._beside_texts(self._read("relevance", RELEVANCE, place), tokens), form)
+
+    def curves(self, form: Form = "pandas", **place: str) -> Any:
+        """What models say as tokens go."""
+        return _in_form(self._read("curves", CURVES, place), form)
+
+    def samples(self, form: Form = "pandas", *, task: str | None = None) -> Any:
+        """Samples, independent of any model."""
+        return _in_form(self._read("benchmark", GENERIC, {} if task is None else {"task": task}), form)
+
+    def views(self, form: Form = "pandas", *, model: str | None = None, task: str | None = None) -> Any:
+        """Samples as a model's tokenizer sees them."""
+        place = {} if task is None else {"task": task}
+        if model is not None:
+            place |= {"tokenizer": self._tokenizer_of(model)}
+        return _in_form(self._read("views", VIEW, place), form)
+
+    def _current(self, product: str) -> list[tuple[Artifact, dict[str, Any]]]:
+        """Complete artifacts of a product with their manifests; of several in one place, the one written last."""
+        latest: dict[Artifact, tuple[Artifact, dict[str, Any]]] = {}
+        for _, record in self.ledger.records(product):
+            artifact = artifact_in(record)
+            if artifact is None or record.get("state", "complete") != "complete":
+                continue
+            before = latest.get(artifact.place)
+            if before is None or before[1].get("written", "") <= record.get("written", ""):
+                latest[artifact.place] = artifact, record
+        return list(latest.values())
+
+    def _read(self, product: str, schema: pa.Schema, wanted: Mapping[str, str], folder: int = 0) -> pa.Table:
+        """The rows of a product, with the columns of their place. Raises UserError where there are none."""
+        current = self._current(product)
+        for name, value in wanted.items():
+            known = sorted({getattr(artifact, name) for artifact, _ in current} if name in _KNOWN else ())
+            if not known:
+                raise UserError(f"{product} is picked by {', '.join(_KNOWN)}, not by {name!r}")
+            if value not in known:
+                raise UserError(f"{self.store.root} holds no {product} of {name} {value!r}{nearest(value, known)}")
+        tables = [
+            self._placed(artifact, self.store.read(files, schema))
+            for artifact, record in current
+            if all(getattr(artifact, name) == value for name, value in wanted.items())
+            if (files := self._files(artifact, record, folder))
+        ]
+        if not tables:
+            raise UserError(f"{self.store.root} holds no complete {product}: `closelook status` says what is missing")
+        return pa.concat_tables(tables, promote_options="default")
+
+    def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
+        here = f"{artifact.folders[folder]}/"
+        listed = [path for path in self.ledger.belongings(artifact, record) if path.startswith(here)]
+        return listed or [here + name for name in self.ledger.shards(artifact)] if not folder else listed
+
+    def _placed(self, artifact: Artifact, table: pa.Table) -> pa.Table:
+        """`table` with what tells it from others, where its rows do not say so."""
+        told = {name: getattr(artifact, name) for name in _KNOWN}
+        for at, (name, value) in enumerate((n, v) for n, v in told.items() if v and n not in table.column_names):
+            table = table.add_column(at, name, pa.repeat(pa.scalar(value), table.num_rows))
+        return table
+
+    def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
+        found = []
+        for model, task in dict.fromkeys(zip(*(relevance[n].to_pylist() for n in ("model", "task")), strict=True)):
+            own = relevance.filter(pc.and_(pc.equal(relevance["model"], model), pc.equal(relevance["task"], task)))
+            views = self.views("arrow", model=model, task=task).select(["sample_id", *_OF_VIEWS])
+            if tokens:
+                views = views.add_column(1, "tokens", self._tokens(model, views["input_ids"].to_pylist()))
+            samples = self.samples("arrow", task=task).select(["sample_id", *_OF_SAMPLES])
+            for other in (views, samples):
+                rows = other.take(pc.index_in(own["sample_id"], other["sample_id"].combine_chunks()))
+                for name in other.column_names[1:]:
+                    own = own.append_column(name, rows[name])
+            found.append(own)
+        return pa.concat_tables(found, promote_options="default")
+
+    def _tokens(self, model: str, ids: Sequence[Sequence[int]]) -> pa.Array:
+        """The text of every token."""
+        if self.config is None:
+            raise UserError(f"{self.store.root} keeps no configuration, so tokens have no tokenizer: say tokens=False")
+        try:
+            tokenizer = load_tokenizer(self.config.model(model))
+        except (UserError, OSError) as error:
+            raise UserError(f"{error}; or say tokens=False") from None
+        return pa.array([pieces(tokenizer, one) for one in ids], pa.list_(pa.string()))
+
+    def _tokenizer_of(self, model: str) -> str:
+        if model not in self.tokenizers:
+            raise UserError(f"{self.store.root} holds no relevance of model {model!r}{nearest(model, self.tokenizers)}")
+        return self.tokenizers[model]
+
+
+_KNOWN = (*_PLACE, "tokenizer")
+
+
+def _in_form(table: pa.Table, form: str) -> Any:
+    """`table` as pandas, Arrow or a data set. Raises UserError for another form, or one whose package is missing."""
+    if form not in _FORMS:
+        raise UserError(f"no form {form!r}{nearest(form, _FORMS)}")
+    try:
+        if form == "pandas":
+            return table.to_pandas()
+        if form == "datasets":
+            from datasets import Dataset
+
+            return Dataset(table)
+    except ModuleNotFoundError as error:
+        raise UserError(f"form {form!r} needs the package {error.name}: pip install {_FORMS[form]}") from None
+    return table

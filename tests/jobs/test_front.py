@@ -1,0 +1,207 @@
+"""`import closelook`: explanations are what methods give, with their tokens; a root is read as its manifests say."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+import closelook
+from jobs.notebook import run as notebook_run
+from jobs.store import Store
+from lrp_core import Batch
+from tests.synthetic import VARIANTS, Words, a_cell, relevance_rows, write_cell, write_run
+
+TEXT, PAIR = "The keys to the cabinet", {"target": "are", "foil": "is"}
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return closelook.open_model("demo/gpt2")
+
+
+def directly(opened, text, target, foil, name, **options):
+    """What the method itself gives."""
+    ids, one, other = (opened.tokenizer(part)["input_ids"] for part in (text, f" {target}", f" {foil}"))
+    row = {"input_ids": ids, "position": len(ids) - 1, "target_id": one[0], "foil_id": other[0]}
+    return closelook.METHODS[name](opened.view, Batch.collate([row], pad_id=0), **options)
+
+
+def test_an_explanation_is_what_the_methods_give_with_its_tokens(gpt2):
+    found = closelook.explain(TEXT, **PAIR, model=gpt2, method=["attnlrp", "lrp"])
+    for name in ("attnlrp", "lrp"):
+        torch.testing.assert_close(found[name], directly(gpt2, TEXT, "are", "is", name).tokens[0])
+    assert "".join(found.tokens) == TEXT
+    assert (found.target, found.foil) == ("are", "is")
+    assert repr(found) == "<Explanation of 'are rather than is' by demo/gpt2: attnlrp, lrp>"
+
+
+def test_options_and_dtype_reach_the_method():
+    settings = {"integrated_gradients": {"steps": 3}}
+    found = closelook.explain(TEXT, **PAIR, model="demo/gpt2", method=settings, dtype="float64")
+    wanted = directly(found.opened, TEXT, "are", "is", "integrated_gradients", steps=3)
+    assert found["integrated_gradients"].dtype == torch.float64
+    torch.testing.assert_close(found["integrated_gradients"], wanted.tokens[0])
+
+
+def test_tokens_may_be_given_by_number(gpt2):
+    are, is_ = (gpt2.tokenizer(f" {word}")["input_ids"][0] for word in ("are", "is"))
+    found = closelook.explain(TEXT, are, is_, model=gpt2)
+    torch.testing.assert_close(found["attnlrp"], closelook.explain(TEXT, **PAIR, model=gpt2)["attnlrp"])
+    assert (found.target, found.foil) == ("are", "is")
+
+
+def test_each_token_of_a_longer_target_is_a_row_of_a_matrix(gpt2):
+    found = closelook.explain("The keys to the", "cabinet", words="each", model=gpt2)
+    matrix = found["attnlrp"]
+    assert [answer.target for answer in found.answers] == ["cabin", "et"]
+    assert matrix.shape == (2, 6)
+    assert matrix.isnan().tolist() == [[False] * 5 + [True], [False] * 6]
+    first = closelook.explain("The keys to the", found.answers[0].row["target_id"], model=gpt2)
+    torch.testing.assert_close(matrix[0, :5], first["attnlrp"])
+    whole = [*gpt2.tokenizer("The keys to the")["input_ids"], *(one.row["target_id"] for one in found.answers)]
+    assert gpt2.tokenizer.decode(whole) == "The keys to the cabinet"
+
+
+def test_the_first_token_in_which_longer_words_differ_is_explained(gpt2):
+    found = closelook.explain("The keys to the", "cabinet", "cabinets", words="first_difference", model=gpt2)
+    assert found.tokens[-1] == " cabin"
+    assert len(found.answers) == 1
+
+
+def test_generated_tokens_are_explained_in_turn(gpt2):
+    found = closelook.explain(TEXT, generate=3, model=gpt2)
+    assert found["attnlrp"].shape == (3, len(found.answers[0].tokens) + 2)
+    assert [answer.row["predicted_id"] for answer in found.answers] == [a.row["target_id"] for a in found.answers]
+
+
+def test_texts_of_a_batch_are_explained_as_alone(gpt2):
+    texts = [TEXT, "The teachers", "The girl that saw the keys"]
+    found = closelook.explain(texts, ["are", "are", "is"], ["is", "is", "are"], model=gpt2, method="lrp", batch=2)
+    for one, text, target, foil in zip(found, texts, ["are", "are", "is"], ["is", "is", "are"], strict=True):
+        alone = closelook.explain(text, target, foil, model=gpt2, method="lrp")
+        torch.testing.assert_close(one["lrp"], alone["lrp"], rtol=1e-4, atol=1e-4)
+    frame = found.to_frame()
+    assert sorted(set(frame["text"])) == [0, 1, 2]
+    assert len(frame) == sum(len(one.tokens) for one in found)
+
+
+def test_a_classifiers_label_is_explained():
+    found = closelook.explain("The food was good", model="demo/bert-sentiment", method="gradient_l2")
+    assert found.answers[0].foil is not None
+    assert len(found["gradient_l2"]) == len(found.tokens)
+
+
+def test_an_explanation_is_a_frame_plain_data_and_a_heat_map_whose_text_is_no_markup(gpt2, capsys):
+    found = closelook.explain("The keys <b> to", **PAIR, model=gpt2, method=["lrp", "random"])
+    frame = found.to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    lrp = frame[frame["method"] == "lrp"]
+    assert lrp["token"].tolist() == found.tokens
+    assert lrp["relevance"].tolist() == found["lrp"].tolist()
+    told = json.loads(json.dumps(found.to_dict()))["predictions"][0]
+    assert told["methods"][0]["relevance"] == pytest.approx(found["lrp"].tolist())
+    html = found._repr_html_()
+    assert "<b>" not in html
+    assert html.count("<tr>") == 2
+    assert html.count("<span") == 2 * len(found.tokens)
+    found.show()
+    assert "demo/gpt2: why are rather than is (logit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "lpr"}, "unknown method 'lpr' (did you mean 'lrp'?)"),
+        ({"method": {"lrp": {"stepss": 3}}}, "stepss"),
+        ({"method": ["lrp", "lrp"]}, "methods have different names: lrp, lrp"),
+        ({"words": "all"}, "words is one of single, first_difference, each, not 'all'"),
+        ({"target": 10**6, "foil": None}, "there is no token 1000000"),
+        ({"target": "are", "foil": 7}, "both words or both numbers"),
+        ({"target": ["are"] * 2}, "target has 2 entries for 1 texts"),
+        ({"batch": 0}, "at least 1, not 0"),
+    ],
+)
+def test_what_is_mistyped_is_one_line(gpt2, settings, message):
+    with pytest.raises(closelook.UserError) as caught:
+        closelook.explain([TEXT], **({"model": gpt2, **PAIR} | settings))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A scored store of made-up relevance that keeps its configuration."""
+    monkeypatch.setattr(notebook_run, "load_tokenizer", lambda model: Words())
+    write_run(tmp_path)
+    return tmp_path
+
+
+def test_relevance_of_a_root_stands_beside_its_tokens_and_texts(root):
+    run = closelook.load(str(root))
+    found = run.relevance(task="sva", method="attnlrp")
+    assert len(found) == 8 * len(VARIANTS["attnlrp"])
+    assert set(found["model"]) == {"gpt2"}
+    for _, row in found.iterrows():
+        assert len(row["relevance"]) == len(row["tokens"]) == len(row["evidence_mask"]) == len(row["input_ids"])
+    texts = dict(zip(*(run.samples(task="sva")[name] for name in ("sample_id", "text")), strict=True))
+    assert all(texts[row["sample_id"]] == row["text"] for _, row in found.iterrows())
+    assert run.tokenizers == {"gpt2": "words-0000"}
+
+
+def test_scores_of_a_root_are_those_of_its_files(root):
+    scores = closelook.load(str(root)).scores(task="sva")
+    store = Store(str(root))
+    assert set(scores["method"]) == set(VARIANTS)
+    kept = sum(len(pd.read_parquet(f"{root}/{path}")) for path in store.files("scores") if ".sva." in path)
+    assert len(scores) == kept
+    samples = closelook.load(str(root)).scores_of_samples(task="sva", method="random")
+    assert set(samples["sample_id"]) <= {f"sva{at:05d}" for at in range(8)}
+
+
+def test_what_no_manifest_vouches_for_is_not_read_and_the_latest_counts(root):
+    store = Store(str(root))
+    cell = a_cell("sva", "random", key="fedcba9876543210")
+    views = closelook.load(str(root)).views("arrow", task="sva").to_pylist()
+    before = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
+    write_cell(store, cell, relevance_rows(views, "random", seed=9))
+    record = store.manifest(cell.name)
+    store.delete(f"manifest/{cell.name}.json")
+    again = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
+    assert again["relevance"].map(list).tolist() == before["relevance"].map(list).tolist()
+    newer = {"artifact": record["cell"], "inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
+    store.write_manifest(cell.name, record | newer)
+    latest = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
+    assert len(latest) == len(before)
+    assert latest["relevance"].map(list).tolist() != before["relevance"].map(list).tolist()
+
+
+def test_tables_come_as_arrow_and_as_a_data_set(root):
+    run = closelook.load(str(root))
+    frame, arrow, data = (run.scores(form) for form in ("pandas", "arrow", "datasets"))
+    assert len(frame) == arrow.num_rows == len(data)
+    assert list(frame.columns) == arrow.column_names == data.column_names
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda run: run.relevance(method="attnlpr"),
+            "holds no relevance of method 'attnlpr' (did you mean 'attnlrp'?)",
+        ),
+        (lambda run: run.relevance(metod="attnlrp"), "picked by model, task, dtype, method, tokenizer, not by 'metod'"),
+        (lambda run: run.views(model="gpt3"), "did you mean 'gpt2'?"),
+        (lambda run: run.curves(), "holds no complete curves"),
+        (lambda run: run.scores("panda"), "no form 'panda' (did you mean 'pandas'?)"),
+    ],
+)
+def test_what_a_root_does_not_hold_is_one_line(root, ask, message):
+    with pytest.raises(closelook.UserError) as caught:
+        ask(closelook.load(str(root)))
+    assert message in str(caught.value)
+
+
+def test_an_empty_root_says_how_to_fill_it(tmp_path):
+    with pytest.raises(closelook.UserError, match="closelook run --root"):
+        closelook.load(str(tmp_path))
