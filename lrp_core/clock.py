@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from typing import Any
 
 import torch
 
 
 class StageClock:
-    """Seconds by (method, stage), from lap to lap; work that several methods share counts for each of them in full."""
+    """Seconds by (method, stage), from lap to lap; work that several methods share counts for each of them in full.
+
+    On a GPU a lap leaves an event in the stream of work and does not wait for it: only who asks for `seconds` waits.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.seconds: dict[tuple[str, str], float] = defaultdict(float)
         self._device = device
+        self._laps: list[tuple[tuple[str, ...], str, Any, Any]] = []  # methods, stage, beginning, end
         self._last = self._now()
 
     def lap(self, stage: str, *methods: str) -> None:
         """Counts the time since the last lap, or since the clock was made, as `stage` of `methods`."""
         now = self._now()
-        for method in dict.fromkeys(methods):
-            self.seconds[method, stage] += now - self._last
+        self._laps.append((tuple(dict.fromkeys(methods)), stage, self._last, now))
         self._last = now
 
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+    @property
+    def seconds(self) -> dict[tuple[str, str], float]:
+        """By (method, stage)."""
+        found: dict[tuple[str, str], float] = defaultdict(float)
+        for methods, stage, start, end in self._laps:
+            for method in methods:
+                found[method, stage] += self._between(start, end)
+        return found
+
+    def _between(self, start: Any, end: Any) -> float:
+        if self._device.type != "cuda":
+            return end - start
+        end.synchronize()
+        return start.elapsed_time(end) / 1000
+
+    def _now(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        with torch.cuda.device(self._device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+        return event

@@ -24,6 +24,7 @@ REPORT = pa.schema(
         ("error", pa.string()),
         ("fatal", pa.bool_()),
         ("result", pa.string()),  # JSON, what else the stage makes of the unit; null for nothing
+        ("accounts", pa.string()),  # JSON, by path of a shard: how many samples it explains, and its rejects
     ]
 )
 
@@ -35,7 +36,7 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
     """
     start = time.perf_counter()
     report: dict[str, Any] = {"unit": unit, "rows": rows, "tokens": tokens, "rejects": 0, "splits": 0}
-    report |= {"error": "", "fatal": False, "result": None}
+    report |= {"error": "", "fatal": False, "result": None, "accounts": None}
     try:
         report |= commit()
     except StillUnavailable as error:  # of this node, perhaps: the others go on

@@ -31,6 +31,7 @@ class Work:
     worker: Callable[..., Any]  # of a pipeline, a class: called with a unit's table, it commits and reports
     arguments: tuple[Any, ...]  # of the worker's constructor
     size: int  # of all units, in what their reports count as rows
+    at_once: int = 1  # units that a worker has in hand; of a worker that computes one while it commits another, two
     on_report: Callable[[Report], None] = lambda report: None
     on_end: Callable[[], Iterable[str]] = lambda: ()  # closes what is complete, however the work ended; gives failures
 
@@ -47,7 +48,9 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
     dataset = ray.data.from_arrow(units).map_batches(
         work.worker,
         fn_constructor_args=work.arguments,
-        compute=ray.data.ActorPoolStrategy(size=workers),
+        compute=ray.data.ActorPoolStrategy(
+            size=workers, max_concurrent_calls_per_actor=work.at_once, enable_true_multi_threading=work.at_once > 1
+        ),
         batch_size=1,
         batch_format="pyarrow",
         num_gpus=share.gpus,
@@ -107,20 +110,30 @@ class _Run:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def through(self, works: Sequence[Work], most: int) -> Iterator[tuple[str, list[str]]]:
-        """Start every work as soon as its workers fit, at most `most` at once. Yields the failures as works end."""
-        waiting, running = list(works), 0
-        ended: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
+        """Start every work as soon as its workers fit, at most `most` at once. Yields the failures as works end.
+
+        A work whose workers are gone makes room for the next while its cells are still being closed.
+        """
+        waiting, running, unended = list(works), 0, 0
+        events: queue.SimpleQueue[tuple[str, list[str] | None]] = queue.SimpleQueue()
         try:
-            while waiting or running:
-                while running < most and self._start_next(waiting, ended):
-                    running += 1
-                yield ended.get()
-                running -= 1
+            while waiting or unended:
+                while running < most and self._start_next(waiting, events):
+                    running, unended = running + 1, unended + 1
+                name, failures = events.get()
+                if failures is None:
+                    running -= 1
+                else:
+                    unended -= 1
+                    yield name, failures
         finally:
             self.stopped.set()  # by Ctrl-C, too: the root may soon be another run's
 
-    def _start_next(self, waiting: list[Work], ended: queue.SimpleQueue[tuple[str, list[str]]]) -> bool:
-        """Start the first waiting work whose workers fit; whether there is one."""
+    def _start_next(self, waiting: list[Work], events: queue.SimpleQueue[tuple[str, list[str] | None]]) -> bool:
+        """Start the first waiting work whose workers fit; whether there is one.
+
+        Its thread tells of two events: None when its workers are gone, its failures when it has ended.
+        """
         for work in waiting:
             share = share_of(work.model, self.on_gpu)
             taken = self.slots.take(share, work.model.workers[0], min(work.model.workers[1], len(work.blocks)))
@@ -130,17 +143,21 @@ class _Run:
                 def run(work: Work = work, share: Share = share, taken: Sequence[int] = taken) -> None:
                     failures = [f"model {work.name}: its thread was ended"]
                     try:
-                        failures = self._failures(work, share, len(taken))
+                        try:
+                            errors = self._streamed(work, share, len(taken))
+                        finally:
+                            self.slots.give_back(share, taken)
+                            events.put((work.name, None))
+                        failures = self._failures(work, errors)
                     finally:
-                        self.slots.give_back(share, taken)
-                        ended.put((work.name, failures))
+                        events.put((work.name, failures))
 
                 threading.Thread(target=run, name=f"closelook-{work.name}", daemon=True).start()
                 return True
         return False
 
-    def _failures(self, work: Work, share: Share, workers: int) -> list[str]:
-        """Stream the units through a pool, as far as they go, then end the work; the errors of both."""
+    def _streamed(self, work: Work, share: Share, workers: int) -> list[str]:
+        """Stream the units through a pool, as far as they go; the errors."""
         errors: list[str] = []
         try:
             self.progress.begin(work.name)
@@ -155,6 +172,10 @@ class _Run:
             forget_loading(self.store, work.model.name)
         except Exception as error:  # whatever Ray raises ends this work, not the others
             errors.append(_line(work, error))
+        return errors
+
+    def _failures(self, work: Work, errors: Sequence[str]) -> list[str]:
+        """End the work; the errors of its units and of its end."""
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         ends = [] if self.stopped.is_set() else _ended(work, errors)
         return [*(error + more for error in errors[:1]), *ends]

@@ -1,6 +1,7 @@
 """The scheduler of works, without Ray: which run at once, what a failure concerns, what is told of it."""
 
 import threading
+import time
 
 import pytest
 
@@ -110,6 +111,21 @@ def test_a_work_is_ended_however_its_units_went(do):
     assert failures.count("ended") == 4
 
 
+def test_the_next_model_has_the_workers_while_the_last_is_closed(do, cluster):
+    """The first model's cells are closed only after the second has begun, which would wait for ever otherwise."""
+    seen = []
+
+    def ended():
+        deadline = time.monotonic() + 10
+        while len(cluster.begun) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(len(cluster.begun))
+        return ()
+
+    assert do(("a", [2, 2], [{}, {}]), ("b", [2, 2], [{}, {}]), ended=ended) == []
+    assert seen == [2, 2]
+
+
 def test_a_store_that_fails_workers_and_driver_alike_is_told_once(do):
     def ended():
         raise OSError("no space left under /root")
@@ -141,7 +157,7 @@ def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
     gone.set()
     for thread in set(threading.enumerate()) - set(threads):
         thread.join(10)
-    assert closed == [("a", ["model a: RuntimeError: the workers are gone"])]
+    assert closed == [("a", None), ("a", ["model a: RuntimeError: the workers are gone"])]
 
 
 def test_works_without_units_need_no_cluster(do, monkeypatch):

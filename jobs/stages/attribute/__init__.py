@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -131,6 +132,7 @@ class _Running:
         self._config, self._ledger, self._work = config, ledger, work
         self._failed: dict[Artifact, str] = {}  # the first error of each
         self._splits = 0
+        self._accounts: dict[str, tuple[int, list[dict[str, Any]]]] = {}  # of shards that this run committed
 
     def work(self) -> Work:
         """What the scheduler runs."""
@@ -142,12 +144,14 @@ class _Running:
             worker=Worker,
             arguments=(self._ledger.store, resolved, WorkerOptions.of(self._config, resolved.config)),
             size=sum(len(unit.rows) for unit, _ in self._work.units),
+            at_once=2,
             on_report=self._add,
             on_end=self._close,
         )
 
     def _add(self, report: Report) -> None:
         self._splits += report["splits"]
+        self._accounts |= json.loads(report["accounts"] or "{}")
         for cell, why in json.loads(report["result"] or "[]"):
             self._failed.setdefault(Artifact(**cell), why)
 
@@ -155,7 +159,9 @@ class _Running:
         """Close the cells that are complete. Yields the failures of methods and of cells."""
         yield from by_error(self._work.name, self._failed)
         for planned, units in self._work.cells:
-            why = complete_cell(self._config, self._ledger, self._work.plan, planned, units, self._splits)
+            why = complete_cell(
+                self._config, self._ledger, self._work.plan, planned, units, self._splits, accounts=self._accounts
+            )
             if why is not None:
                 yield why
 

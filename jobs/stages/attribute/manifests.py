@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from evaluation.schema import REJECT
 from jobs.config import RunConfig
@@ -37,6 +39,10 @@ def completed_units(ledger: Ledger, cell: Artifact, units: Sequence[Unit]) -> se
     return {unit.name for unit in units if cell.shard(unit.name) in shards}
 
 
+#: By path of a shard, what its worker reported when it was committed: samples explained, and rejects.
+Accounts = Mapping[str, tuple[int, list[dict[str, Any]]]]
+
+
 def complete_cell(
     config: RunConfig,
     ledger: Ledger,
@@ -45,10 +51,12 @@ def complete_cell(
     units: Sequence[Unit],
     splits: int,
     conclusion: Callable[[Sequence[str]], Mapping[str, Any]] = lambda shards: {},
+    accounts: Accounts = MappingProxyType({}),
 ) -> str | None:
     """Write the cell's manifest, as complete if it has every shard and every row is accounted for, else as partial.
 
-    `conclusion` gives further entries of a complete one from the paths of its shards.
+    `conclusion` gives further entries of a complete one from the paths of its shards. Shards without `accounts`, as
+    those of an earlier run, are read for them.
     Returns why a cell with every shard is partial all the same: too many of its rows failed.
     """
     cell = planned.cell
@@ -56,7 +64,7 @@ def complete_cell(
     shards = [shard for unit in units if (shard := cell.shard(unit.name)) in present]
     if units and not shards:
         return None
-    explained, rejects = _accounts(ledger.store, cell, shards)
+    explained, rejects = _accounts(ledger.store, cell, shards, accounts)
     tolerated = max(FEW, config.max_failed_share * planned.rows) if explained else 0
     failing = rejects.failed > tolerated
     accounted = len(shards) == len(units) and explained + rejects.counts.total() == planned.rows
@@ -91,17 +99,15 @@ def rejected(record: dict[str, Any]) -> str:
     return "; ".join(f"{count} {reason}, as {examples[reason]}" for reason, count in counts)
 
 
-def _accounts(store: Store, cell: Artifact, shards: Sequence[str]) -> tuple[int, Rejects]:
-    """How many different samples the shards hold, and their rejects, which become the cell's file of them."""
-    from jobs.stages.attribute.tables import schema_of
-
-    samples: set[str] = set()
+def _accounts(store: Store, cell: Artifact, shards: Sequence[str], accounts: Accounts) -> tuple[int, Rejects]:
+    """How many samples the shards explain, and their rejects, which become the cell's file of them."""
+    explained = 0
     rejects: list[dict[str, Any]] = []
     failed: list[str] = []
     for shard in shards:
-        path, schema = f"{cell.folder}/{shard}", schema_of(cell.product, cell.dtype)
-        rows, rejected = store.read_shard(path, schema, ["sample_id"])
-        samples.update(rows["sample_id"].to_pylist())
+        path = f"{cell.folder}/{shard}"
+        count, rejected = accounts[path] if path in accounts else _read_account(store, cell, path)
+        explained += count
         rejects += rejected
         if any(reject["reason"] not in UNASKED for reject in rejected):
             failed.append(shard)
@@ -112,4 +118,12 @@ def _accounts(store: Store, cell: Artifact, shards: Sequence[str]) -> tuple[int,
         store.delete(cell.rejects)
     counts = Counter(reject["reason"] for reject in rejects)
     examples = {reject["reason"]: f"{reject['sample_id']}: {reject['detail']}" for reject in reversed(rejects)}
-    return len(samples), Rejects(counts, examples, tuple(failed))
+    return explained, Rejects(counts, examples, tuple(failed))
+
+
+def _read_account(store: Store, cell: Artifact, path: str) -> tuple[int, list[dict[str, Any]]]:
+    """What a worker would have reported of a shard; units have no sample in common."""
+    from jobs.stages.attribute.tables import schema_of
+
+    rows, rejected = store.read_shard(path, schema_of(cell.product, cell.dtype), ["sample_id"])
+    return pc.count_distinct(rows["sample_id"]).as_py(), rejected

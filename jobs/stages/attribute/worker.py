@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from evaluation.schema import RUNTIME
 from jobs.cluster.attempts import Attempts, end_with_device, loading
@@ -28,6 +30,10 @@ from lrp_core.types import Request
 if TYPE_CHECKING:
     from jobs.stages.attribute.compute import Explainer, Outcome, Row
     from lrp_core import ModelView
+
+
+#: Of a shard: samples it explains, and its rejects as rows of REJECT.
+Account = tuple[int, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,15 @@ class WorkerOptions:
 
 
 class Worker:
-    """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
+    """Called by Ray Data with a unit: a row with the task's JSON and its samples as lists.
+
+    Two threads may call it at once: one unit is explained at a time, and the other is committed meanwhile, so that the
+    device does not wait for the store.
+    """
 
     def __init__(self, store: Store, model: ResolvedModel, options: WorkerOptions) -> None:
         self._store, self._model, self._options = store, model, options
+        self._device = threading.Lock()  # held while anything runs on the model
         self._view: ModelView | None = None
         self._dtype = ""
         self._metered: dict[tuple[str, str, tuple[Request, ...]], set[int]] = defaultdict(set)
@@ -101,15 +112,17 @@ class Worker:
         """Explain and commit the unit; what there is to report of it."""
         from lrp_core.readout import rows_for
 
-        view = self._loaded(task.dtype)
-        rows = rows_for(view, self._model.taken(rows))
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
-        attempts.begin()
-        with attempts.survived():
-            outcomes = self._explain(task, view, rows, attempts)
-        failed = retried(lambda: self._commit(task, outcomes, len(rows), str(view.device)))
+        with self._device:
+            view = self._loaded(task.dtype)
+            rows = rows_for(view, self._model.taken(rows))
+            attempts.begin()
+            with attempts.survived():
+                outcomes = self._explain(task, view, rows, attempts)
+        failed, accounts = retried(lambda: self._commit(task, outcomes, len(rows), str(view.device)))
         attempts.clear()
         return {
+            "accounts": json.dumps(accounts),
             "rejects": len({reject.sample_id for outcome in outcomes.values() for reject in outcome.rejects}),
             "splits": sum(outcome.splits for outcome in _distinct(outcomes)),
             "result": json.dumps([[asdict(cell), why] for cell, why in failed.items()]) if failed else None,
@@ -159,24 +172,31 @@ class Worker:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return open_view(self._model, dtype, device, self._options.seed)
 
-    def _commit(self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str) -> dict[Artifact, str]:
-        """Write the runtime, then the shards, which vouch for it. Returns the cells that get none, and why."""
+    def _commit(
+        self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str
+    ) -> tuple[dict[Artifact, str], dict[str, Account]]:
+        """Write the runtime, then the shards, which vouch for it.
+
+        Returns the cells that get none, and why; and by path, what the driver need not read the shards for.
+        """
         self._commit_runtime(task, outcomes, device)
-        failed = {}
+        failed, accounts = {}, {}
         for cell, requests in task.cells:
             outcome = outcomes.get(cell.method)
-            why = self._ended[cell] if outcome is None else self._commit_cell(task, cell, requests, outcome, rows)
-            if why is not None:
-                failed[cell] = why
-        return failed
+            done = self._ended[cell] if outcome is None else self._commit_cell(task, cell, requests, outcome, rows)
+            if isinstance(done, str):
+                failed[cell] = done
+            else:
+                accounts[f"{cell.folder}/{cell.shard(task.name)}"] = done
+        return failed, accounts
 
     def _commit_cell(
         self, task: UnitTask, cell: Artifact, requests: Sequence[Request], outcome: Outcome, rows: int
-    ) -> str | None:
-        """Write the cell's shard, its rejects in it.
+    ) -> str | Account:
+        """Write the cell's shard, its rejects in it; how many samples it explains, and its rejects.
 
-        Returns why there is none: the method gave what it must not, or failed on every row. Where the rows are so few
-        that each may have failed on its own account, they are rejects all the same.
+        Returns why there is none instead: the method gave what it must not, or failed on every row. Where the rows are
+        so few that each may have failed on its own account, they are rejects all the same.
         """
         from jobs.stages.attribute import tables
         from jobs.stages.attribute.compute import describe
@@ -191,8 +211,9 @@ class Worker:
             return f"every row of a unit failed: {failed[0].detail}"
         path = f"{cell.folder}/{cell.shard(task.name)}"
         schema = tables.schema_of(task.product, task.dtype)
-        self._store.write_shard(path, table, schema, tables.reject_table(rejects))
-        return None
+        rejected = tables.reject_table(rejects)
+        self._store.write_shard(path, table, schema, rejected)
+        return pc.count_distinct(table["sample_id"]).as_py(), rejected.to_pylist()
 
     def _commit_runtime(self, task: UnitTask, outcomes: Mapping[str, Outcome], device: str) -> None:
         """What was timed now; earlier timings of other methods stay."""
