@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
 GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
 UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that the driver reads, too
+_DIGEST_ROWS = 1 << 18  # copied at a time
 PIXELS = "pixels"  # which workers alone are given: ids and the key of what prepares them tell them apart
 
 
@@ -47,11 +49,7 @@ class Inputs:
         return self._digest(GOLD_COLUMNS)
 
     def _digest(self, columns: list[str]) -> str:
-        sink = pa.BufferOutputStream()
-        table = self.table.select(columns).replace_schema_metadata(None).combine_chunks()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return hashlib.sha256(sink.getvalue()).hexdigest()
+        return digest_of(self.table.select(columns))
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -102,9 +100,39 @@ class Inputs:
         return self._drawn[size, seed].copy()
 
     @cached_property
+    def cuts(self) -> dict[Any, Any]:
+        """What `jobs.plan.units` made of the samples, by what was asked."""
+        return {}
+
+    @cached_property
     def _drawn(self) -> dict[tuple[int, int | str], np.ndarray]:
         """Subsets that were asked for: every method asks for the same."""
         return {}
+
+
+def digest_of(table: pa.Table) -> str:
+    """A hash of columns and values, in hex, whichever files they came from; a part of the rows is copied at a time."""
+    sink = _Hashed()
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), table.schema.remove_metadata()) as writer:
+        for start in range(0, max(1, table.num_rows), _DIGEST_ROWS):
+            rows = np.arange(start, min(start + _DIGEST_ROWS, table.num_rows))
+            part = table if len(rows) == table.num_rows else table.take(rows)  # a slice would show where it was cut
+            writer.write_table(part.replace_schema_metadata(None).combine_chunks())
+    return sink.hash.hexdigest()
+
+
+class _Hashed(io.RawIOBase):
+    """A file of which the hash is all that is kept."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return len(data)
 
 
 def _only(column: pa.ChunkedArray) -> pa.Array:
@@ -117,14 +145,21 @@ def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
     views = views_of(tokenizer, task)
     if Ledger(store).latest(views) is None:
         return None
+    stamps = store.stamps(views.folder)
     try:
-        paths = store.files(views.folder) or [views.folder]  # of which reading says that it is empty
-        tables = [store.read(path, VIEW, [*UNIT_COLUMNS, "length"]) for path in paths]
+        return store.kept(
+            ("inputs", tokenizer, task), stamps, lambda: _read_inputs(store, tokenizer, task, list(stamps))
+        )
     except SchemaMismatch:
         return None  # prepare makes them again
-    images = store.has_values(paths[0], PIXELS)
-    files = tuple(zip(paths, map(len, tables), strict=True)) if images else ()
-    return Inputs(tokenizer, task, pa.concat_tables(tables), files)
+
+
+def _read_inputs(store: Store, tokenizer: str, task: str, paths: list[str]) -> Inputs:
+    table = store.read(paths, VIEW, [*UNIT_COLUMNS, "length"])
+    if not store.has_values(paths[0], PIXELS):
+        return Inputs(tokenizer, task, table)
+    counts = [store.read(path, VIEW, ["length"]).num_rows for path in paths]
+    return Inputs(tokenizer, task, table, tuple(zip(paths, counts, strict=True)))
 
 
 def samples_of(

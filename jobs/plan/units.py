@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobs.plan.inputs import Inputs
 
@@ -22,30 +24,42 @@ NOTHING_TO_FLIP = "nothing_to_flip"  # why a sample has no curve none of whose t
 UNASKED = frozenset({NO_FOIL, NO_RELEVANCE, NOTHING_TO_FLIP})  # reasons that are of the data, not failures
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unit:
     """Samples that are committed together. `rows` are indices into the views; `cuts` are batch starts within `rows`."""
 
     name: str
-    rows: tuple[int, ...]
+    rows: np.ndarray
     cuts: tuple[int, ...]
     tokens: int  # that its samples cost, without padding
 
 
 def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
-    """Longest samples first, whole batches, about `shard_rows` samples a unit."""
-    ids = inputs.table["sample_id"].to_pylist()
-    foilless = inputs.table["foil_id"].is_null().to_pylist()  # a batch has foils for all samples or for none
-    order = sorted(rows, key=lambda i: (foilless[i], -int(inputs.lengths[i]), ids[i]))
+    """Longest samples first, whole batches, about `shard_rows` samples a unit.
+
+    Many models ask for the same: a cut is made once.
+    """
+    own = np.fromiter(rows, np.int64)
+    asked = hashlib.sha256(own.tobytes()).hexdigest(), token_budget, shard_rows
+    if asked not in inputs.cuts:
+        inputs.cuts[asked] = _cut_units(inputs, own, token_budget, shard_rows)
+    return inputs.cuts[asked]
+
+
+def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
+    foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
+    keys = {"foilless": foilless[rows], "shorter": -inputs.lengths[rows], "id": inputs.table["sample_id"].take(rows)}
+    sorted_by = [(name, "ascending") for name in keys]
+    order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
     units: list[Unit] = []
-    pending: list[list[int]] = []
-    for batch in _batches(order, inputs.lengths, foilless, token_budget):
+    pending: list[np.ndarray] = []
+    for batch in _batches(order, inputs.lengths[order], foilless[order], token_budget):
         if pending and sum(map(len, pending)) + len(batch) > shard_rows:
-            units.append(_unit(len(units), pending, ids, inputs.lengths))
+            units.append(_unit(len(units), pending, inputs, inputs.lengths))
             pending = []
         pending.append(batch)
     if pending:
-        units.append(_unit(len(units), pending, ids, inputs.lengths))
+        units.append(_unit(len(units), pending, inputs, inputs.lengths))
     return units
 
 
@@ -56,31 +70,34 @@ def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_
     pending: list[int] = []
     for row in sorted(rows, key=lambda i: (-int(inputs.lengths[i]), ids[i])):
         if pending and tokens[pending].sum() + tokens[row] > unit_tokens:
-            units.append(_unit(len(units), [pending], ids, tokens))
+            units.append(_unit(len(units), [np.array(pending)], inputs, tokens))
             pending = []
         pending.append(row)
     if pending:
-        units.append(_unit(len(units), [pending], ids, tokens))
+        units.append(_unit(len(units), [np.array(pending)], inputs, tokens))
     return units
 
 
-def _batches(order: list[int], lengths: np.ndarray, foilless: list[bool], token_budget: int) -> Iterator[list[int]]:
-    """Runs of `order` whose padded size, longest times count, stays within the budget; at least one sample each."""
-    batch: list[int] = []
-    for row in order:
-        full = bool(batch) and (len(batch) + 1) * int(lengths[batch[0]]) > token_budget
-        if batch and (full or foilless[row] != foilless[batch[0]]):
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
+def _batches(order: np.ndarray, lengths: np.ndarray, foilless: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
+    """Runs of `order` [N] whose padded size, longest times count, stays within the budget; at least one sample each.
+
+    `lengths` and `foilless` are those of `order`, in which the longest come first, and all with a foil before.
+    """
+    with_foil = int((~foilless).sum())
+    start = 0
+    while start < len(order):
+        end = start + max(1, token_budget // int(lengths[start]))
+        if start < with_foil:
+            end = min(end, with_foil)
+        yield order[start:end]
+        start = min(end, len(order))
 
 
-def _unit(index: int, batches: list[list[int]], ids: list[str], lengths: np.ndarray) -> Unit:
-    rows = tuple(int(row) for batch in batches for row in batch)
+def _unit(index: int, batches: list[np.ndarray], inputs: Inputs, lengths: np.ndarray) -> Unit:
+    """A unit of the batches, each the rows of its samples; `lengths` [N] is what every sample costs."""
+    rows = np.concatenate(batches).astype(np.int32)
     starts = np.cumsum([0, *map(len, batches[:-1])])
     cuts = tuple(int(start) for start in starts)
-    content = "\n".join([*(ids[row] for row in rows), repr(cuts)])
+    content = "\n".join([*inputs.table["sample_id"].take(rows).to_pylist(), repr(cuts)])
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    return Unit(f"{index:05d}-{digest}", rows, cuts, int(lengths[list(rows)].sum()))
+    return Unit(f"{index:05d}-{digest}", rows, cuts, int(lengths[rows].sum()))

@@ -12,10 +12,11 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -26,7 +27,9 @@ from jobs.store.retry import retried
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
+T = TypeVar("T")
 _SMALL_BYTES = 1 << 20
+_READS_AT_ONCE = 32
 _REJECTS_KEY = b"closelook.rejects"  # in a shard's metadata
 #: Where object stores look for credentials; the end of their error messages.
 _CREDENTIALS = {
@@ -57,6 +60,8 @@ class Store:
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
         self._check: Callable[[], None] = _nothing
+        self._manifests: dict[str, tuple[tuple[int, int], bytes]] = {}  # by path: time and size, and the content
+        self._kept: dict[Any, tuple[Any, Any]] = {}
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
         if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
@@ -104,6 +109,7 @@ class Store:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
         self._check()
+        self._manifests.pop(path, None)  # times of object stores are whole seconds
         try:
             retried(lambda: self._put(target, data))
         except OSError as error:
@@ -152,7 +158,20 @@ class Store:
             shards = list(path)
         if not shards:
             raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
-        return pa.concat_tables([self.read_shard(shard, schema, columns)[0] for shard in shards])
+        return pa.concat_tables(self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards))
+
+    def _at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+        """What `read` gives of each path, in order; of an object store, whose answers take their time, many at once."""
+        if self._local or len(paths) < 2:
+            return [read(path) for path in paths]
+        with ThreadPoolExecutor(min(_READS_AT_ONCE, len(paths))) as threads:
+            return list(threads.map(read, paths))
+
+    def kept(self, name: Any, stamp: Any, make: Callable[[], T]) -> T:
+        """What `make` gave under this name when the stamp was the same, else what it gives now."""
+        if name not in self._kept or self._kept[name][0] != stamp:
+            self._kept[name] = stamp, make()
+        return self._kept[name][1]
 
     def read_shard(
         self, path: str, schema: pa.Schema, columns: list[str] | None = None
@@ -187,10 +206,15 @@ class Store:
 
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """Complete files below `folder`, sorted; none when it does not exist."""
+        return list(self.stamps(folder, suffix, recursive))
+
+    def stamps(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> dict[str, tuple[int, int]]:
+        """Time of change (ns) and size of the complete files below `folder`, by their paths, sorted."""
         selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
         infos = [info for info in self._info(selector) if info.is_file and info.path.endswith(suffix)]
         skip = len(self._base) + 1
-        return sorted(i.path[skip:] for i in infos if not i.base_name.startswith((".", "_")))
+        complete = (i for i in infos if not i.base_name.startswith((".", "_")))
+        return dict(sorted((i.path[skip:], (i.mtime_ns or 0, i.size)) for i in complete))
 
     def temporaries(self) -> list[str]:
         """What killed writers left behind."""
@@ -219,6 +243,26 @@ class Store:
     def write_manifest(self, name: str, record: dict[str, Any]) -> None:
         text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
         self.write_bytes(f"manifest/{name}.json", text.encode())
+
+    def manifests(self) -> dict[str, bytes]:
+        """The content of every manifest by its name. Listed every time; read are those that are new or have changed."""
+        there = self.stamps("manifest", ".json")
+        new = [path for path, stamp in there.items() if self._manifests.get(path, (None,))[0] != stamp]
+        read = dict(zip(new, self._at_once(self._read_or_none, new), strict=True))
+        known = self._manifests
+        self._manifests = {}
+        for path, stamp in there.items():
+            content = read[path] if path in read else known[path][1]
+            if content is not None:
+                self._manifests[path] = stamp, content
+        names = {path: path.removeprefix("manifest/").removesuffix(".json") for path in self._manifests}
+        return {names[path]: content for path, (_, content) in sorted(self._manifests.items())}
+
+    def _read_or_none(self, path: str) -> bytes | None:
+        try:
+            return self.read_bytes(path)
+        except FileNotFoundError:  # removed since it was listed
+            return None
 
     def manifest(self, name: str) -> dict[str, Any] | None:
         try:

@@ -1,11 +1,12 @@
 """The ledger: which artifacts are done, by their manifests. Whoever asks what there is, or enters something, asks here.
 
-Only the driver of a run writes manifests; workers write shards. So a ledger reads each manifest once and keeps it, and
+Only the driver of a run writes manifests; workers write shards. So a ledger lists them once and keeps what it read;
 what it enters itself it knows.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -26,15 +27,22 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._records: dict[str, dict[str, Any] | None] = {}
+        self._records: dict[str, dict[str, Any] | None] = {}  # that were asked for or entered
+        self._contents: dict[str, bytes] | None = None  # of all manifests, listed when the first is asked for
 
     # What there is.
 
     def named(self, name: str) -> dict[str, Any] | None:
         """The manifest of this name."""
         if name not in self._records:
-            self._records[name] = self.store.manifest(name)
+            content = self._listed().get(name)
+            self._records[name] = None if content is None else json.loads(content)
         return self._records[name]
+
+    def _listed(self) -> dict[str, bytes]:
+        if self._contents is None:
+            self._contents = self.store.manifests()
+        return self._contents
 
     def latest(self, artifact: Artifact) -> dict[str, Any] | None:
         """The manifest in the artifact's place: of this very key, or, where artifacts replace each other, of any."""
@@ -88,8 +96,7 @@ class Ledger:
 
     def records(self, product: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, manifest) of everything that was entered, or of one product."""
-        for path in self.store.files(_FOLDER, ".json"):
-            name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
+        for name in sorted({*self._listed(), *self._records}):
             if product and name.split(".")[0] != product:
                 continue
             record = self.named(name)

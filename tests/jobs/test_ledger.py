@@ -5,12 +5,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import SCORES
+from evaluation.schema import SCORES, VIEW
 from jobs.commands import gc
+from jobs.plan.inputs import read_inputs
 from jobs.plan.products import PRODUCTS, wanted
 from jobs.stages import evaluate
 from jobs.store import Artifact, Ledger, Store, key_of
-from jobs.store.artifacts import LAYOUTS
+from jobs.store.artifacts import LAYOUTS, views_of
+from tests.jobs.small import rows_of
 from tests.synthetic import CONFIG, write_store
 
 RELEVANCE = Artifact("relevance", "gpt2", "sva", "float32", "lrp", "a" * 64)
@@ -134,3 +136,29 @@ def test_a_product_without_a_layout_of_its_own_has_the_standard_one():
 
 def test_products_stand_in_the_table_under_their_own_names():
     assert all(product.name == name for name, product in PRODUCTS.items())
+
+
+def test_manifests_are_listed_and_each_is_read_once(store, monkeypatch):
+    for number in range(3):
+        store.write_manifest(f"scores.{number}", {"n": number})
+    read, paths = Store.read_bytes, []
+    monkeypatch.setattr(Store, "read_bytes", lambda store, path: paths.append(path) or read(store, path))
+    for _ in range(3):
+        assert [record["n"] for _, record in Ledger(store).records()] == [0, 1, 2]
+    assert len(paths) == 3
+    store.write_manifest("scores.1", {"n": 7})
+    store.delete("manifest/scores.2.json")
+    assert [record["n"] for _, record in Ledger(store).records()] == [0, 7]
+    assert len(paths) == 4
+
+
+def test_views_are_read_once_until_they_change(store, monkeypatch):
+    table = pa.Table.from_pylist(rows_of(4), schema=VIEW)
+    store.write_shard(f"{views_of('t', 'sva').folder}/0.parquet", table, VIEW)
+    store.write_manifest("views.t.sva", {"state": "complete"})
+    read, paths = Store.read_shard, []
+    monkeypatch.setattr(Store, "read_shard", lambda store, path, *rest: paths.append(path) or read(store, path, *rest))
+    assert read_inputs(store, "t", "sva") is read_inputs(store, "t", "sva")
+    assert len(paths) == 1
+    store.write_shard(f"{views_of('t', 'sva').folder}/1.parquet", table, VIEW)
+    assert read_inputs(store, "t", "sva").table.num_rows == 8

@@ -1,11 +1,14 @@
 """Units: every sample once, within budget, the same every time."""
 
+import hashlib
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.schema import VIEW
+from jobs.plan import inputs
 from jobs.plan.inputs import Inputs, read_inputs, samples_of
 from jobs.plan.units import cut_units
 from jobs.store import Store
@@ -23,8 +26,8 @@ def test_units_hold_every_sample_once_within_budget(n, budget, shard_rows, foill
     rows = rows_of(n, seed=n)
     for row in rows[:foilless]:
         row["foil_id"] = None
-    inputs = inputs_of(rows)
-    units = cut_units(inputs, range(n), budget, shard_rows)
+    own = inputs_of(rows)
+    units = cut_units(own, range(n), budget, shard_rows)
     assert sorted(row for unit in units for row in unit.rows) == list(range(n))
     assert len({unit.name for unit in units}) == len(units)
     for unit in units:
@@ -66,11 +69,52 @@ def test_a_worker_gets_the_samples_of_its_unit_and_reads_pixels_alone(images, tm
     for name, part in {"0": rows[:4], "4": rows[4:]}.items():
         store.write_shard(f"{views.folder}/{name}.parquet", pa.Table.from_pylist(part, schema=VIEW), VIEW)
     store.write_manifest(views.name, {"state": "complete"})
-    inputs = read_inputs(store, "t", "sva")
-    (unit,) = inputs.unit("{}", [9, 1, 5]).to_pylist()
+    (unit,) = read_inputs(store, "t", "sva").unit("{}", [9, 1, 5]).to_pylist()
     if not images:
         monkeypatch.setattr(Store, "read", lambda *arguments: pytest.fail("read the views again"))
     for sample, row in zip(samples_of(unit, store=store), [rows[9], rows[1], rows[5]], strict=True):
         assert [sample[name] for name in ("sample_id", "input_ids", "pixels")] == [
             row[name] for name in ("sample_id", "input_ids", "pixels")
         ]
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 60), budget=st.integers(1, 80), shard_rows=st.integers(1, 20), foilless=st.integers(0, 5))
+def test_units_are_those_of_taking_sample_after_sample(n, budget, shard_rows, foilless):
+    rows = rows_of(n, seed=n)
+    for row in rows[:foilless]:
+        row["foil_id"] = None
+    order = sorted(rows, key=lambda row: (row["foil_id"] is None, -row["length"], row["sample_id"]))
+    batches: list[list[dict]] = []
+    for row in order:
+        last = batches[-1] if batches else []
+        alike = last and (last[0]["foil_id"] is None) == (row["foil_id"] is None)
+        if alike and (len(last) + 1) * last[0]["length"] <= budget:
+            last.append(row)
+        else:
+            batches.append([row])
+    expected: list[list[list[dict]]] = []
+    for batch in batches:
+        if expected and sum(map(len, expected[-1])) + len(batch) <= shard_rows:
+            expected[-1].append(batch)
+        else:
+            expected.append([batch])
+    units = cut_units(inputs_of(rows), range(n), budget, shard_rows)
+    assert [[rows[i]["sample_id"] for i in unit.rows] for unit in units] == [
+        [row["sample_id"] for batch in unit for row in batch] for unit in expected
+    ]
+    assert [len(unit.cuts) for unit in units] == [len(unit) for unit in expected]
+
+
+def test_a_digest_is_of_the_rows_whichever_files_and_parts_they_come_in(monkeypatch):
+    table = pa.Table.from_pylist(rows_of(30), schema=VIEW)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:
+        writer.write_table(table.replace_schema_metadata(None).combine_chunks())
+    whole = inputs.digest_of(table)
+    assert whole == hashlib.sha256(sink.getvalue()).hexdigest()
+    assert whole == inputs.digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]))
+    monkeypatch.setattr(inputs, "_DIGEST_ROWS", 8)
+    parts = inputs.digest_of(table)
+    assert parts == inputs.digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]))
+    assert parts != inputs.digest_of(table.slice(1))

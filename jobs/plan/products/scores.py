@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from evaluation.schema import VIEW
 from evaluation.scoring.metrics import BY_LAYER, scored_by, shown
 from evaluation.scoring.samples import VIEW_COLUMNS
+from jobs.plan.inputs import digest_of
 from jobs.plan.products.record import Product, Wanted, each_method
 from jobs.plan.products.relevance import layers_of
 from jobs.store import Artifact, Ledger, Store, key_of
@@ -66,11 +64,8 @@ def scores_of(cell: Artifact, key: str = "") -> Artifact:
 
 def _digest(store: Store, views: str) -> str:
     """A hash of everything in the views that scores depend on."""
-    table = store.read(views, VIEW, VIEW_COLUMNS).replace_schema_metadata(None).combine_chunks()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return hashlib.sha256(sink.getvalue()).hexdigest()
+    stamps = store.stamps(views)
+    return store.kept(("evidence", views), stamps, lambda: digest_of(store.read(list(stamps), VIEW, VIEW_COLUMNS)))
 
 
 SCORES = Product(
