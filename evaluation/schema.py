@@ -94,10 +94,10 @@ VIEW = _schema(
 
 
 def relevance_schema(dtype: pa.DataType) -> pa.Schema:
-    """Token relevance of one cell; `dtype` is float64 for models run in double precision, float32 otherwise."""
+    """Relevance of tokens of one cell; `dtype` is float64 for models run in double precision, float32 otherwise."""
     return _schema(
         "relevance",
-        2,
+        3,
         [
             ("sample_id", _STR, False),
             ("explanation", _STR, False),  # contrastive | target | log_prob | none
@@ -108,6 +108,7 @@ def relevance_schema(dtype: pa.DataType) -> pa.Schema:
             ("logit_target", _FLOAT, False),
             ("logit_foil", _FLOAT, True),
             ("predicted_id", _INT, True),  # the model's own prediction, where that is explained (version 2)
+            ("pixels", pa.list_(dtype), True),  # [H * W] of an image, of methods that reach its pixels (version 3)
         ],
     )
 

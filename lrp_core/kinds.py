@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: Ways to take a token away: its embedding zeroed, the mask token in its place, or deleted.
-ZERO, MASK, DELETE = "zero", "mask", "delete"
+#: Ways to take a token away: its embedding zeroed, the mask token in its place, or deleted. Of an image, what the model
+#: computes with is zero there, or the image is black, which is zero before it is normalised.
+ZERO, MASK, DELETE, BLACK = "zero", "mask", "delete", "black"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ IMAGE_CLASSIFIER = Kind(
     classes="MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
     causal=False,
     slot=False,
-    perturbations=(ZERO,),
+    perturbations=(ZERO, BLACK),
     labels=True,
     reads="first",
     images=True,

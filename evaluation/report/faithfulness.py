@@ -32,7 +32,7 @@ DELTA, MORF, LERF = AREAS
 _OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}
 DIGITS, OVERLAP_DIGITS = 2, 3  # as the paper prints them
 PAPER = "AttnLRP"
-WAYS = {"zero": "embeddings zeroed", "mask": "masked", "delete": "deleted"}
+WAYS = {"zero": "zeroed", "black": "black before normalisation", "mask": "masked", "delete": "deleted"}
 NOT_DRAWN = "No curves are drawn: set `perturb` in the config and run `closelook perturb`."
 
 

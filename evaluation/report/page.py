@@ -22,6 +22,7 @@ from markupsafe import Markup
 from evaluation.report import heatmap
 from evaluation.report.explorer import Explorer
 from evaluation.report.leaves import Leaves, script_hash
+from evaluation.report.overlay import css_ramp
 from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
 from evaluation.report.results import Results
 from evaluation.report.table import Column, Table
@@ -175,7 +176,7 @@ def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> 
 def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
     palette = {"--pos": heatmap.POSITIVE, "--neg": heatmap.NEGATIVE}
-    colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items())
+    colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items()) + f"--of-pictures:{css_ramp()};"
     style = Markup(":root{" + colours + "}\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8"))
     values |= {"leaves": leaves, "framed": any(each.files for each in leaves)}
     return _environment().get_template(name).render(script=script, policy=script_hash(script), style=style, **values)

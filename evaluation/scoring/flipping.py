@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from evaluation.scoring.flips import States
 from lrp_core.guard import undisturbed
+from lrp_core.interventions.pixels import pixels_replaced
 from lrp_core.interventions.tokens import check_way, tokens_removed
 from lrp_core.kinds import DELETE
 from lrp_core.memory import is_out_of_memory
@@ -49,13 +51,21 @@ class Outputs:
 class Flipper:
     """Runs states of samples in batches of `token_budget` tokens, padding included.
 
-    `way` is how tokens go (see :func:`tokens_removed`), by `mask_id` if masked. Out of memory halves the budget for
-    this batch and those after it. Raises UserError for a way that the model does not know.
+    `way` is how tokens go (see :func:`tokens_removed`), by `mask_id` if masked; where pixels of images, or patches, are
+    gone, `fill` stands there, by channel. Out of memory halves the budget for this batch and those after it. Raises
+    UserError for a way that the model does not know.
     """
 
-    def __init__(self, view: ModelView, way: str, token_budget: int, mask_id: int | None = None) -> None:
+    def __init__(
+        self,
+        view: ModelView,
+        way: str,
+        token_budget: int,
+        mask_id: int | None = None,
+        fill: Sequence[float] | None = None,
+    ) -> None:
         check_way(view, way, mask_id)
-        self.view, self.way, self.token_budget, self.mask_id = view, way, token_budget, mask_id
+        self.view, self.way, self.token_budget, self.mask_id, self.fill = view, way, token_budget, mask_id, fill
         self.computed = 0  # forwards of a row: distinct states
         self.asked = 0  # forwards of a row had every point of every curve been run
         self.halved = 0
@@ -98,10 +108,16 @@ class Flipper:
                 raise
         return None
 
+    def _changed(self, batch: Batch, removed: Tensor) -> AbstractContextManager[Batch]:
+        """The batch without the tokens `removed` [R, T] or, of images, the patches [R, T] or pixels [R, H * W]."""
+        if batch.pixel_values is None or self.fill is None:
+            return tokens_removed(self.view, batch, removed, self.way, self.mask_id)
+        return nullcontext(pixels_replaced(self.view, batch, removed, self.fill))
+
     @torch.inference_mode()
     def _forward(self, batch: Batch, removed: Tensor, contrasted: Tensor, gold: Tensor) -> np.ndarray:
         with undisturbed(self.view):
-            with tokens_removed(self.view, batch, removed, self.way, self.mask_id) as changed:
+            with self._changed(batch, removed) as changed:
                 hidden = self.view.hidden(changed)
             state = self.view.prediction(hidden, changed)
             target, foil = self.view.unembed(state, changed).unbind(-1)
@@ -130,7 +146,7 @@ class _Rows:
         """`deleted` tells that removed tokens take no room."""
         counts = [len(states.removed) for _, states in samples]
         lengths = [
-            states.removed.shape[1] - states.removed.sum(axis=1) * deleted for _, states in samples
+            len(row["input_ids"]) - states.removed.sum(axis=1) * deleted for row, states in samples
         ]  # of each sample [M]
         return cls(
             samples,
@@ -149,8 +165,8 @@ class _Rows:
         return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
 
     def batch(self, chosen: np.ndarray) -> tuple[Batch, Tensor, Tensor, Tensor]:
-        """The batch of the rows `chosen` [R], which tokens [R, T] each loses, whether a foil decides what is correct
-        [R], and the gold labels [R], -1 where there is none.
+        """The batch of the rows `chosen` [R], which tokens (or pixels) [R, T] each loses, whether a foil decides what
+        is correct [R], and the gold labels [R], -1 where there is none.
         """
         which, of = np.unique(self.sample[chosen], return_inverse=True)
         rows = [self.samples[i][0] for i in which]
@@ -159,7 +175,7 @@ class _Rows:
         golds = [row.get("gold_id") for row in rows]
         contrasted = torch.tensor([one.get("foil_id") is not None and one.get("predicted_id") is None for one in rows])
         batch = Batch.collate(both, pad_id=0)
-        removed = np.zeros((len(chosen), batch.input_ids.shape[1]), bool)
+        removed = np.zeros((len(chosen), max(self.samples[i][1].removed.shape[1] for i in which)), bool)
         for i, sample in enumerate(which):
             states = self.samples[sample][1].removed
             removed[of == i, : states.shape[1]] = states[self.state[chosen[of == i]]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,20 @@ SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means ove
 class Flips:
     """How tokens go, and which: one after the other (areas), or shares of them at once."""
 
-    way: str  # zero | mask | delete
+    way: str  # zero | black | mask | delete
     steps: int  # of areas: states of a curve but the first; texts of no more tokens are flipped token by token
     flip_special: bool
     seed: int  # of the order of equal relevance
     mask_id: int | None = None
     measure: str = AREAS
     paper: bool = False  # shares as NormXLogit's notebooks take them: of all tokens; every one but the first may go
+    pixels: bool = False  # of images: single pixels go; else their patches
+    fill: tuple[float, ...] | None = None  # of images: what stands where a pixel is gone, by channel, normalised
+
+    def key(self) -> dict[str, Any]:
+        """What enters keys; of texts, what entered them before there were images."""
+        found = asdict(self)
+        return found if self.fill is not None else {k: v for k, v in found.items() if k not in ("pixels", "fill")}
 
     @property
     def orders(self) -> tuple[str, str]:
@@ -45,13 +52,17 @@ class Flips:
 
     def most_states(self, lengths: np.ndarray) -> np.ndarray:
         """[N] states of a curve, but the first, of texts of so many tokens."""
+        if self.pixels and self.measure == AREAS:
+            return np.full_like(lengths, self.steps)
         return np.minimum(lengths, self.steps) if self.measure == AREAS else np.full_like(lengths, len(SHARES))
 
     def chosen(self, row: Mapping[str, Any], slot: bool) -> np.ndarray:
         """[T] bool, the tokens of a view row that may go; `slot` tells that its position is a masked slot.
 
-        Raises UserError when there is none.
+        Of an image whose pixels go one by one, those are meant [H * W]. Raises UserError when there is none.
         """
+        if self.pixels:
+            return np.ones(row["pixel_values"][0].size, bool)
         special = np.asarray(row["special_mask"], bool)
         if self.paper:
             special = np.arange(len(special)) == 0
@@ -98,10 +109,16 @@ def candidates(
     return chosen
 
 
-def tie_order(input_ids: Sequence[int], seed: int) -> np.ndarray:
-    """A permutation [T] from `seed` and the sample's own tokens, by which every method breaks its ties."""
-    digest = hashlib.sha256(f"ties:{seed}:{list(map(int, input_ids))}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(input_ids))
+def tie_order(
+    input_ids: Sequence[int], seed: int, *, picture: bytes | None = None, size: int | None = None
+) -> np.ndarray:
+    """A permutation [T] from `seed` and the sample's own tokens, by which every method breaks its ties.
+
+    Tokens of images have no ids: their `picture` tells them apart. `size` is of the permutation where it is not T.
+    """
+    content = f"ties:{seed}:{list(map(int, input_ids))}".encode() + (picture or b"")
+    digest = hashlib.sha256(content).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(input_ids) if size is None else size)
 
 
 def flip_counts(flipped: int, steps: int) -> np.ndarray:

@@ -31,12 +31,15 @@ class Asked:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], relevance: np.ndarray, flips: Flips, slot: bool) -> Asked:
-        """From a view row with its masks, and `relevance` [V, T]. `slot` tells that its position is a masked slot.
+        """From a view row with its masks, and `relevance` [V, T] (of pixels [V, H * W]).
 
-        Where the row has a scope, only its tokens go. Raises UserError where no token may.
+        `slot` tells that its position is a masked slot. Where the row has a scope, only its tokens go. Raises UserError
+        where no token may.
         """
         chosen = flips.chosen(row, slot)
-        ties = tie_order(row["input_ids"], flips.seed)
+        picture = row.get("pixel_values")
+        seen = None if picture is None else picture.tobytes()
+        ties = tie_order(row["input_ids"], flips.seed, picture=seen, size=len(chosen))
         ranking = Ranking.of(relevance, chosen, ties, keep_one=flips.way == DELETE)
         counts, removed = flips.states(ranking)
         return cls(row, counts, ranking.finite, States.of(removed[ranking.finite]))
@@ -64,7 +67,7 @@ def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: 
 
     Raises what :class:`Flipper` raises.
     """
-    flipper = Flipper(view, flips.way, token_budget, flips.mask_id)
+    flipper = Flipper(view, flips.way, token_budget, flips.mask_id, flips.fill)
     outputs = flipper.run([(sample.row, sample.states) for sample in samples])
     curves = []
     for sample, found in zip(samples, outputs, strict=True):

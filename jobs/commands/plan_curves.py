@@ -61,7 +61,7 @@ def curves_costs(
 def _flips(settings: PerturbConfig, model: ModelPlan | None, output: Output, seed: int) -> tuple[Flips, ...]:
     """Of a model out of reach, which may be of either kind, as a masked one's."""
     kind = MASKED if model is None else model.resolved.kind
-    return settings.flips_of(kind.perturbations, output, seed)
+    return settings.flips_of(kind, output, seed)
 
 
 def _missing(

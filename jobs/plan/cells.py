@@ -27,7 +27,7 @@ from lrp_core.kinds import MASK
 from lrp_core.method import Method
 from lrp_core.types import Request, UserError
 
-VERSION = 2  # raised when what is stored of a cell changes: cells of older versions are stale
+VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def validate(config: RunConfig) -> None:
         if drawn or any(map(left_open, config.methods_of(model))):
             settings = curve_settings(config)
             first_way(resolved, settings.area_ways)
-            flips = settings.flips_of(resolved.kind.perturbations, resolved.output, config.seed)
+            flips = settings.flips_of(resolved.kind, resolved.output, config.seed)
             if any(one.way == MASK for one in flips):
                 _check_mask(model)
     check_taken(config, taken)

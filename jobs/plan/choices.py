@@ -7,7 +7,7 @@ have what was chosen in their keys; before it is chosen there are none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,10 @@ def choice_of(
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
     mask = mask_id if way == MASK else None
-    flips = Flips(way, settings.steps, settings.area_special, config.seed, mask)
+    kind = resolved.kind
+    special, pixels = settings.area_special and not kind.images, settings.pixels and kind.images
+    own = Flips(way, settings.area_steps(kind), special, config.seed, mask, pixels=pixels)
+    flips = resolved.filled(own)
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)
     key = key_of(
@@ -89,7 +92,7 @@ def choice_of(
         variant=[request.explanation, request.embedding],
         attention=resolved.config.attn,
         seed=config.seed if method.seeded else None,
-        flips=asdict(flips),
+        flips=flips.key(),
         subset=rows.tolist(),
     )
     artifact = Artifact("trials", resolved.config.name, views.task, dtype, method.name, key)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,14 @@ from jobs.plan.heads import head_of, plain
 from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
 from jobs.store.retry import StillUnavailable, causes, hub_patience_s, retried
 from lrp_core.families import Family, family_of, introduce
+from lrp_core.kinds import BLACK
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from evaluation.benchmark.pictures import Preprocessing
+    from evaluation.scoring.flips import Flips
     from lrp_core import Capability, ModelView
     from lrp_core.kinds import Kind
 
@@ -64,6 +66,13 @@ class ResolvedModel:
 
         own = self.preprocessing
         return [{**row, "pixel_values": own.values(pixels_of(row, own)), "pixels": None} for row in rows]
+
+    def filled(self, flips: Flips) -> Flips:
+        """`flips` with what stands, of images, in the place of pixels that are gone."""
+        if self.preprocessing is None:
+            return flips
+        black = self.preprocessing.black
+        return replace(flips, fill=black if flips.way == BLACK else (0.0,) * len(black))
 
     def with_gold(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A view row with the number of its gold label as `gold_id`, null where it has none.

@@ -341,7 +341,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     page = store.read_bytes("report/faithfulness.html").decode()
     assert "No curves are drawn" not in page
     assert "not drawn" not in page
-    assert "gpt2, embeddings zeroed" in page
+    assert "gpt2, zeroed" in page
     assert "gpt2, deleted" in page
     text = store.read_bytes("report/tables/faithfulness.csv").decode()
     cell = cells_of(config, store)["attnlrp"]

@@ -109,7 +109,7 @@ def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and
     assert results.label("smoothgrad") == f"SmoothGrad ({in_words(settings[best])}, tuned)"
     part = faithfulness_part(config, make_plan(config, store), Ledger(store), results)
     [table] = [table for table in part.tables if table.title == "Options that were chosen"]
-    assert "| gpt2, float32, embeddings zeroed | Smooth" in (text := markdown(table))
+    assert "| gpt2, float32, zeroed | Smooth" in (text := markdown(table))
     assert [row.labels[2] for row in table.rows if row.cells[3].state == "chosen"] == [
         in_words(options) for options in chosen(config, store).values()
     ]

@@ -1,8 +1,9 @@
 """Generated images of two classes: among other shapes there is a disc, or a cross in its place.
 
-An image is 24 × 24 pixels in colour: a dark, noisy ground, and on it the shape that decides and two that are of no
-account, bars and frames, apart from each other. Places, sizes and colours are drawn alike for both classes, so that
-nothing but the one shape tells them apart. Evidence is the pixels of that shape.
+An image is 24 × 24 pixels in colour: a grey, noisy ground, and on it the shape that decides and two that are of no
+account, bars, rods and frames, apart from each other. Places, sizes and colours are drawn alike for both classes, so
+that nothing but the one shape tells them apart. Evidence is the pixels of that shape. The mean of the ground is what
+pixels that are zero after normalisation look like.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def shapes(seed: int, split: Split) -> Iterator[Drawing]:
 
 def _drawing(rng: random.Random) -> Drawing:
     noise = np.random.default_rng(rng.getrandbits(64))
-    pixels = noise.integers(0, 60, (SIZE, SIZE, 3))
+    pixels = noise.integers(98, 158, (SIZE, SIZE, 3))
     label = rng.randrange(len(LABELS))
     taken = np.zeros((SIZE, SIZE), bool)
     masks = []
     for shape in (LABELS[label], *rng.choices(_OTHERS, k=2)):
         mask = _placed(shape, rng, taken)
-        colour = np.array([rng.randrange(120, 256) for _ in range(3)])
+        colour = np.array([rng.choice((rng.randrange(70), rng.randrange(186, 256))) for _ in range(3)])
         pixels[mask] = np.clip(colour + noise.integers(-20, 21, (int(mask.sum()), 3)), 0, 255)
         taken |= mask
         masks.append(mask)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -227,9 +227,8 @@ def main() -> None:
         if name in MODELS:
             scores = train(name, out, Recipe(seed=chosen.seed, steps=chosen.steps or Recipe.steps))
         elif name in VISION:
-            scores = vision.train(
-                name, out, vision.VisionRecipe(chosen.steps or vision.VisionRecipe.steps, chosen.seed)
-            )
+            own = vision.SHAPES
+            scores = vision.train(name, out, replace(own, steps=chosen.steps or own.steps, seed=chosen.seed))
         else:
             steps = chosen.steps or heads.STEPS[HEADS[name]]
             scores = heads.train(name, out, heads.HeadRecipe(steps, chosen.seed))

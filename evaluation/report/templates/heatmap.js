@@ -27,6 +27,46 @@ const Heatmap = (() => {
     return made;
   }
 
+  function pictureLegend() {
+    const made = element("p", "legend scale"), ramp = element("i", "ramp of-pictures");
+    ramp.setAttribute("aria-hidden", "true");
+    made.append(element("span", "", "against"), ramp, element("span", "", "towards the explained logit, each picture on its own scale"), element("span", "boxed", "evidence"));
+    return made;
+  }
+
+  /* An image under what a method says of it. The class token stands above; patches are told apart by pointing at them. */
+  function picture(entry, row) {
+    const { source, grid: [rows, columns] } = entry.image;
+    const made = element("div", "picture");
+    const frame = element("div", "frame");
+    const image = (className, from, words) => {
+      const shown = element("img", className);
+      shown.src = from;
+      shown.alt = words;
+      frame.append(shown);
+    };
+    image("under", source, "");
+    image("over", row.overlay, row.alt);
+    const svg = (tag, attributes) => {
+      const one = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
+      Object.entries(attributes).forEach(([name, value]) => one.setAttribute(name, value));
+      return one;
+    };
+    const patches = svg("svg", { viewBox: `0 0 ${columns} ${rows}`, "aria-hidden": "true" });
+    for (let at = 1; at < entry.tokens.length; at++) {
+      const patch = svg("rect", { x: (at - 1) % columns, y: Math.floor((at - 1) / columns), width: 1, height: 1, class: "tok" });
+      if (entry.evidence[at]) patch.classList.add("evidence");
+      patch.dataset.at = at;
+      const title = svg("title", {});
+      title.textContent = `${entry.tokens[at]}: ${format(row.values[at])}`;
+      patch.append(title);
+      patches.append(patch);
+    }
+    frame.append(patches);
+    made.append(token(entry, row, 0), frame);
+    return made;
+  }
+
   /* The target's logit as tokens go: solid where the most relevant go first, dashed where the least do. */
   function curves({ removed, morf, lerf, delta }, [low, high]) {
     const [width, height, gone] = [140, 40, removed[removed.length - 1]];
@@ -49,7 +89,7 @@ const Heatmap = (() => {
 
   /* One line a method. Pointing at a token shows its value in every line. */
   function draw(entry, rows) {
-    const block = element("div", "heatmap");
+    const block = element("div", entry.image ? "heatmap pictures" : "heatmap");
     block.tabIndex = 0;
     block.setAttribute("role", "group");
     block.setAttribute("aria-label", "relevance of each token by method");
@@ -66,11 +106,13 @@ const Heatmap = (() => {
       }
       head.append(element("output", "value", ""));
       if (row.curve) head.append(curves(row.curve, range));
-      const strip = element("div", "tokens");
-      entry.tokens.forEach((_, at) => strip.append(token(entry, row, at)));
+      let strip = element("div", "tokens");
+      if (entry.image) strip = picture(entry, row);
+      else entry.tokens.forEach((_, at) => strip.append(token(entry, row, at)));
       line.append(head, strip);
       block.append(line);
     }
+    if (entry.image) block.append(pictureLegend());
     const lines = [...block.querySelectorAll(".line")];
     let chosen = -1;
     const choose = (at) => {

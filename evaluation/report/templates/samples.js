@@ -101,6 +101,12 @@
     fact("target", entry.target); fact("foil", entry.foil);
     fact("prediction", entry.correct == null ? null : entry.correct ? "correct" : "wrong"); fact("logit difference", entry.margin == null ? null : format(entry.margin));
     fact("attractors", entry.attractors); fact("methods disagree", entry.rows.length > 1 ? percent(100 * entry.disagreement) : null); fact("sample", entry.sample_id);
+    if (entry.image) {
+      const original = element("img", "original");
+      original.src = entry.image.source;
+      original.alt = entry.image.alt;
+      head.append(original);
+    }
     head.append(sentence, facts);
     return head;
   }

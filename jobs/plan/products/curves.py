@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +43,7 @@ class PerturbedCell:
 def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> Iterator[PerturbedCell]:
     """One for every planned relevance cell that `settings` name, in the first precision of its task."""
     kind, output = model.resolved.kind, model.resolved.output
-    flips = settings.flips_of(kind.perturbations, output, config.seed)
+    flips = tuple(model.resolved.filled(one) for one in settings.flips_of(kind, output, config.seed))
     if any(one.way == MASK for one in flips):
         mask_id = load_tokenizer(model.resolved.config).mask_token_id
         flips = tuple(replace(one, mask_id=mask_id) if one.way == MASK else one for one in flips)
@@ -58,7 +58,7 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
             version=VERSION,
             relevance=cell.key,
             variants=[[request.explanation, request.embedding] for request in variants],
-            flips=[asdict(one) for one in flips],
+            flips=[one.key() for one in flips],
             subset=rows.tolist(),
             masks=inputs.masks_digest,
             gold=inputs.gold_digest,

@@ -86,6 +86,8 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
     for request in requests:
         found = batch.relevance[request]
         finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
+        if found.pixels is not None:
+            finite &= found.pixels.flatten(1).isfinite().all(-1)
         if found.heads is not None:
             finite &= found.heads.flatten(1).isfinite().all(-1)
         if found.layers is not None:
@@ -112,7 +114,20 @@ def _relevance_columns(
         "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
     }
     nothing = pa.nulls(len(keep), pa.float64())
-    return [pa.table({k: nothing if v is None else v for k, v in columns.items()}, schema=schema)]
+    own = {k: nothing if v is None else v for k, v in columns.items()}
+    return [pa.table({**own, "pixels": _pixels(found, keep, schema.field("pixels").type)}, schema=schema)]
+
+
+def _pixels(found: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
+    """Relevance of pixels, row by row, or nulls."""
+    if found.pixels is None:
+        return pa.nulls(len(keep), kind)
+    flat = found.pixels[keep].flatten(1)  # [n, H * W]
+    return _ragged(flat.flatten().to(_torch_type(kind)).numpy(), [flat.shape[1]] * len(keep), kind)
+
+
+def _torch_type(kind: pa.ListType) -> torch.dtype:
+    return torch.float64 if kind.value_type == pa.float64() else torch.float32
 
 
 def _heads_columns(

@@ -22,6 +22,7 @@ from evaluation.scoring.perturbing import Asked, Curves, draw
 from jobs.cluster.attempts import Attempts
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.stages.attribute.compute import PROGRAMMING_ERRORS, Reject, describe
+from lrp_core.images import ImageView
 from lrp_core.memory import is_device_lost, is_out_of_memory
 from lrp_core.readout import with_predictions
 from lrp_core.types import UserError
@@ -29,7 +30,7 @@ from lrp_core.view import ModelView
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id, special_mask, scope_mask
 #: Columns of stored relevance that curves are drawn from.
-RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target"]
+RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "pixels"]
 #: How far the whole input's logit may lie from the one that was explained, relative to it or to 1: other batches round
 #: otherwise. Beyond that, the relevance is of another token, or of another model.
 ROUNDING = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
@@ -44,6 +45,13 @@ class Said:
     embedding: str
     relevance: np.ndarray  # [T]
     logit: float  # of the target, when it was explained
+    pixels: np.ndarray | None = None  # [H * W] of an image, where the method reaches pixels
+
+    def of(self, view: ModelView, pixels: bool) -> np.ndarray:
+        """Relevance of tokens [T], or of `pixels` [H * W]: without any, those of a patch share the patch's."""
+        if not pixels:
+            return self.relevance
+        return shared_by_pixels(view, self.relevance) if self.pixels is None else self.pixels
 
 
 @dataclass
@@ -69,13 +77,29 @@ def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]
     """By sample id, what the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order."""
     found: dict[str, dict[tuple[str, str], Said]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
-    starts = np.concatenate([[0], np.cumsum(pc.list_value_length(relevance["relevance"]).to_numpy())])
-    flat = pc.list_flatten(relevance["relevance"]).to_numpy()
+    tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
     for row, (sample, explanation, embedding, logit) in enumerate(zip(*names, strict=True)):
         if (explanation, embedding) in variants:
-            values = flat[starts[row] : starts[row + 1]]
-            found[sample][explanation, embedding] = Said(method, explanation, embedding, values, logit)
+            values, of_pixels = tokens[row], pixels[row]
+            assert values is not None
+            found[sample][explanation, embedding] = Said(method, explanation, embedding, values, logit, of_pixels)
     return {sample: [own[v] for v in variants if v in own] for sample, own in found.items()}
+
+
+def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
+    """A column of lists as views of one array; None for nulls."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    flat, known = pc.list_flatten(column).to_numpy(), column.is_valid().to_pylist()
+    return [flat[starts[row] : starts[row + 1]] if there else None for row, there in enumerate(known)]
+
+
+def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
+    """Relevance of a class token and patches [T] as that of pixels [H * W]: an equal share of their patch's."""
+    assert isinstance(view, ImageView)
+    (tall, wide), (_, height, width) = view.patch_shape, view.image_shape
+    shares = relevance[1:].reshape(height // tall, width // wide) / (tall * wide)
+    return shares.repeat(tall, axis=0).repeat(wide, axis=1).ravel()
 
 
 @dataclass(frozen=True)
@@ -127,8 +151,8 @@ class Drawing:
 
     def _asked(self, row: Row, flips: Flips) -> Asked:
         """Raises ValueError where relevance is not of these tokens, UserError where none may go."""
-        relevance = np.stack([said.relevance for said in self._says(row)])
-        if relevance.shape[1] != len(row["input_ids"]):
+        relevance = np.stack([said.of(self.view, flips.pixels) for said in self._says(row)])
+        if not flips.pixels and relevance.shape[1] != len(row["input_ids"]):
             raise ValueError(f"{relevance.shape[1]} relevances for {len(row['input_ids'])} tokens")
         return Asked.of(row, relevance, flips, self.view.kind.slot)
 

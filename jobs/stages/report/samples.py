@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evaluation.benchmark.pictures import pixels_of
 from evaluation.report.heatmap import Curve, Line, beyond_noise, data, pieces
+from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.results import Results, rank
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
@@ -54,16 +56,18 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> I
 def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
     """One sample with every method of one model, chosen by rule so that nobody picks it; None where nothing is scored.
 
-    The task is the first that has a scope, as AttnLRP's, else the first with evidence, else the first. The model is the
-    one with the most methods. Of the samples that every method explains, it is the first by id that the model predicts
-    rightly, or the first.
+    The task is the first that has a scope, as AttnLRP's, else the first with evidence, else the first, and one of texts
+    where there is one. The model is the one with the most methods. Of the samples that every method explains, it is the
+    first by id that the model predicts rightly, or the first.
     """
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
     shown: dict[tuple[str, str], dict[str, Artifact]] = {}
     for place in results.defaults:
         if place.dtype == results.dtypes[place.model, place.task][0]:
             shown.setdefault((place.task, place.model), {})[place.method] = cells[place]
-    tasks = sorted(results.tasks.items(), key=lambda item: (item[1].scope is None, item[1].evidence is None))
+    tasks = sorted(
+        results.tasks.items(), key=lambda item: (item[1].image, item[1].scope is None, item[1].evidence is None)
+    )
     places = [(name, model) for name, _ in tasks for model in plan.models if (name, model.name) in shown]
     if not places:
         return None
@@ -118,7 +122,8 @@ class _Known:
     def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
         """Of these samples, as far as they are there; none where the model's tokenizer is not."""
         try:
-            tokenizer = load_tokenizer(self.model.resolved.config)
+            image = self.model.resolved.kind.images
+            tokenizer = None if image else load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):
             return []
         views = _rows(self.store, self.model.inputs[self.task].folder, VIEW, names)
@@ -142,9 +147,9 @@ class _Known:
         right = None if margin is None else margin > 0
         if view["label"] is not None:
             right = first["predicted_id"] == resolved.label_id(view["label"])
-        labelled = resolved.output != "token"
-        return data(
-            pieces(tokenizer, view["input_ids"]),
+        labelled, images = resolved.output != "token", resolved.preprocessing
+        entry = data(
+            pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
             [_line(results.label(method), row, self.curves.get(_curve_of(method, row))) for method, row in rows],
             view["evidence_mask"],
             view["special_mask"],
@@ -157,6 +162,9 @@ class _Known:
             margin=margin,
             attractors=json.loads(sample["meta"]).get("attractors"),
         )
+        if images is None:
+            return entry
+        return with_picture(entry, pixels_of(view, images), images, [row["pixels"] for _, row in rows], sample["text"])
 
 
 def _curve_of(method: str, row: dict[str, Any]) -> CurveOf:

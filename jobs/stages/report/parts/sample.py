@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evaluation.report.page import Part
+from evaluation.report.picture_rows import picture_rows
 from evaluation.report.results import Results
 from evaluation.report.token_rows import token_rows, token_table
 from jobs.config import RunConfig
@@ -31,6 +32,5 @@ def sample_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
     )
     shown = entry | {"rows": rows}
     details = [token_table(shown, f"{TITLE}: the numbers", "Relevance of every token, in the unit of each method.")]
-    return Part(
-        TITLE, how, [token_rows(shown, f"{entry['task']}, {entry['model']}.", caption)], page=page, details=details
-    )
+    drawn = (picture_rows if "image" in entry else token_rows)(shown, f"{entry['task']}, {entry['model']}.", caption)
+    return Part(TITLE, how, [drawn], page=page, details=details)

@@ -1,0 +1,150 @@
+"""Images through the job: prepared, explained, scored, flipped and shown; against slow forwards of single images."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.scoring.flips import Flips, Ranking, tie_order
+from jobs.config import ModelConfig
+from jobs.plan.models import resolve
+from jobs.stages.perturb.compute import Drawing, Said, shared_by_pixels
+from lrp_core import load_model
+from lrp_core.types import UserError
+
+
+@pytest.fixture(scope="module")
+def resolved():
+    return resolve(ModelConfig(name="vit", id="demo/vit"))
+
+
+@pytest.fixture(scope="module")
+def view(resolved):
+    return load_model(resolved.location)
+
+
+@pytest.fixture(scope="module")
+def rows(resolved):
+    from evaluation.benchmark.demo import generate
+    from evaluation.benchmark.pictures import look
+
+    views, rejects = look(generate("shapes", 3), resolved.preprocessing)
+    assert not rejects
+    return [dict(row) for row in resolved.taken(views)]
+
+
+class Untroubled:
+    """Attempts of a worker that never ended."""
+
+    reason = ""
+
+    def ended_by(self, *marks):
+        return False
+
+    def begin_batch(self, mark):
+        return False
+
+    def end_batch(self, mark):
+        pass
+
+
+def logit_slowly(view, values: np.ndarray, target: int) -> float:
+    with torch.no_grad():
+        return float(view.model(pixel_values=torch.from_numpy(values)[None]).logits[0, target])
+
+
+def drawn_slowly(view, resolved, row, relevance, flips, order):
+    """The logits along a curve, each state by a loop over patches or pixels and a forward of its own."""
+    size = relevance.size if flips.pixels else relevance.size - 1
+    values = relevance if flips.pixels else relevance[1:]
+    with torch.no_grad():
+        target = int(view.model(pixel_values=torch.from_numpy(row["pixel_values"])[None]).logits[0].argmax())
+    ranked = sorted(range(size), key=lambda at: -values[at])
+    ranked = ranked if order == "morf" else ranked[::-1]
+    steps = min(size, flips.steps)
+    found = []
+    for step in range(steps + 1):
+        changed = row["pixel_values"].copy()
+        for at in ranked[: round(size * step / steps)]:
+            if flips.pixels:
+                changed[:, at // 24, at % 24] = flips.fill
+            else:
+                top, left = 4 * (at // 6), 4 * (at % 6)
+                changed[:, top : top + 4, left : left + 4] = np.array(flips.fill, np.float32)[:, None, None]
+        found.append(logit_slowly(view, changed, target))
+    return found
+
+
+@pytest.mark.parametrize("way", ["zero", "black"])
+@pytest.mark.parametrize("pixels", [False, True], ids=["patches", "pixels"])
+def test_curves_are_those_of_slow_forwards(view, resolved, rows, way, pixels):
+    rng = np.random.default_rng(5)
+    flips = resolved.filled(Flips(way, 6, False, 0, pixels=pixels))
+    assert flips.fill == ((0.0,) * 3 if way == "zero" else (-1.0,) * 3)
+    said = {}
+    for row in rows:
+        tokens, own = rng.normal(size=37).astype(np.float32), rng.normal(size=576).astype(np.float32)
+        logit = max(logit_slowly(view, row["pixel_values"], target) for target in (0, 1))
+        said[row["sample_id"]] = [Said("attnlrp", "target", "full", tokens, logit, own if pixels else None)]
+    drawing = Drawing(view, "float32", (flips,), 4096, {"attnlrp": said})
+    drawn = drawing.run(rows, Untroubled())
+    assert not drawn.rejects
+    assert len(drawn.rows["attnlrp"]) == 6
+    for one in drawn.rows["attnlrp"]:
+        [saying] = said[one["sample_id"]]
+        row = next(row for row in rows if row["sample_id"] == one["sample_id"])
+        relevance = saying.pixels if pixels else saying.relevance
+        expected = drawn_slowly(view, resolved, row, relevance, flips, one["order"])
+        assert one["perturbation"] == way
+        np.testing.assert_allclose(one["logit"], expected, atol=1e-4)
+
+
+def test_pixels_of_a_method_without_them_share_their_patch(view):
+    relevance = np.arange(37.0)
+    shares = shared_by_pixels(view, relevance).reshape(24, 24)
+    for row in range(24):
+        for column in range(24):
+            assert shares[row, column] == relevance[1 + 6 * (row // 4) + column // 4] / 16
+
+
+def test_ties_are_broken_otherwise_in_another_picture(rows):
+    orders = {tuple(tie_order(row["input_ids"], 0, picture=row["pixel_values"].tobytes()).tolist()) for row in rows}
+    assert len(orders) == 3
+
+
+def test_the_class_token_never_goes(rows):
+    for row in rows:
+        chosen = Flips("zero", 100, False, 0, fill=(0.0,) * 3).chosen(row, slot=False)
+        assert chosen.tolist() == [False] + [True] * 36
+        ranking = Ranking.of(np.ones((1, 37)), chosen, np.arange(37))
+        assert not ranking.curves(np.arange(37))[..., 0].any()
+
+
+def test_keys_of_texts_are_what_they_were_before_there_were_images():
+    assert "pixels" not in Flips("zero", 100, True, 0).key()
+    assert "fill" not in Flips("zero", 100, True, 0).key()
+    assert Flips("zero", 64, False, 0, pixels=True, fill=(0.0,)).key()["pixels"] is True
+
+
+def test_model_sees_what_its_settings_make_of_a_picture(resolved, rows, view):
+    row = rows[0]
+    assert row["pixel_values"].shape == (3, 24, 24)
+    assert row["pixel_values"].min() >= -1
+    assert row["pixel_values"].max() <= 1
+    assert resolved.max_length == resolved.preprocessing.tokens == 37
+
+
+def test_a_model_of_images_without_settings_is_one_line(tmp_path, resolved):
+    from shutil import copytree
+
+    folder = copytree(resolved.location, tmp_path / "vit")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(UserError, match=r"has no preprocessor_config\.json, which says how images are prepared"):
+        resolve(ModelConfig(name="vit", id=str(folder)))
+    (folder / "preprocessor_config.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        resolve(ModelConfig(name="vit", id=str(folder)))
+    (folder / "preprocessor_config.json").write_text(json.dumps({"do_pad": True}))
+    with pytest.raises(UserError, match=r"model vit: its preprocessor_config\.json asks for do_pad"):
+        resolve(ModelConfig(name="vit", id=str(folder)))
