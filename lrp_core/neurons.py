@@ -81,15 +81,15 @@ def writing(view: ModelView, layer: int, neuron: int, count: int, normed: bool =
 def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> tuple[tuple[int, float], ...]:
     """The tokens whose embeddings are nearest to the neuron's key, by cosine: (token, cosine), the largest first.
 
-    The weight of the norm before the feed-forward layer is folded into the key.
+    The weight of the norm before the feed-forward layer, if there is one, is folded into the key.
     """
     check_neuron(view, layer, neuron)
     block = view.blocks[layer]
     with weights_of(block.up if block.gate is None else block.gate) as module:
         weight = module.weight.detach()
         key = weight[:, neuron] if view.family.transposed else weight[neuron]  # [D]
-    norm = block.mlp_norm if view.family.norm_order == "pre" else block.attention_norm
-    key = _wide(key * norm.parameters()[0].to(key.device)).cpu()
+    norm = {"pre": block.mlp_norm, "post": block.attention_norm}.get(view.family.norm_order)
+    key = _wide(key if norm is None else key * norm.parameters()[0].to(key.device)).cpu()
     tokens = _vocabulary(view, unembedding=False)
     if tokens.shape[1] != len(key):
         raise UserError(f"{view.family.title} embed tokens in another width than that of their layers")
