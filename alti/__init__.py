@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lrp_core.capabilities import ATTENTION, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
+from lrp_core.capabilities import ATTENTION, ONE_STACK, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
 from lrp_core.lazy import lazily
 from lrp_core.method import Method, Option
 from lrp_core.registry import Registry
@@ -37,7 +37,7 @@ alti = Method(
     label="ALTI",
     explain="alti.methods:explain_many",
     family="vector",
-    needs=(ATTENTION, POST_NORM),
+    needs=(ATTENTION, ONE_STACK, POST_NORM),
     gives=("tokens", "layers"),
     explanations=("none",),
     embeddings=("none",),
@@ -59,7 +59,7 @@ alti_logit = Method(
     options=(
         Option("initial", True, "give the predicted position what its embeddings add to the logit; false as published"),
     ),
-    needs=(ATTENTION, PRE_NORM, PLAIN_SUMS),
+    needs=(ATTENTION, ONE_STACK, PRE_NORM, PLAIN_SUMS),
     gives=("tokens", "heads"),
     embeddings=("none",),
     passes="alti",
@@ -76,7 +76,7 @@ globenc = Method(
     label="GlobEnc",
     explain="alti.methods:globenc",
     family="vector",
-    needs=(ATTENTION, POST_NORM),
+    needs=(ATTENTION, ONE_STACK, POST_NORM),
     gives=("tokens", "layers"),
     explanations=("none",),
     embeddings=("none",),
@@ -101,7 +101,7 @@ decompx = Method(
             choices=("norm", "parts"),
         ),
     ),
-    needs=(ATTENTION, POST_NORM, RULES),
+    needs=(ATTENTION, ONE_STACK, POST_NORM, RULES),
     embeddings=("none",),
     forwards=lambda _, tokens: 1.5 * tokens,
     instead="alti_logit",

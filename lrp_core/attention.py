@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
 from lrp_core.capabilities import ATTENTION
 from lrp_core.types import UserError
@@ -64,6 +64,12 @@ for _name in _STOCK:
     AttentionMaskInterface.register(_PREFIX + _name, _mask)
 
 
+def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
+    """Modules with the config that they read; the two stacks of an encoder-decoder may each have one of their own."""
+    found = {module: vars(module).get("config") for module in model.modules()}
+    return {module: config for module, config in found.items() if isinstance(config, PretrainedConfig)}
+
+
 @contextmanager
 def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock: str | None = None) -> Iterator[None]:
     """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
@@ -82,17 +88,18 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
             f"attention implementation {stock!r} is not supported; load the model with {' or '.join(_STOCK)}"
         )
     outer = {module: _around.get(module) for module in around}
-    readers = [module for module in view.model.modules() if vars(module).get("config") is config]
-    own = copy.copy(config)
-    own._attn_implementation = _PREFIX + stock
+    readers = _readers(view.model)
+    own = {id(read): copy.copy(read) for read in readers.values()}
+    for copied in own.values():
+        copied._attn_implementation = _PREFIX + stock
     try:
         _around.update(around)
-        for module in readers:
-            module.config = own
+        for module, read in readers.items():
+            module.config = own[id(read)]
         yield
     finally:
-        for module in readers:
-            module.config = config
+        for module, read in readers.items():
+            module.config = read
         for module, previous in outer.items():
             if previous is None:
                 del _around[module]

@@ -20,6 +20,7 @@ RULES = Capability("rules", "a rule for every nonlinearity", stands_in=False)
 ATTENTION = Capability("attention", "attention weights that can be read", stands_in=False)
 NEURONS = Capability("neurons", "feed-forward layers that are described", stands_in=False)
 STATES = Capability("states", "hidden states and a head that applies to any token", stands_in=False)
+ONE_STACK = Capability("one_stack", "one stack of blocks, rather than an encoder and a decoder", stands_in=False)
 PRE_NORM = Capability("pre_norm", "blocks that normalise their inputs (pre-norm)")
 POST_NORM = Capability("post_norm", "blocks that normalise after the sum (post-norm)")
 #: Of post-norm models, which no method asks for it, it is said always.

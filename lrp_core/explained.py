@@ -76,6 +76,6 @@ def relevance_of(tokens: Tensor, logits: Tensor, explained: Tensor, **rest: Any)
     return Relevance(tokens, explained.detach(), logits[:, 0], foil, **rest)
 
 
-def without_sum(tokens: Tensor, logits: Tensor) -> Relevance:
+def without_sum(tokens: Tensor, logits: Tensor, **rest: Any) -> Relevance:
     """Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] (or [B, 1] without foils)."""
-    return relevance_of(tokens, logits, whichever(logits.shape[1] == 2).of(logits.detach()), conserves=False)
+    return relevance_of(tokens, logits, whichever(logits.shape[1] == 2).of(logits.detach()), conserves=False, **rest)

@@ -67,12 +67,18 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     sample; its tokens get no relevance.
     """
     view.check_input(batch)
+    _check_prefix(view, batch)
     real = batch.attention_mask != 0  # [B, T]
-    lengths, width = real.sum(-1), real.shape[1]
-    longest = view.max_length
+    lengths, longest = real.sum(-1), view.max_length
     _refuse(lengths > longest, "too_long", f"the model takes {longest} tokens: drop or shorten longer samples")
+    stands_for_sample = lengths > 0
+    if batch.decoder_attention_mask is not None:
+        real = batch.decoder_attention_mask != 0  # [B, U]
+        lengths = real.sum(-1)
+        _refuse(lengths > longest, "too_long", f"the decoder takes {longest} tokens: shorten what it has seen")
+    width = real.shape[1]
     predicted = torch.stack([ids for ids in (batch.target_ids, batch.foil_ids) if ids is not None], 1)
-    _check_range(batch.input_ids, view.vocab, "token index out of range, the vocabulary has")
+    _check_range(batch.every_id, view.vocab, "token index out of range, the vocabulary has")
     what = (
         "label out of range, the number of the model's labels is"
         if view.kind.labels
@@ -82,12 +88,32 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     _check_segments(view, batch)
     at = batch.position.clamp(0, width - 1)
     on_token = (at == batch.position) & real[torch.arange(len(batch), device=real.device), at]
-    _refuse(~on_token & (lengths > 0), "no_position", "the position to predict is on padding or outside of the row")
+    _refuse(~on_token & stands_for_sample, "no_position", "the position to predict is on padding or outside of the row")
     if view.kind.reads != "anywhere":
         seen = real.cumsum(-1).gather(1, at[:, None])[:, 0]  # tokens up to the position
         elsewhere = seen != (1 if view.kind.reads == "first" else lengths)
         place = f"the model's head reads at the {view.kind.reads} token alone: give its place as the position"
-        _refuse(elsewhere & (lengths > 0), "no_position", place)
+        _refuse(elsewhere & stands_for_sample, "no_position", place)
+
+
+def _check_prefix(view: ModelView, batch: Batch) -> None:
+    """Raises UserError for rows without what a decoder has seen, or with it where there is none, and UnusableRows where
+    that ends the sequence before the prediction.
+    """
+    ids, mask = batch.decoder_input_ids, batch.decoder_attention_mask
+    if (ids is not None and mask is not None) != view.kind.decoder:
+        advice = "its start token at least" if view.kind.decoder else "leave it out"
+        has = "need" if view.kind.decoder else "have no place for"
+        raise UserError(f"{view.family.title} {has} decoder_input_ids, what the decoder has seen: {advice}")
+    if ids is None or mask is None:
+        return
+    end = view.config.eos_token_id
+    if end is None:
+        return
+    ends = torch.isin(ids, torch.tensor(end, device=ids.device)) & (mask != 0)
+    after_start = mask.cumsum(-1) > 1  # BART's start token is its end token
+    detail = "what the decoder has seen ends the sequence: nothing follows the end token"
+    _refuse((ends & after_start).any(-1), "ended", detail)
 
 
 def _check_range(ids: Tensor, size: int, says: str) -> None:

@@ -26,6 +26,7 @@ class Kind:
     labels: bool = False  # it predicts one of its labels, or a score where it has one label; else a token
     reads: Literal["anywhere", "first", "last"] = "anywhere"  # the only token of a sample that the head may read
     images: bool = False  # its input are pixels; its tokens are one for the class, then one for each patch
+    decoder: bool = False  # an encoder reads the text, and a decoder predicts after what it has seen so far
     with_labels: Kind | None = None  # the kind of the same models with a classifier or a regressor on top
 
 
@@ -86,4 +87,15 @@ IMAGE_CLASSIFIER = Kind(
     reads="first",
     images=True,
 )
-KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER, IMAGE_CLASSIFIER)}
+ENCODER_DECODER = Kind(
+    "encoder_decoder",
+    "encoder-decoder",
+    auto="AutoModelForSeq2SeqLM",
+    classes="MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    causal=False,
+    slot=False,
+    perturbations=(ZERO, DELETE),
+    forward_options=_WITHOUT_CACHE,
+    decoder=True,
+)
+KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER, ENCODER_DECODER, IMAGE_CLASSIFIER)}

@@ -13,7 +13,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import ATTENTION, NEURONS, POSITIONS, Capability
+from lrp_core.capabilities import ATTENTION, NEURONS, ONE_STACK, POSITIONS, Capability
 from lrp_core.explained import LINEAR, whichever
 from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
@@ -26,11 +26,11 @@ MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "repre
 #: the record says so.
 SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed")
 #: What may be asked for beside relevance of tokens, where a method gives it: what it is, and what it needs of a model.
-FINER: dict[str, tuple[str, Capability | None]] = {
-    "heads": ("relevance of attention heads", ATTENTION),
-    "layers": ("relevance by layer", None),
-    "neurons": ("relevance of neurons", NEURONS),
-    "boundaries": ("relevance at the boundaries of layers", ATTENTION),
+FINER: dict[str, tuple[str, tuple[Capability, ...]]] = {
+    "heads": ("relevance of attention heads", (ATTENTION,)),
+    "layers": ("relevance by layer", ()),
+    "neurons": ("relevance of neurons", (NEURONS,)),
+    "boundaries": ("relevance at the boundaries of layers", (ATTENTION, ONE_STACK)),
 }
 _RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", *FINER, *SETTINGS)
 LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
@@ -164,8 +164,9 @@ class Method:
             what, needs = FINER[name]
             if name not in self.gives:
                 raise UnsupportedMethod(f"{self.name} gives no {what}")
-            if needs is not None and needs not in view.family.capabilities:
-                raise UnsupportedMethod(f"{what} needs {needs.says}, which {view.family.title} do not have")
+            for need in needs:
+                if need not in view.family.capabilities:
+                    raise UnsupportedMethod(f"{what} needs {need.says}, which {view.family.title} do not have")
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
         method = self.configured(**options) if options else self
         request = method.bound(request)

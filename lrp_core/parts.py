@@ -78,6 +78,17 @@ class LinearLayer:
 
 
 @dataclass(frozen=True)
+class AttentionView:
+    """One attention layer: a place on the axis L of heads."""
+
+    attention: nn.Module  # the module that calls the attention kernel
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module  # the same fused module as query and key in some families
+    output: nn.Module
+
+
+@dataclass(frozen=True)
 class BlockView:
     """One transformer block."""
 

@@ -76,12 +76,13 @@ def rules_on(
         ruled = any(composite.softmax.backward is not None for composite in composites)
         openly = ruled or view.caps_scores  # a cap has a rule
         around = {
-            block.attention: partial(_attend, switch=switch, layer=layer, heads=heads, layers=layers, openly=openly)
-            for layer, block in enumerate(view.blocks)
+            one.attention: partial(_attend, switch=switch, layer=layer, heads=heads, layers=layers, openly=openly)
+            for layer, one in enumerate(view.attentions)
         }
         undo.enter_context(around_attention(view, around, stock="eager" if openly else None))
-        if checkpointing and view.blocks:  # an undescribed model has none that could be run again
-            undo.enter_context(_checkpointed_blocks(view))
+        if checkpointing:  # an undescribed model has no blocks that could be run again
+            for path in view.stacks:
+                undo.enter_context(_checkpointed_blocks(view, path))
         yield switch
 
 
@@ -155,14 +156,13 @@ def _attend(
     openly: bool,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]."""
+    """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]; keys may be those of an encoder."""
     weights: Tensor | None
     if layers is not None:
         query, key, value = (Tap.apply(x, partial(layers.keep, layer, _ATTENTION, -1)) for x in (query, key, value))
     query, key, value = attend_with(query, key, value, switch)
     if openly:
-        scaling, softcap = options.get("scaling"), options.get("softcap")
-        context, weights = attend_openly(query, key, value, mask, scaling, switch, softcap)
+        context, weights = attend_openly(query, key, value, mask, switch, **options)
     else:
         context, weights = kernel(module, query, key, value, mask, **options)
     if heads is not None:
@@ -249,8 +249,8 @@ class _Checkpointed(nn.Module):
 
 
 @contextmanager
-def _checkpointed_blocks(view: ModelView) -> Iterator[None]:
-    holder: Any = view.model.get_submodule(view.family.blocks)
+def _checkpointed_blocks(view: ModelView, path: str) -> Iterator[None]:
+    holder: Any = view.model.get_submodule(path)
     blocks = list(holder)
     try:
         for i, block in enumerate(blocks):

@@ -1,7 +1,7 @@
 """What goes in and what comes out.
 
-One legend of shapes for the whole package: B batch, T tokens, L layers, H heads, G key-value heads, K head width,
-D model width, F feed-forward width, V vocabulary, P poolings.
+One legend of shapes for the whole package: B batch, T tokens, U tokens of the decoder of an encoder-decoder, L layers,
+H heads, G key-value heads, K head width, D model width, F feed-forward width, V vocabulary, P poolings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnsupportedMethod(UserError):
 class UnusableRows(UserError):
     """Rows of a batch that cannot be explained; a batch of the others can.
 
-    `rows` are indices into the batch; `reason` is one of too_long, no_position, logits_not_finite.
+    `rows` are indices into the batch; `reason` is one of too_long, no_position, ended, logits_not_finite.
     """
 
     def __init__(self, rows: Sequence[int], reason: str, detail: str) -> None:
@@ -63,55 +63,74 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded samples, each with the place where the model predicts and the tokens whose logits are explained."""
+    """Padded samples, each with the place where the model predicts and the tokens whose logits are explained.
+
+    Of an encoder-decoder T are the tokens of the encoder and U what the decoder has seen, its start token first.
+    """
 
     input_ids: Tensor  # [B, T] int64
     attention_mask: Tensor  # [B, T] int64, 1 real and 0 padding, which may be on either side
-    position: Tensor  # [B] int64, index into T where the prediction is read
+    position: Tensor  # [B] int64, index into T, of an encoder-decoder into U, where the prediction is read
     target_ids: Tensor  # [B] int64
     foil_ids: Tensor | None = None  # [B] int64; None explains the target alone
     token_type_ids: Tensor | None = None  # [B, T] int64, the segment of each token, 0 on padding; None: all are 0
     pixel_values: Tensor | None = None  # [B, C, H, W] float32, normalised, of models of images
+    decoder_input_ids: Tensor | None = None  # [B, U] int64, of encoder-decoders
+    decoder_attention_mask: Tensor | None = None  # [B, U] int64, like `attention_mask`
 
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
-        """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`, `token_type_ids`) to one length.
+        """Pads view rows (`input_ids`, `position`, `target_id`, `foil_id`, `token_type_ids`, `decoder_input_ids`).
 
-        All rows have foils, or none has; so with token types, and with `pixel_values` [C, H, W]. Raises UserError where
-        some have and some have not, and for pictures of two sizes.
+        All rows have foils, or none has; so with token types, with `pixel_values` [C, H, W], and with what the decoder
+        has seen, which is always padded on the right. Raises UserError where some have and some have not, and for
+        pictures of two sizes.
         """
         import torch
 
         if side not in ("left", "right"):
             raise UserError(f"padding side is 'left' or 'right', not {side!r}")
-        foils, types, pixels = (
-            [row.get(name) for row in rows] for name in ("foil_id", "token_type_ids", "pixel_values")
-        )
-        for given, what in ((foils, "a foil"), (types, "token types"), (pixels, "pixels")):
+        names = ("foil_id", "token_type_ids", "pixel_values", "decoder_input_ids")
+        foils, types, pixels, prefixes = ([row.get(name) for row in rows] for name in names)
+        says = ("a foil", "token types", "pixels", "decoder_input_ids")
+        for given, what in zip((foils, types, pixels, prefixes), says, strict=True):
             if len({one is None for one in given}) > 1:
                 raise UserError(f"some rows of the batch have {what} and some have none: batch them separately")
-        width = max(len(row["input_ids"]) for row in rows)
-        input_ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-        attention_mask, token_types = torch.zeros_like(input_ids), torch.zeros_like(input_ids)
-        position = torch.empty(len(rows), dtype=torch.int64)
-        for i, row in enumerate(rows):
-            length = len(row["input_ids"])
-            start = width - length if side == "left" else 0
-            input_ids[i, start : start + length] = torch.as_tensor(row["input_ids"], dtype=torch.int64)
-            attention_mask[i, start : start + length] = 1
-            if types[i] is not None:
-                token_types[i, start : start + length] = torch.as_tensor(types[i], dtype=torch.int64)
-            position[i] = start + row["position"]
-        targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
+        input_ids, attention_mask = _padded([row["input_ids"] for row in rows], pad_id, side)
+        starts = attention_mask.argmax(-1)  # [B], of the first token
+        by_token = None if None in types else _padded(types, 0, side)[0]
+        prefix, prefix_mask = (None, None) if None in prefixes else _padded(prefixes, pad_id, "right")
+        position = torch.tensor([row["position"] for row in rows], dtype=torch.int64)
         return cls(
             input_ids,
             attention_mask,
-            position,
-            targets,
+            position + starts if prefix is None else position,
+            torch.tensor([row["target_id"] for row in rows], dtype=torch.int64),
             None if None in foils else torch.tensor(foils, dtype=torch.int64),
-            None if None in types else token_types,
+            by_token,
             None if any(one is None for one in pixels) else _stacked(pixels),
+            prefix,
+            prefix_mask,
         )
+
+    @property
+    def every_id(self) -> Tensor:
+        """Ids [B, T], of an encoder-decoder [B, T + U]: the encoder's tokens, then the decoder's."""
+        return _joined(self.input_ids, self.decoder_input_ids)
+
+    @property
+    def every_mask(self) -> Tensor:
+        """`attention_mask`, laid out like `every_id`."""
+        return _joined(self.attention_mask, self.decoder_attention_mask)
+
+    def parted(self, of_every: Tensor) -> dict[str, Tensor]:
+        """The fields `tokens` and, of an encoder-decoder, `decoder_tokens` of a Relevance, from what is laid out like
+        `every_id`.
+        """
+        width = self.input_ids.shape[1]
+        if self.decoder_input_ids is None:
+            return {"tokens": of_every}
+        return {"tokens": of_every[:, :width], "decoder_tokens": of_every[:, width:]}
 
     def over_tokens(self, pick: Callable[[Tensor], Tensor], position: Tensor) -> Batch:
         """The batch with `pick` applied to all that has a number for each token [B, T], and the new `position` [B]."""
@@ -143,6 +162,26 @@ def by(size: Sequence[int]) -> str:
     return " x ".join(map(str, size))
 
 
+def _padded(sequences: Sequence[Any], value: int, side: str) -> tuple[Tensor, Tensor]:
+    """Sequences of numbers as [B, T], `value` on padding, and their mask [B, T]."""
+    import torch
+
+    width = max(len(one) for one in sequences)
+    padded = torch.full((len(sequences), width), value, dtype=torch.int64)
+    mask = torch.zeros_like(padded)
+    for row, one in enumerate(sequences):
+        start = width - len(one) if side == "left" else 0
+        padded[row, start : start + len(one)] = torch.as_tensor(one, dtype=torch.int64)
+        mask[row, start : start + len(one)] = 1
+    return padded, mask
+
+
+def _joined(of_tokens: Tensor, of_decoder: Tensor | None) -> Tensor:
+    import torch
+
+    return of_tokens if of_decoder is None else torch.cat([of_tokens, of_decoder], 1)
+
+
 @dataclass(frozen=True)
 class Relevance:
     """Token relevance of one request. Numbers are float64 for float64 models, float32 otherwise."""
@@ -165,6 +204,7 @@ class Relevance:
     boundaries: Tensor | None = None
     kept: Tensor | None = None
     pixels: Tensor | None = None  # [B, H, W], summed over channels, of models of images and methods that reach pixels
+    decoder_tokens: Tensor | None = None  # [B, U], of encoder-decoders where the method speaks of them; 0 on padding
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
         """A plain Relevance with every tensor changed."""
@@ -179,7 +219,9 @@ class Relevance:
         """Sum of relevance minus `explained`, counted from `baseline` [B]; None for methods that promise no sum."""
         if not self.conserves:
             return None
-        return self.tokens.sum(-1) - (self.explained if self.baseline is None else self.explained - self.baseline)
+        of_decoder = 0 if self.decoder_tokens is None else self.decoder_tokens.sum(-1)
+        of_all = self.tokens.sum(-1) + of_decoder
+        return of_all - (self.explained if self.baseline is None else self.explained - self.baseline)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,12 @@ def tiled(batch: Batch, times: int) -> Batch:
 def unpadded(batch: Batch, i: int) -> Batch:
     """Sample `i` alone."""
     own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
-    position = mask[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
+    seen, prefix = batch.decoder_attention_mask, own.decoder_input_ids
+    read = mask if seen is None else seen[i].bool()
+    position = read[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
+    if prefix is not None:
+        shown = torch.ones_like(prefix[:, read])
+        own = replace(own, decoder_input_ids=prefix[:, read], decoder_attention_mask=shown)
     return own.over_tokens(lambda of_tokens: of_tokens[:, mask], position)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from lrp_core.families import Family, family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
-from lrp_core.parts import BlockView, LinearLayer, NormView, SoftCap, weights_of
+from lrp_core.parts import AttentionView, BlockView, LinearLayer, NormView, SoftCap, weights_of
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
 
@@ -61,6 +61,10 @@ class ModelView:
             from lrp_core.images import ImageView
 
             cls = ImageView
+        if found.decoder is not None:
+            from lrp_core.encoder_decoder import EncoderDecoderView
+
+            cls = EncoderDecoderView
         view = cls(model.eval().requires_grad_(False), found)
         bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
         if bare is not None:
@@ -166,7 +170,31 @@ class ModelView:
 
     @cached_property
     def blocks(self) -> list[BlockView]:
-        return [self._block(block) for block in _at(self.model, self.family.blocks)]
+        return [self._block(block, self.family) for block in _at(self.model, self.family.blocks)]
+
+    @cached_property
+    def attentions(self) -> list[AttentionView]:
+        """Every attention layer, in the order of the axis L of heads."""
+        return [AttentionView(one.attention, one.query, one.key, one.value, one.output) for one in self.blocks]
+
+    @property
+    def n_shared_layers(self) -> int:
+        """The last of `attentions` before which rows of a pass may branch."""
+        return self.n_layers - 1
+
+    @property
+    def attentions_over_text(self) -> list[AttentionView]:
+        """Those whose keys are the tokens of the text."""
+        return self.attentions
+
+    def asking(self, batch: Batch, layer: int) -> Tensor:
+        """Mask [B, queries] of the real queries of an attention layer."""
+        return batch.attention_mask
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Paths of the lists of blocks."""
+        return (self.family.blocks,) if self.blocks else ()
 
     @cached_property
     def embedding_norm(self) -> NormView | None:
@@ -214,15 +242,14 @@ class ModelView:
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
+        for attention in self.attentions:
+            for module in dict.fromkeys((attention.query, attention.key, attention.value)):
+                yield LinearLayer(module, "queries_keys_values", self.family.transposed)
+            yield LinearLayer(attention.output, "attention_output", self.family.transposed)
         for block in self.blocks:
-            groups = {
-                "queries_keys_values": (block.query, block.key, block.value),
-                "attention_output": (block.output,),
-                "mlp": (block.gate, block.up, block.down),
-            }
-            for group, modules in groups.items():
-                for module in dict.fromkeys(module for module in modules if module is not None):
-                    yield LinearLayer(module, group, self.family.transposed)
+            for layer in (block.gate, block.up, block.down):
+                if layer is not None:
+                    yield LinearLayer(layer, "mlp", self.family.transposed)
         if self.family.head_dense is not None:
             yield LinearLayer(_at(self.model, self.family.head_dense), "head", transposed=False)
 
@@ -270,6 +297,10 @@ class ModelView:
             full = full + _at(self.model, self.family.segment_embedding)(ids)
         return token, full
 
+    def embeddings_of(self, batch: Batch) -> list[tuple[nn.Module, slice]]:
+        """The modules that embed tokens, and which of `batch.every_id`."""
+        return [(self.token_embedding, slice(None))]
+
     def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
 
@@ -305,11 +336,17 @@ class ModelView:
         transformed = self.head_activation(_at(self.model, self.family.head_dense)(hidden))
         return transformed if self.head_norm is None else self.head_norm.module(transformed)
 
+    @contextmanager
+    def unembedded(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Weight [V, D] and bias [V] (None where there is none) of the unembedding."""
+        with weights_of(self.unembedding) as module:
+            yield module.weight.detach(), None if module.bias is None else module.bias.detach()
+
     def unembedding_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows [..., D] and biases [...] (None where there are none) of the unembedding for token ids [...]."""
-        with weights_of(self.unembedding) as module:
-            ids = ids.to(module.weight.device)
-            return module.weight.detach()[ids], None if module.bias is None else module.bias.detach()[ids]
+        with self.unembedded() as (weight, bias):
+            ids = ids.to(weight.device)
+            return weight[ids], None if bias is None else bias[ids]
 
     def all_logits(self, state: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
         """Logits of all tokens, or labels, of `state` [B, D], `size` at a time: the first one's id and [B, `size`].
@@ -317,12 +354,11 @@ class ModelView:
         In float32 at least.
         """
         wide = torch.promote_types(state.dtype, torch.float32)
-        with weights_of(self.unembedding) as module:
-            weight, bias = module.weight.detach(), module.bias
+        with self.unembedded() as (weight, bias):
             state = state.to(weight.device, wide)
             for start in range(0, len(weight), size):
                 logits = state @ weight[start : start + size].to(wide).T
-                logits = logits if bias is None else logits + bias.detach()[start : start + size].to(wide)
+                logits = logits if bias is None else logits + bias[start : start + size].to(wide)
                 yield start, logits if self.logit_cap is None else self.logit_cap(logits)
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
@@ -361,8 +397,7 @@ class ModelView:
     def _optional_norm(self, root: nn.Module, path: str | None) -> NormView | None:
         return None if path is None else self._norm(root, path)
 
-    def _block(self, module: nn.Module) -> BlockView:
-        family = self.family
+    def _block(self, module: nn.Module, family: Family) -> BlockView:
         return BlockView(
             module=module,
             attention=_at(module, family.attention),

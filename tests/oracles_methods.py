@@ -196,3 +196,58 @@ def shapley(view: ModelView, row: dict, explanation: str) -> Tensor:
             share = factorial(len(subset)) * factorial(size - len(subset) - 1) / factorial(size)
             values[j] += share * (worths[tuple(sorted((*subset, j)))] - value)
     return values
+
+
+def encoder_decoder_rollout(encoder, own, cross, position: int) -> tuple[Tensor, Tensor]:
+    """Chefer et al. 2021, equations 5 to 10: mean maps of the encoder [T, T], the decoder's own [U, U] and those that
+    read the encoder [U, T], from the bottom, to the rows of `position`: relevance [T] and [U].
+    """
+    of_encoder = torch.eye(encoder[0].shape[0], dtype=encoder[0].dtype)
+    of_decoder = torch.eye(own[0].shape[0], dtype=own[0].dtype)
+    mixed = torch.zeros(len(of_decoder), len(of_encoder), dtype=own[0].dtype)
+    for step in encoder:
+        of_encoder = of_encoder + step @ of_encoder
+    for before, step in zip(own, cross, strict=True):
+        mixed, of_decoder = mixed + before @ mixed, of_decoder + before @ of_decoder
+        mixed = mixed + _normalised(of_decoder).T @ (step @ _normalised(of_encoder))
+    return mixed[position], of_decoder[position]
+
+
+def _normalised(relevance: Tensor) -> Tensor:
+    """Equations 8 and 9, row by row; a row without anything beside its identity stays as it is."""
+    out = torch.eye(len(relevance), dtype=relevance.dtype)
+    for i, row in enumerate(relevance - torch.eye(len(relevance), dtype=relevance.dtype)):
+        if row.sum() != 0:
+            out[i] += row / row.sum()
+    return out
+
+
+def encoder_decoder_suppressed(view, batch, place: int, suppression: float) -> Tensor:
+    """Target minus foil of a batch of one sample with attention to encoder token `place` suppressed (Deb et al. 2023):
+    in the encoder, and where the decoder reads it.
+    """
+    import sys
+
+    modelling = sys.modules[type(view.model).__module__]
+    stock, over_text = modelling.eager_attention_forward, [one.attention for one in view.attentions_over_text]
+
+    def attend(module, query, key, value, mask, scaling=None, position_bias=None, **options):
+        scores = query @ key.transpose(-1, -2) * scaling + (0 if position_bias is None else position_bias)
+        if any(module is one for one in over_text):
+            for head in scores[0]:
+                for row in head:
+                    least = row.min()
+                    row[place] = least + (1 - suppression) * (row[place] - least)
+        scores = scores if mask is None else scores + mask
+        return (scores.softmax(-1) @ value).transpose(1, 2), None
+
+    before = view.model.config._attn_implementation
+    view.model.set_attn_implementation("eager")
+    modelling.eager_attention_forward = attend
+    try:
+        logits = view.model(input_ids=batch.input_ids, decoder_input_ids=batch.decoder_input_ids).logits
+    finally:
+        modelling.eager_attention_forward = stock
+        view.model.set_attn_implementation(before)
+    found = logits[0, batch.position[0]]
+    return found[batch.target_ids[0]] - found[batch.foil_ids[0]]

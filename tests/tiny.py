@@ -72,6 +72,37 @@ FEWER = {
         "conv_kernel_size": 3,
     },
 }
+_T5 = {
+    "vocab_size": 50,
+    "d_model": 16,
+    "d_kv": 6,
+    "d_ff": 24,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 10,
+    "decoder_start_token_id": 0,
+}
+#: Encoder-decoders.
+BOTH = {
+    "t5": {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "bart": {
+        **_SPECIAL,
+        "vocab_size": 50,
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24,
+        "max_position_embeddings": 32,
+        "decoder_start_token_id": 2,
+    },
+}
+#: T5 v1.0: its output embeddings are its input embeddings, scaled.
+T5_RELU = {"feed_forward_proj": "relu", "tie_word_embeddings": True}
 
 #: A picture of 8 x 12 pixels in 6 patches.
 IMAGES = {
@@ -89,7 +120,7 @@ IMAGES = {
 
 
 def tiny_config(family: str, **changes):
-    return AutoConfig.for_model(family, **((TINY | MORE | FEWER | IMAGES)[family] | changes))
+    return AutoConfig.for_model(family, **((TINY | MORE | FEWER | BOTH | IMAGES)[family] | changes))
 
 
 def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:
@@ -99,6 +130,9 @@ def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: in
     for parameter in view.model.parameters():
         centre, spread = (parameter.mean(), 0.2) if parameter.dim() == 1 else (0.0, parameter.shape[-1] ** -0.5)
         parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    for name, buffer in view.model.named_buffers():
+        if name.endswith("bias"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return ModelView.of(view.model.to(getattr(torch, dtype)))
 
 
@@ -111,14 +145,15 @@ def tiny_classifier(family: str, labels: int = 3, **changes) -> ModelView:
 def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict]:
     """View rows of random tokens.
 
-    Causal models predict after the last token, masked ones inside, classifiers where their head reads: a label rather
+    Causal models predict after the last token, masked ones inside, encoder-decoders after what the decoder has seen
+    (the start token, and as many others as there are rows before), classifiers where their head reads: a label rather
     than the next one, or a score.
     """
     if view.kind.labels:
         return _labelled_rows(view, lengths, seed)
     generator = torch.Generator().manual_seed(seed)
     draw = lambda n: torch.randint(3, view.vocab, (n,), generator=generator).tolist()  # noqa: E731
-    return [
+    rows = [
         {
             "input_ids": draw(length),
             "position": length // 2 if view.kind.slot else length - 1,
@@ -127,6 +162,10 @@ def ragged_rows(view: ModelView, lengths=(7, 4, 10), seed: int = 0) -> list[dict
         }
         for length in lengths
     ]
+    if view.kind.decoder:
+        for row, seen in zip(rows, range(len(rows)), strict=True):
+            row |= {"decoder_input_ids": [view.config.decoder_start_token_id, *draw(seen)], "position": seen}
+    return rows
 
 
 def _labelled_rows(view: ModelView, lengths, seed: int) -> list[dict]:

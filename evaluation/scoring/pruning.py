@@ -88,7 +88,7 @@ class Sweep:
 
     def passes(self, sample: Batch, token_budget: int) -> list[list[HeadsLeft]]:
         """The layers of each pass. Masks are sorted, so those of a pass agree in as many lower layers as can be."""
-        size = max(1, token_budget // sample.input_ids.shape[1])
+        size = max(1, token_budget // sample.every_id.shape[1])
         if size not in self._passes:
             chunks = [self.masks[start : start + size] for start in range(0, len(self.masks), size)]
             self._passes[size] = [list(branches(self.view, chunk, shared=self._shared)) for chunk in chunks]

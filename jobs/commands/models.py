@@ -40,6 +40,8 @@ def show(console: Console) -> None:
 def _read_at(kind: Kind) -> str:
     if kind.reads != "anywhere":
         return f"at the {kind.reads} token"
+    if kind.decoder:
+        return "after what the decoder has seen"
     return "at the mask token inside the text" if kind.slot else "after the text"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from lrp_core.families.bart import BART
 from lrp_core.families.base import Family
 from lrp_core.families.bert import BERT
 from lrp_core.families.deberta import DEBERTA
@@ -24,6 +25,7 @@ from lrp_core.families.opt import OPT
 from lrp_core.families.phi import PHI, PHI3
 from lrp_core.families.qwen import QWEN2, QWEN3
 from lrp_core.families.roberta import ROBERTA
+from lrp_core.families.t5 import T5
 from lrp_core.families.vit import VIT
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
@@ -54,6 +56,8 @@ FAMILIES: Extended[Family] = Extended(
         PHI,
         PHI3,
         VIT,
+        T5,
+        BART,
     ),
     "closelook.families",
     Family,
@@ -70,6 +74,7 @@ _OTHER_HEADS = tuple(
         "TOKEN_CLASSIFICATION",
     )
 )
+_WITH_LABELS = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 
 
 def describing(model_type: str) -> Family:
@@ -109,6 +114,8 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
     if name is not None:
         raise UserError(f"a model's family is {GENERIC!r}, or that which describes it: not {name!r}")
     family = describing(config.model_type)
+    chosen = (variant.family for variant in family.variants if getattr(config, variant.field) == variant.value)
+    family = next(chosen, family)
     for named in (config.architectures or ()) if architecture is None else (architecture,):
         family = _with_head_of(family, named)
     for requirement in family.requires:
@@ -124,6 +131,8 @@ def _with_head_of(family: Family, architecture: str) -> Family:
     if family.kind.images and _class_in(family.kind.classes, family) != architecture:
         raise UnsupportedModel(without_head(architecture, family))
     kind = family.kind.with_labels
+    if kind is None and _class_in(_WITH_LABELS, family) == architecture:
+        raise UnsupportedModel(without_head(architecture, family))
     if kind is None or _class_in(kind.classes, family) != architecture:
         return family
     labelled = family.with_labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from lrp_core.capabilities import (
     GRADIENTS,
     MASKING,
     NEURONS,
+    ONE_STACK,
     PLAIN_SUMS,
     POSITIONS,
     POST_NORM,
@@ -89,6 +91,27 @@ ONE_LABEL = Requirement(
 
 
 @dataclass(frozen=True)
+class CrossAttention:
+    """What reads the encoder in every block of a decoder: paths from the block."""
+
+    attention: str
+    query: str
+    key: str
+    value: str
+    output: str
+    norm: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Models of the same type whose config has `value` as `field`: they are laid out as `family` says."""
+
+    field: str
+    value: Any
+    family: Family
+
+
+@dataclass(frozen=True)
 class Family:
     """Paths of modules: from the model's root for the model's parts, from a block for the block's parts."""
 
@@ -111,6 +134,7 @@ class Family:
     unembedding: str | None = None  # default: what transformers calls the output embeddings
     logit_cap_field: str | None = None  # field of the config: logits z become cap * tanh(z / cap), where it is not None
     label_head: LabelHead | None = None  # of the same models with labels, where they are described
+    decoder: Decoder | None = None  # of encoder-decoders, whose other parts are those of the encoder
 
     # block
     attention: str = "self_attn"
@@ -138,11 +162,13 @@ class Family:
     feed_forward_field: str = "intermediate_size"  # fields of the config that hold these sizes
     max_length_field: str = "max_position_embeddings"
     position_shift: int = 0  # rows of the position embedding before position 0, which the module skips by itself
+    relative_positions: bool = False  # texts of any length
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     eager_only: bool = False  # transformers has no other attention kernel for them
     score_cap_field: str | None = None  # field of the config: attention scores are capped as logits are
     lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
+    variants: tuple[Variant, ...] = ()  # layouts that the config chooses
     classes: str | None = (
         None  # module that registers the models' classes with transformers, which knows most by itself
     )
@@ -171,6 +197,8 @@ class Family:
 
     def most_tokens(self, config: Any) -> int:
         """Most tokens that a sample of a model with this config may have."""
+        if self.relative_positions:
+            return sys.maxsize
         return config.max_position_embeddings - (config.pad_token_id + 1 if self.positions_after_padding else 0)
 
     @property
@@ -180,8 +208,23 @@ class Family:
         of_norms |= {UNCENTRED} if self.norm == "rms" else set()
         transformed = self.logit_cap_field is not None or self.head_dense is not None
         bare = not self.added_norms and not transformed if self.norm_order == "pre" else self.norm_order == "post"
-        known = {GRADIENTS, RULES, ATTENTION, NEURONS, STATES, POSITIONS} | of_norms | ({PLAIN_SUMS} if bare else set())
+        of_stack = set() if self.kind.decoder else {STATES, ONE_STACK, NEURONS}
+        known = {GRADIENTS, RULES, ATTENTION, POSITIONS} | of_norms | of_stack | ({PLAIN_SUMS} if bare else set())
         return frozenset(known.union(perturbable(self.kind)).difference(self.lacks))
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The second half of an encoder-decoder. `family` has the paths of its parts; where it stands by itself, `stack`
+    is the module that runs it, as `encoder_stack` runs the encoder.
+    """
+
+    family: Family
+    cross: CrossAttention
+    encoder_stack: str
+    stack: str
+    logits_bias: str | None = None  # a buffer [1, V] that is added to the logits
+    scaled_field: str | None = None  # field of the config: hidden states are divided by sqrt(D) before the unembedding
 
 
 def perturbable(kind: Kind) -> set[Capability]:

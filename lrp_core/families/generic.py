@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import GRADIENTS, Capability
+from lrp_core.capabilities import GRADIENTS, ONE_STACK, Capability
 from lrp_core.families.base import ONE_LABEL, Family, perturbable
 from lrp_core.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
 from lrp_core.types import UnsupportedModel
@@ -42,7 +42,7 @@ class GenericFamily(Family):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({GRADIENTS} | perturbable(self.kind))
+        return frozenset({GRADIENTS, ONE_STACK} | perturbable(self.kind))
 
 
 def generic_family(config: PretrainedConfig, architecture: str | None = None) -> GenericFamily:

@@ -7,7 +7,7 @@ deletion. Positions and segments stay where the token's embedding is all that go
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,10 +35,11 @@ def tokens_removed(
 ) -> Iterator[Batch]:
     """Gives the batch to run inside the scope, on the model's device: that of `batch` without the tokens `removed`.
 
-    `removed` [B, T] is bool; what it says of padding does not matter. `way` is `zero`, `mask` (by the token `mask_id`)
-    or `delete`, after which rows are padded on the right and a prediction is read at the last token that remains up to
-    its position. Raises UserError for a way that the model does not know, a prediction slot of a masked model among the
-    removed tokens, and a deletion that leaves nothing to read the prediction from.
+    `removed` [B, T] is bool; what it says of padding does not matter. Of an encoder-decoder T are the encoder's tokens;
+    where it is [B, T + U], the decoder's follow, which can only be zeroed. `way` is `zero`, `mask` (by the token
+    `mask_id`) or `delete`, after which rows are padded on the right and a prediction is read at the last token that
+    remains up to its position. Raises UserError for a way that the model does not know, a prediction slot of a masked
+    model among the removed tokens, and a deletion that leaves nothing to read the prediction from.
     """
     check_way(view, way, mask_id)
     if view.kind.slot and removed.gather(1, batch.position[:, None].to(removed.device)).any():
@@ -51,11 +52,12 @@ def tokens_removed(
         gone = removed & (batch.attention_mask > 0)
         yield replace(batch, input_ids=batch.input_ids.masked_fill(gone, mask_id))
         return
-    handle = view.token_embedding.register_forward_hook(partial(_zero_rows, removed=removed))
-    try:
+    with ExitStack() as undo:
+        for embedding, own in view.embeddings_of(batch):
+            if (of_embedding := removed[:, own]).shape[1]:
+                hook = partial(_zero_rows, removed=of_embedding)
+                undo.callback(embedding.register_forward_hook(hook).remove)
         yield batch
-    finally:
-        handle.remove()
 
 
 def _zero_rows(_: nn.Module, args: tuple[Any, ...], embedded: Tensor, *, removed: Tensor) -> Tensor:
@@ -63,9 +65,13 @@ def _zero_rows(_: nn.Module, args: tuple[Any, ...], embedded: Tensor, *, removed
 
 
 def _without(batch: Batch, removed: Tensor) -> Batch:
-    kept = (batch.attention_mask > 0) & ~removed  # [B, T]
-    position = kept.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
-    if (position < 0).any():
+    kept = (batch.attention_mask > 0) & ~removed[:, : batch.input_ids.shape[1]]  # [B, T]
+    if batch.decoder_input_ids is None:
+        position = kept.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
+        empty = position < 0
+    else:
+        position, empty = batch.position, kept.sum(-1) == 0
+    if empty.any():
         raise UserError("a deletion must leave a token to read the prediction from")
     count = kept.sum(-1, keepdim=True)
     width = int(count.max())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.capabilities import ATTENTION, DELETION, GRADIENTS, MASKING, RULES, UNCENTRED
+from lrp_core.capabilities import ATTENTION, DELETION, GRADIENTS, MASKING, ONE_STACK, RULES, UNCENTRED
 from lrp_core.explained import EXPLAINED
 from lrp_core.kinds import DELETE, MASK, ZERO
 from lrp_core.method import Method, Option
@@ -129,7 +129,7 @@ METHODS: Registry[Method] = Registry(
         label="AttnLRP explicit",
         explain="lrp_core.methods.explicit:explain_many",
         options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
-        needs=(GRADIENTS, RULES),
+        needs=(GRADIENTS, RULES, ONE_STACK),
         gives=("tokens", "heads"),
         passes="explicit",
         forwards=6.0,

@@ -55,6 +55,7 @@ class _Suppression:
         *,
         scaling: float | None = None,
         softcap: float | None = None,
+        position_bias: Tensor | None = None,
         **__: Any,
     ) -> tuple[Tensor, Tensor]:
         """Queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on to context [R, S, H, K]."""
@@ -70,6 +71,8 @@ class _Suppression:
         scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
         if softcap is not None:  # what is suppressed is what enters the softmax
             scores = softcap * torch.tanh(scores / softcap)
+        if position_bias is not None:
+            scores = scores + position_bias
         scores = self._suppressed(scores, 0.0 if self.as_printed else _least(scores, mask))
         if mask is not None:
             scores = scores + mask
@@ -111,7 +114,8 @@ def explain_many(
     A score of the suppressed token becomes `1 - suppression` times itself, counted from the least score that its query
     sees (Deb et al., their code) or from 0 (`as_printed` in AttnLRP A.1.5, where suppression raises negative scores).
     Scaling by the head width before or after is the same. With a `similarity` below 1, tokens whose embeddings, without
-    positions, are that alike are suppressed too: by `suppression` times the cosine (their code, of concepts).
+    positions, are that alike are suppressed too: by `suppression` times the cosine (their code, of concepts). Of
+    encoder-decoders, tokens of the encoder are suppressed, in its own attention and where the decoder reads it.
     """
     batch = batch.to(view.device)
     named = {TARGET.name: LOG_PROB.name} if score == LOG_PROB.name else {}  # a contrast of these is one of logits
@@ -119,18 +123,19 @@ def explain_many(
     explanations = tuple(dict.fromkeys(read.values()))
     layers: dict[nn.Module, _Layer] = {}
     record = {block.attention: partial(_record, layers=layers) for block in view.blocks} if view.kind.causal else {}
+    attentions = [one.attention for one in view.attentions_over_text]
     with around_attention(view, record, stock="eager"):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
     token, positions = view.tokens(batch), view.position_ids(batch.attention_mask)
-    alike = _alike(token, similarity) if similarity < 1 else None
+    alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
     for samples, keys, start in _parts(view, batch, token_budget, whole=similarity < 1):
         of_rows = None if alike is None else alike[samples, keys]
         run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
         rows = _from(start, rows_of(batch, samples))
         at = samples.to(token.device)
-        with around_attention(view, {block.attention: run.attend for block in view.blocks}, stock="eager"):
-            hidden = view.hidden(rows, token[at, start:], positions[at, start:])
+        with around_attention(view, dict.fromkeys(attentions, run.attend), stock="eager"):
+            hidden = view.hidden(rows, token[at, start:], positions[at, start:] if view.kind.causal else None)
         _, explained = explained_numbers(view, hidden, rows, explanations)
         for explanation, numbers in explained.items():
             at = samples.to(numbers.device)

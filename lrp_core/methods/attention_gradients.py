@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.explained import relevance_of
+from lrp_core.methods.cross_rollout import CrossRollout
 from lrp_core.methods.rollout import discard, visible
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request
@@ -28,9 +30,11 @@ def grad_attention_rollout(
     """The row of the predicted position in the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
 
     Rows are not normalised. Layers are multiplied from the top while the gradient goes down, so no product of maps is
-    formed.
+    formed. Encoder-decoders have `CrossRollout`.
     """
     batch = batch.to(view.device)
+    if isinstance(view, EncoderDecoderView):
+        return _over_both(view, batch, requests, discard_threshold, lowest)
     rows: list[Tensor] = []
 
     def begin() -> None:
@@ -52,10 +56,13 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[
     """The row of the predicted position in (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
 
     The mean of a head's gradient is over its whole map; of images, over what the class token reads of patches, and it
-    gets nothing itself. Min-max normalisation, which ranks nothing, is left out.
+    gets nothing itself. Min-max normalisation, which ranks nothing, is left out. Of encoder-decoders it is the last
+    layer that reads the encoder, and nothing is said of what the decoder has seen.
     """
     batch = batch.to(view.device)
     weighted: list[Tensor] = []
+
+    last = view.n_layers - 1
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         wide = torch.promote_types(weights.dtype, torch.float32)
@@ -65,11 +72,11 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[
             of_head = gradient[at, :, position, 1:].to(wide).mean(-1)  # [B, H]
             row = row.index_fill(-1, torch.zeros_like(at[:1]), 0)
         else:
-            size = batch.attention_mask.to(weights.device).sum(-1)[:, None].square().clamp_min(1)  # [B, 1]
-            of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / size
+            sizes = batch.attention_mask.sum(-1) * view.asking(batch, last).sum(-1)  # [B], of the maps
+            of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / sizes.to(weights.device)[:, None].clamp_min(1)
         weighted[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
 
-    return _explain(view, batch, requests, [view.n_layers - 1], weighted.clear, read, lambda: weighted[0])
+    return _explain(view, batch, requests, [last], weighted.clear, read, lambda: weighted[0])
 
 
 def _explain(
@@ -83,7 +90,11 @@ def _explain(
 ) -> dict[Request, Relevance]:
     """One forward, and a backward for each explanation during which `read` sees these layers from the top down."""
     maps: list[Tensor] = []
-    around = {view.blocks[layer].attention: partial(_attend, batch=batch, maps=maps, read=read) for layer in layers}
+    attentions = [view.attentions[layer].attention for layer in layers]
+    around = {
+        attention: partial(_attend, asks=view.asking(batch, layer), maps=maps, read=read)
+        for layer, attention in zip(layers, attentions, strict=True)
+    }
     results: dict[Request, Relevance] = {}
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.inference_mode(False), torch.enable_grad():
@@ -98,12 +109,46 @@ def _explain(
     return results
 
 
+def _over_both(
+    view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float
+) -> dict[Request, Relevance]:
+    """`grad_attention_rollout` of an encoder-decoder, whose maps are all kept: they are chained from the bottom."""
+    maps: dict[int, Tensor] = {}
+    shown: dict[int, Tensor] = {}
+
+    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Any:
+        context, weights = kernel(module, *tensors, **options)
+        assert weights is not None  # the eager kernel returns them
+        maps[layer], shown[layer] = weights, visible(tensors[3], view.asking(batch, layer), weights)
+        return context, weights
+
+    around = {one.attention: partial(attend, layer=layer) for layer, one in enumerate(view.attentions)}
+    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    wide = torch.promote_types(view.dtype, torch.float32)
+    results: dict[Request, Relevance] = {}
+    with torch.inference_mode(False), torch.enable_grad():
+        token = view.embed(batch)[0].detach().requires_grad_()
+        with around_attention(view, around, stock="eager"):
+            logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations)
+        for explanation, explained in numbers.items():
+            gradients = torch.autograd.grad(explained.sum(), list(maps.values()), retain_graph=True)
+            rollout = CrossRollout(view, batch, wide)
+            for (layer, weights), gradient in zip(maps.items(), gradients, strict=True):
+                step = (weights.detach().to(wide) * gradient.to(wide)).clamp_min_(0).mean(1)
+                if threshold < 1 or lowest > 0:
+                    step = discard(step, shown[layer], threshold, lowest)
+                rollout.add(layer, step)
+            relevance = relevance_of(logits=logits, explained=explained, conserves=False, **rollout.parts())
+            results.update({request: relevance for request in requests if request.explanation == explanation})
+    return results
+
+
 def _attend(
     kernel: Kernel,
     module: nn.Module,
     query: Tensor,
     *tensors: Any,
-    batch: Batch,
+    asks: Tensor,
     maps: list[Tensor],
     read: Reader,
     **options: Any,
@@ -113,7 +158,7 @@ def _attend(
         query = query.detach().requires_grad_()
     context, weights = kernel(module, query, *tensors, **options)
     assert weights is not None  # the eager kernel returns them
-    shown = visible(tensors[2], batch, weights)
+    shown = visible(tensors[2], asks, weights)
     weights.register_hook(lambda gradient: read(weights.detach(), gradient, shown))
     maps.append(weights)
     return context, weights

@@ -178,7 +178,7 @@ def _read(
         gradient, picture = (one.movedim(1, -1) for one in (gradients[1], traced.pixels.detach()))  # [B, H, W, C]
         pixels = attribution(gradient, picture, batch.attention_mask.amax(-1)[:, None, None], reading.measure, how)
     return Relevance(
-        tokens=attribution(gradients[0], value, batch.attention_mask, reading.measure, how),
+        **batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how)),
         explained=explained.detach(),
         logit_target=logits[:, 0].detach(),
         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),

@@ -53,8 +53,8 @@ def _explain(
     logits, whole = explained_numbers(view, view.hidden(batch, token), batch, explanations)
     check_logits(view, batch, logits)  # before their Shapley values are sought, which there are none of
     _, empty = explained_numbers(view, view.hidden(batch, torch.zeros_like(token)), batch, explanations)
-    tokens = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
-    for i, mask in enumerate(batch.attention_mask.bool()):
+    tokens = {explanation: torch.zeros(batch.every_id.shape).to(logits) for explanation in explanations}
+    for i, mask in enumerate(batch.every_mask.bool()):
         if not mask.any():
             continue
         own = unpadded(batch, i)
@@ -66,10 +66,10 @@ def _explain(
             tokens[explanation][i, mask] = shares.to(logits)
     return {
         request: relevance_of(
-            tokens[request.explanation].to(batch.input_ids.device),
-            logits,
-            whole[request.explanation],
+            logits=logits,
+            explained=whole[request.explanation],
             baseline=empty[request.explanation],
+            **batch.parted(tokens[request.explanation].to(batch.input_ids.device)),
         )
         for request in requests
     }

@@ -35,9 +35,9 @@ def _explain(
 ) -> dict[Request, Relevance]:
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
-    drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
+    drops = {explanation: torch.zeros(batch.every_id.shape).to(logits) for explanation in explanations}
     mask_id = _mask_id(view, batch) if how == MASK else None
-    taken, length = _taken(view, batch, how), batch.input_ids.shape[1]
+    taken, length = _taken(view, batch, how), batch.every_id.shape[1]
     for part in pieces(range(len(taken)), length, token_budget):
         samples, places = taken[part.start : part.stop].unbind(1)
         removed = torch.nn.functional.one_hot(places, length).bool()
@@ -48,22 +48,26 @@ def _explain(
             drops[explanation][at] = whole[explanation][at[0]] - numbers
     return {
         request: relevance_of(
-            drops[request.explanation].to(batch.input_ids.device), logits, whole[request.explanation], conserves=False
+            logits=logits,
+            explained=whole[request.explanation],
+            conserves=False,
+            **batch.parted(drops[request.explanation].to(batch.input_ids.device)),
         )
         for request in requests
     }
 
 
 def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
-    """(sample, token) of every variant, [R, 2]."""
-    wanted = batch.attention_mask.bool()
+    """(sample, token) of every variant, [R, 2]. What a decoder has seen is zeroed, never deleted."""
+    wanted = batch.every_mask.bool()
     places = torch.arange(wanted.shape[1], device=wanted.device)
     if view.kind.slot:
         wanted = wanted & (places != batch.position[:, None])
     if view.kind.causal:  # what stands behind the prediction has no say
         wanted = wanted & (places <= batch.position[:, None])
     if how == DELETE:
-        wanted = wanted & (wanted.sum(-1, keepdim=True) > 1)
+        wanted = wanted & (batch.attention_mask.sum(-1, keepdim=True) > 1)
+        wanted = wanted & (places < batch.attention_mask.shape[1])
     return wanted.nonzero()
 
 

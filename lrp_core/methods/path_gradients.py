@@ -6,6 +6,7 @@ Points are rows of forwards whose size a token budget bounds. The gradient is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def integrated_gradients(
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.no_grad(), around_attention(view, {}):
         source = view.source(batch)
-        start = _baseline(view, source, baseline)
+        start = _baseline(view, batch, source, baseline)
         ends = tiled(batch, 2)
         hidden = view.hidden_from(ends, torch.cat([source, start]))
         logits, at_ends = explained_numbers(view, hidden, ends, explanations)
@@ -56,14 +57,13 @@ def integrated_gradients(
     results = {}
     for request in requests:
         how = request.option("reduce", "sum")
-        tokens, pixels = _of_tokens(view, batch, way * means[request.explanation], how)
+        parts = _of_tokens(view, batch, way * means[request.explanation], how)
         results[request] = relevance_of(
-            tokens,
-            logits[: len(batch)],
-            at_ends[request.explanation][: len(batch)],
+            logits=logits[: len(batch)],
+            explained=at_ends[request.explanation][: len(batch)],
             conserves=how == "sum",
             baseline=at_ends[request.explanation][len(batch) :],
-            pixels=pixels,
+            **parts,
         )
     return results
 
@@ -99,8 +99,8 @@ def smoothgrad(
     how = {request: request.option("reduce", "auto").replace("auto", by_default) for request in requests}
     results = {}
     for request in requests:
-        tokens, pixels = _of_tokens(view, batch, means[request.explanation], how[request])
-        results[request] = relevance_of(tokens, logits, whole[request.explanation], conserves=False, pixels=pixels)
+        parts = _of_tokens(view, batch, means[request.explanation], how[request])
+        results[request] = relevance_of(logits=logits, explained=whole[request.explanation], conserves=False, **parts)
     return results
 
 
@@ -111,8 +111,8 @@ class Noise:
         """`width` is D."""
         self._seeds = seeds_of(batch, seed)
         if batch.pixel_values is None:
-            self._shape: tuple[int, ...] = (batch.input_ids.shape[1], width)
-            self._real: list[Any] = list(batch.attention_mask.bool().cpu())
+            self._shape: tuple[int, ...] = (batch.every_id.shape[1], width)
+            self._real: list[Any] = list(batch.every_mask.bool().cpu())
         else:
             self._shape = tuple(batch.pixel_values.shape[1:])
             self._real = [slice(None)] * len(batch)
@@ -126,12 +126,14 @@ class Noise:
         return noise
 
 
-def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> tuple[Tensor, Tensor | None]:
-    """Relevance of tokens [B, T] and of pixels [B, H, W] (None of text) from that of all numbers of the source."""
+def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> dict[str, Tensor]:
+    """Relevance of tokens, and of pixels [B, H, W] of images, from that of all numbers of the source: fields of a
+    Relevance.
+    """
     if batch.pixel_values is None:
-        return reduced(relevance, how).masked_fill(batch.attention_mask == 0, 0), None
+        return batch.parted(reduced(relevance, how).masked_fill(batch.every_mask == 0, 0))
     pixels = reduced(relevance.movedim(1, -1), how)
-    return over_patches(view, pixels), pixels
+    return {"tokens": over_patches(view, pixels), "pixels": pixels}
 
 
 def _weighted_gradients(
@@ -144,7 +146,7 @@ def _weighted_gradients(
 ) -> dict[str, Tensor]:
     """Sum over k of `weights[k]` times the gradient at the source `points(k)` [B, ...], by explanation."""
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
-    for part in pieces(range(len(weights)), batch.input_ids.numel(), token_budget):
+    for part in pieces(range(len(weights)), batch.every_id.numel(), token_budget):
         rows = tiled(batch, len(part))
         with torch.inference_mode(False), torch.enable_grad(), around_attention(view, {}):
             leaf = torch.cat([points(k) for k in part]).detach().requires_grad_()  # [K * B, ...]
@@ -157,12 +159,14 @@ def _weighted_gradients(
     return sums
 
 
-def _baseline(view: ModelView, source: Tensor, baseline: str) -> Tensor:
+def _baseline(view: ModelView, batch: Batch, source: Tensor, baseline: str) -> Tensor:
     if baseline == "zero":
         return torch.zeros_like(source)
     if view.kind.images or view.config.pad_token_id is None:
         raise UserError("integrated_gradients: the model names no pad token: use baseline 'zero'")
-    return view.token_embedding(torch.full(source.shape[:2], view.config.pad_token_id, device=source.device))
+    pad = view.config.pad_token_id
+    prefix = None if batch.decoder_input_ids is None else torch.full_like(batch.decoder_input_ids, pad)
+    return view.tokens(replace(batch, input_ids=torch.full_like(batch.input_ids, pad), decoder_input_ids=prefix))
 
 
 def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
@@ -176,7 +180,7 @@ def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
 def _spread(source: Tensor, batch: Batch) -> Tensor:
     """Greatest minus least entry of each sample's source, [B, 1, ...] (Smilkov et al. 2017)."""
     axes = tuple(range(1, source.dim()))
-    hidden = batch.attention_mask[..., None] == 0 if batch.pixel_values is None else torch.tensor(False)
+    hidden = batch.every_mask[..., None] == 0 if batch.pixel_values is None else torch.tensor(False)
     hidden = hidden.to(source.device)
     most = source.masked_fill(hidden, -torch.inf).amax(axes, keepdim=True)
     least = source.masked_fill(hidden, torch.inf).amin(axes, keepdim=True)

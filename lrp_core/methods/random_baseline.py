@@ -26,11 +26,12 @@ def explain_many(
     batch = batch.to(view.device)
     with around_attention(view, {}):
         logits = view.logits(view.hidden(batch), batch)
-    tokens = torch.zeros(batch.input_ids.shape, dtype=logits.dtype)
-    for own, mask, seed_of_row in zip(tokens, batch.attention_mask.bool().cpu(), seeds_of(batch, seed), strict=True):
-        drawn = np.random.default_rng(seed_of_row).uniform(-1, 1, int(mask.sum()))
-        own[mask] = torch.from_numpy(drawn).to(tokens)
-    return {request: without_sum(tokens.to(batch.input_ids.device), logits) for request in requests}
+    drawn = torch.zeros(batch.every_id.shape, dtype=logits.dtype)
+    for own, mask, seed_of_row in zip(drawn, batch.every_mask.bool().cpu(), seeds_of(batch, seed), strict=True):
+        numbers = np.random.default_rng(seed_of_row).uniform(-1, 1, int(mask.sum()))
+        own[mask] = torch.from_numpy(numbers).to(drawn)
+    parts = batch.parted(drawn.to(batch.input_ids.device))
+    return {request: without_sum(logits=logits, **parts) for request in requests}
 
 
 def seed_of(ids: Tensor, seed: int) -> int:
@@ -43,5 +44,5 @@ def seeds_of(batch: Batch, seed: int) -> list[int]:
     if batch.pixel_values is not None:
         pictures = batch.pixel_values.float().cpu().numpy()
         return [int.from_bytes(sha256(f"{seed}:".encode() + one.tobytes()).digest()[:8]) for one in pictures]
-    ids, real = batch.input_ids.cpu(), batch.attention_mask.bool().cpu()
+    ids, real = batch.every_id.cpu(), batch.every_mask.bool().cpu()
     return [seed_of(own[mask], seed) for own, mask in zip(ids, real, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.capabilities import ATTENTION, STATES
+from lrp_core.capabilities import ATTENTION, ONE_STACK, STATES
 from lrp_core.method import Method, Option
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
@@ -48,7 +48,7 @@ REPRESENTATION = (
         label="Value Zeroing",
         explain="lrp_core.methods.value_zeroing:explain_many",
         family="representation",
-        needs=(ATTENTION,),
+        needs=(ATTENTION, ONE_STACK),
         gives=("tokens", "layers"),
         explanations=_NO_CHOICE,
         embeddings=_NO_CHOICE,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.explained import without_sum
+from lrp_core.methods.cross_rollout import CrossRollout
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -28,7 +31,9 @@ class _Mixing:
         assert weights is not None  # the eager kernel returns them
         step = weights.mean(1)  # [B, T, T]
         if self._threshold < 1 or self._lowest > 0:
-            step = discard(step, visible(tensors[3], self._batch, weights), self._threshold, self._lowest)
+            step = discard(
+                step, visible(tensors[3], self._batch.attention_mask, weights), self._threshold, self._lowest
+            )
         step.diagonal(dim1=-2, dim2=-1).add_(1)
         step = step.div_(step.sum(-1, keepdim=True)) if self._lowest else step.mul_(0.5)
         self.total = step @ self.total.to(step)
@@ -42,9 +47,12 @@ def explain_many(
     """The row of the predicted position, whatever is explained.
 
     Runs the model's eager attention, for its weights. Where the lowest entries are set to 0, rows are brought back to a
-    sum of 1, as Gildenblat's code does; otherwise they are as they come (AttnLRP equation 23).
+    sum of 1, as Gildenblat's code does; otherwise they are as they come (AttnLRP equation 23). Encoder-decoders have
+    `CrossRollout`, of maps without the identity.
     """
     batch = batch.to(view.device)
+    if isinstance(view, EncoderDecoderView):
+        return _over_both(view, batch, requests, discard_threshold, lowest)
     mixing = _Mixing(batch, discard_threshold, lowest)
     with around_attention(view, {block.attention: mixing for block in view.blocks}, stock="eager"):
         logits = view.logits(view.hidden(batch), batch)
@@ -53,9 +61,33 @@ def explain_many(
     return {request: without_sum(tokens, logits) for request in requests}
 
 
-def visible(mask: Tensor | None, batch: Batch, weights: Tensor) -> Tensor:
-    """Entries of attention maps [B, T, T] that a real query may look at, by the additive `mask` of an eager kernel."""
-    queries = batch.attention_mask.bool().to(weights.device)[:, :, None]
+def _over_both(
+    view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float
+) -> dict[Request, Relevance]:
+    rollout = CrossRollout(view, batch, torch.promote_types(view.dtype, torch.float32))
+
+    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Any:
+        context, weights = kernel(module, *tensors, **options)
+        assert weights is not None  # the eager kernel returns them
+        step = weights.mean(1)  # [B, queries, keys]
+        if threshold < 1 or lowest > 0:
+            step = discard(step, visible(tensors[3], view.asking(batch, layer), weights), threshold, lowest)
+            step = step / step.sum(-1, keepdim=True).clamp_min(torch.finfo(step.dtype).tiny) if lowest else step
+        rollout.add(layer, step)
+        return context, weights
+
+    around = {one.attention: partial(attend, layer=layer) for layer, one in enumerate(view.attentions)}
+    with around_attention(view, around, stock="eager"):
+        logits = view.logits(view.hidden(batch), batch)
+    parts = {name: rows.to(logits.dtype) for name, rows in rollout.parts().items()}
+    return {request: without_sum(logits=logits, **parts) for request in requests}
+
+
+def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
+    """Entries of attention maps [B, queries, keys] that a real query, by the mask `asks` [B, queries], may look at, by
+    the additive `mask` of an eager kernel.
+    """
+    queries = asks.bool().to(weights.device)[:, :, None]
     if mask is None:
         return queries.expand(weights.shape[0], *weights.shape[2:])
     return queries & (mask[:, 0] == 0)

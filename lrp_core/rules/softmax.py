@@ -39,21 +39,25 @@ def attend_openly(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    scaling: float | None,
     switch: Switch,
+    *,
+    scaling: float | None = None,
     softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attention as eager kernels compute it, the gradient of the softmax that of the composite in force.
 
-    Queries [B, H, T, K], keys and values [B, G, T, K], `mask` [B, 1, T, T] what is added to the scores; returns context
-    [B, T, H, K] and weights [B, H, T, T]. Scores are capped at `softcap`, with the rule of activations.
+    Queries [B, H, T, K], keys and values [B, G, T, K], `mask` [B, 1, T, T] and `position_bias` [1, H, T, T] what is
+    added to the scores; returns context [B, T, H, K] and weights [B, H, T, T]. Scores are capped at `softcap`, with the
+    rule of activations.
     """
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = activate(scores, softcap * torch.tanh(scores / softcap), soft_cap(softcap), False, switch)
-    weights = Softmax.apply(scores, mask, switch)
+    weights = Softmax.apply(scores if position_bias is None else scores + position_bias, mask, switch)
     return (weights @ value).transpose(1, 2), weights
 
 

@@ -7,11 +7,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 from lrp_core import Batch, ModelView, Request, UnsupportedModel, attribute, random_model
 from lrp_core.families import FAMILIES, family_of
 from lrp_core.methods.explicit import explain_many as explain_explicitly
-from tests.tiny import FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
+from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 
 def test_every_registered_family_is_tested():
-    assert set(FAMILIES) == set(TINY) | set(MORE) | set(FEWER) | set(IMAGES)
+    assert set(FAMILIES) == set(TINY) | set(MORE) | set(FEWER) | set(IMAGES) | set(BOTH)
 
 
 @pytest.fixture(params=sorted(MORE))
@@ -76,8 +76,8 @@ def test_value_weights_reproduce_the_values(view, batch):
 
 
 def test_unknown_family_lists_the_supported_ones():
-    with pytest.raises(UnsupportedModel, match=r"no family describes 't5' models; supported: bert, .*gemma"):
-        family_of(AutoConfig.for_model("t5"))
+    with pytest.raises(UnsupportedModel, match=r"no family describes 'mt5' models; supported: bert, .*gemma"):
+        family_of(AutoConfig.for_model("mt5"))
 
 
 def test_unsupported_variant_says_which_field():

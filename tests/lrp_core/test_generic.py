@@ -141,7 +141,7 @@ def test_what_needs_a_description_is_refused_by_name(view, rows):
             EVERY[name](view, batch)
     with pytest.raises(UnsupportedMethod, match=r"of the full embedding needs .*: ask for embedding 'partial'"):
         METHODS["gradient_x_input"](view, batch, embedding="full")
-    with pytest.raises(UnsupportedMethod, match="relevance of heads needs attention weights"):
+    with pytest.raises(UnsupportedMethod, match="relevance of attention heads needs attention weights"):
         METHODS["gradient_l1"](view, batch, heads=True)
 
 

@@ -1,0 +1,58 @@
+"""Attention maps of encoder-decoders, chained from the encoder's tokens to the decoder's prediction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lrp_core.encoder_decoder import EncoderDecoderView
+from lrp_core.types import Batch
+
+
+class CrossRollout:
+    """How encoder and decoder tokens are mixed into decoder tokens (Chefer et al. 2021, section 3, and their code).
+
+    Layers come in the order of the forward; maps are means over heads, whatever they were weighted with. In a
+    stack's own attention R += A R; where the decoder reads the encoder R_qi += norm(R_qq)^T A norm(R_ii), with
+    norm(R) = I + the rest of R, its rows brought to a sum of 1 (0 where they have none). Decoder tokens behind the
+    prediction, which it cannot see, have no part: the transpose would let them in.
+    """
+
+    def __init__(self, view: EncoderDecoderView, batch: Batch, dtype: torch.dtype) -> None:
+        sizes = batch.input_ids.shape[1], batch.every_id.shape[1] - batch.input_ids.shape[1]
+        self.of_encoder, self.of_decoder = (torch.eye(size, dtype=dtype).repeat(len(batch), 1, 1) for size in sizes)
+        self.mixed = torch.zeros(len(batch), sizes[1], sizes[0], dtype=dtype)  # [B, U, T]
+        self._batch, self._encoder = batch, view.n_encoder_layers
+        assert batch.decoder_attention_mask is not None
+        seen = torch.arange(sizes[1]) <= batch.position.cpu()[:, None]
+        self._asking = (seen & (batch.decoder_attention_mask.cpu() != 0))[..., None]  # [B, U, 1]
+        self._cross = len(view.attentions) - len(view.cross_attentions)
+
+    def add(self, layer: int, step: Tensor) -> None:
+        """`step` [B, queries, keys] is the map of attention `layer`, on the axis of `view.attentions`."""
+        step = step.to(self.mixed)
+        if layer < self._encoder:
+            self.of_encoder = self.of_encoder + step @ self.of_encoder
+            return
+        step = step * self._asking
+        if layer < self._cross:
+            self.mixed = self.mixed + step @ self.mixed
+            self.of_decoder = self.of_decoder + step @ self.of_decoder
+        else:
+            read = step @ _rows_to_one(self.of_encoder)
+            self.mixed = self.mixed + _rows_to_one(self.of_decoder).transpose(1, 2) @ read
+
+    def parts(self) -> dict[str, Tensor]:
+        """The rows of the predicted positions, as fields of a Relevance."""
+        batch = self._batch
+        at = torch.arange(len(batch)), batch.position.cpu()
+        rows = torch.cat([self.mixed[at], self.of_decoder[at]], 1).to(batch.input_ids.device)
+        return batch.parted(rows.masked_fill(batch.every_mask == 0, 0))
+
+
+def _rows_to_one(maps: Tensor) -> Tensor:
+    """I + what else is in each row of [B, N, N], divided by its sum."""
+    identity = torch.eye(maps.shape[1], dtype=maps.dtype)
+    rest = maps - identity
+    total = rest.sum(-1, keepdim=True)
+    return identity + torch.where(total == 0, 0, rest / total)
