@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from jobs.bench import BENCHES
+from jobs.commands import own
 from jobs.commands.options import Config, Root, Set, Wait
 from jobs.stages.run import STAGES
 from lrp_core.types import UserError
@@ -44,12 +45,30 @@ class _Stoppable(TyperGroup):
 app = typer.Typer(
     cls=_Stoppable,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
 )
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from jobs.versions import versions
+
+        known = versions()
+        for name in sorted(known, key=lambda name: name != "closelook"):
+            console.print(f"{name} {known[name]}", markup=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _every(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions, closelook's first.")
+    ] = False,
+) -> None:
+    """Options of closelook itself."""
 
 
 @app.command(help=f"Everything that is missing: {', '.join(STAGES)}.")
@@ -290,6 +309,9 @@ def neurons(
         dtype=dtype,
         device=device,
     )
+
+
+own.add_to(app)
 
 
 def _load(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:

@@ -88,7 +88,7 @@ class Results:
         """Contrastive, full embeddings, no special tokens, context only where there is one (Close Look 5.1)."""
         found: dict[Place, Variant] = {}
         for place, variant, metric in self.scores:
-            if metric != "accuracy" and (place not in found or _rank(variant) < _rank(found[place])):
+            if metric != "accuracy" and (place not in found or variant_rank(variant) < variant_rank(found[place])):
                 found[place] = variant
         return found
 
@@ -149,7 +149,7 @@ ACCURACY = Variant("none", "none", "all", "full")
 _ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_special", "all"), ("context", "full"))
 
 
-def _rank(variant: Variant) -> list[int]:
+def variant_rank(variant: Variant) -> list[int]:
     return [order.index(part) for order, part in zip(_ORDER, variant, strict=True)]
 
 

@@ -48,7 +48,7 @@ def open_model(
     a LoRA adapter of it. Raises UserError for what cannot be, ModelUnavailable for what cannot be reached."""
     if family not in (None, GENERIC):
         raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
-    settings = {"name": _name(model), "id": model, "family": family, "adapter": adapter}
+    settings = {"name": name_of(model), "id": model, "family": family, "adapter": adapter}
     resolved = resolve(ModelConfig.model_validate(settings))
     return Opened(model, resolved, load_tokenizer(resolved.config), dtype, device)
 
@@ -229,7 +229,7 @@ def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:
     return resolved.labels[row["target_id"]], None if foil is None else resolved.labels[foil]
 
 
-def _name(model_id: str) -> str:
+def name_of(model_id: str) -> str:
     """The last part of an id or path, as far as a configured model may be named so."""
     last = model_id.rstrip("/").rpartition("/")[2]
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"

@@ -21,6 +21,7 @@ from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
 from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
 from jobs.plan.products.relevance import heads_of, layers_of
+from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
 from lrp_core.method import Method
 
@@ -75,8 +76,15 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
         console.print(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
+    console.print(f"not estimated: {', '.join(left_open(config))}, and loading models")
     for line in by_reason(plan.failures):
         console.print(f"not checked: {line}", markup=False)
+
+
+def left_open(config: RunConfig) -> list[str]:
+    """The stages of this run whose cost nobody says."""
+    wanted = [one for one in STAGES.values() if one.setting is None or getattr(config, one.setting) is not None]
+    return [one.name for one in wanted if not one.planned]
 
 
 def _choices(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:

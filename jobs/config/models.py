@@ -77,11 +77,11 @@ class MethodConfig(Frozen):
 class ModelConfig(Frozen):
     """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
 
-    name: Name
+    name: Name  # what tables and folders call it
     id: str  # hub id, local directory, demo/<name>, or random/<geometry>
-    revision: str | None = None
+    revision: str | None = None  # of the model on the hub
     tokenizer: Candidates = ()  # empty: the model's own
-    dtype: Dtype = "float32"
+    dtype: Dtype = "float32"  # the precision of its weights
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
     tasks: tuple[str, ...] | None = None  # null: all whose answers are of the kind that the model gives
     # Of a classifier, its labels in the order of its outputs, where its config.json does not name them as the tasks do.
@@ -91,7 +91,7 @@ class ModelConfig(Frozen):
     family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
     adapter: str | None = None  # a LoRA adapter: its folder or hub id
     merge: bool = True  # the adapter into the weights, rather than beside them
-    attn: Literal["sdpa", "eager"] = "sdpa"
+    attn: Literal["sdpa", "eager"] = "sdpa"  # which implementation of attention; rules and relevance are the same
     gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
     workers: tuple[int, int] = (1, 1)  # fewest and most
     labels: dict[str, str] = Field(default_factory=dict)  # node labels the workers need

@@ -24,9 +24,9 @@ class PerturbConfig(Frozen):
     """Curves of perturbed inputs (AttnLRP B.2, NormXLogit 5), at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all
-    methods: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None  # null: all
     explanations: tuple[Explanation, ...] | None = None  # of those that are computed; null: all of them
-    embeddings: tuple[Embedding, ...] | None = None
+    embeddings: tuple[Embedding, ...] | None = None  # as `explanations`
     # What is measured: areas under the logit as tokens go one after the other, or what becomes of the probability (of a
     # score: of the correlation with gold scores) without 10, ..., 90 % of the top tokens, and with those alone.
     # null: areas of words and of images, shares of labels and scores of texts.

@@ -46,14 +46,14 @@ class TaskConfig(Frozen):
     source: str  # of the tasks' records: published data, "demo", or "samples", a file of the user's own
     path: str | None = None  # a file, a folder or a pattern of files in the published layout
     hub: str | None = None  # a data set on the hub, when `path` is not given
-    revision: str | None = None
+    revision: str | None = None  # of the data set on the hub
     sha256: str | None = None  # of the file at `path`
     optional: bool = False  # a missing `path` drops the task instead of failing
     output: Literal["label", "score"] | None = None  # of the user's own file, where its samples have these and no words
     limit: int | None = Field(default=None, ge=1)  # samples; for the demo source, how many to generate
-    spacy: Candidates = ()
+    spacy: Candidates = ()  # spaCy models that find evidence by parse, or a path; the first that loads is used
     coref: str | None = None  # a fastcoref model
-    truncate: bool = False
+    truncate: bool = False  # cut the context of a text that is too long around its evidence, rather than reject it
     balance: bool = False  # draw singulars with replacement until there are as many as plurals, as NormXLogit does
     first_piece: bool = False  # of an evidence word that is several tokens only the first counts, as in NormXLogit
     tokens: int | None = Field(default=None, ge=1)  # how much of a text is read that has no slot; null: the task's own
@@ -64,11 +64,12 @@ class TaskConfig(Frozen):
 class PruneConfig(Frozen):
     """Head pruning: which curves to draw, at the first precision of each model and task."""
 
-    tasks: tuple[str, ...] | None = None
-    methods: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None  # null: all that `heads` names
+    methods: tuple[str, ...] | None = None  # null: all that give relevance of heads
+    # How a head's relevance becomes one number (Close Look, figure 3).
     poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")
-    orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)
-    random_runs: int = Field(default=10, ge=0)
+    orders: tuple[Literal["least_first", "most_first"], ...] = ("least_first",)  # which heads go first
+    random_runs: int = Field(default=10, ge=0)  # curves of heads in random order, to compare with
     step: int = Field(default=1, ge=1)  # heads removed at a time
 
 
@@ -90,10 +91,10 @@ class ReportConfig(Frozen):
 class NodesConfig(Frozen):
     """`count` nodes of a kind that an autoscaling cluster can start."""
 
-    count: int = Field(default=1, ge=1)
-    gpus: float = Field(default=0, ge=0)
-    cpus: float = Field(default=1, ge=0)
-    labels: dict[str, str] = Field(default_factory=dict)
+    count: int = Field(default=1, ge=1)  # how many such nodes
+    gpus: float = Field(default=0, ge=0)  # of one node
+    cpus: float = Field(default=1, ge=0)  # of one node
+    labels: dict[str, str] = Field(default_factory=dict)  # of the node, which models may ask for
 
 
 class RayConfig(Frozen):
@@ -102,23 +103,26 @@ class RayConfig(Frozen):
     address: str | None = None  # null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process
     nodes: tuple[NodesConfig, ...] | None = None  # what an autoscaling cluster may grow to; null: what it shows
     max_models: int | None = Field(default=None, ge=1)  # at once; null: as many as fit
-    no_progress_timeout_s: int = Field(default=1800, ge=1)
+    no_progress_timeout_s: int = Field(default=1800, ge=1)  # seconds without a finished batch until a model is given up
 
 
 class RunConfig(Frozen):
     """A whole run. Order matters in `models`: they start in this order."""
 
-    name: Name
-    root: Annotated[str, AfterValidator(_root)]
-    data: str | None = None
-    assets: str | None = None
+    name: Name  # what reports and plans call the run
+    root: Annotated[str, AfterValidator(_root)]  # where everything is kept: a folder, s3:// or gs://
+    data: str | None = None  # fills in {data} in paths of the file
+    assets: str | None = None  # fills in {assets} there, the place of tokenizers and parsers
     left_out: tuple[str, ...] = ()  # what of the file needs data that is not there; filled in when it is read
-    seed: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = 0  # of random weights, draws of samples and random relevance
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
+    # What is predicted, by names of `closelook tasks` or, with source samples, of your own.
     tasks: dict[Name, TaskConfig]
-    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    models: tuple[ModelConfig, ...] = Field(min_length=1)  # they start in this order
+    # NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}.
     methods: tuple[MethodConfig, ...] = Field(min_length=1)
-    explanations: tuple[Explanation, ...] = LINEAR
+    explanations: tuple[Explanation, ...] = LINEAR  # contrastive (target minus foil), target or log_prob
+    # Whose relevance: with positions and segments, or words alone.
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     layers: dict[str, int | None] | None = None  # task -> samples of which relevance by layer is kept; null: every one
@@ -126,10 +130,10 @@ class RunConfig(Frozen):
     select: SelectConfig | None = None  # chooses among the options that `methods` lists; without lists, nothing
     perturb: PerturbConfig | None = None  # null: no curves of perturbed inputs
     bench: BenchConfig | None = None  # null: nothing is benchmarked
-    report: ReportConfig = ReportConfig()
-    ray: RayConfig = RayConfig()
+    report: ReportConfig = ReportConfig()  # what the report shows beyond its tables
+    ray: RayConfig = RayConfig()  # how to use Ray; nothing there changes a number
     token_budget: int = Field(default=4096, ge=1)  # tokens of a batch, padding included
-    shard_rows: int = Field(default=512, ge=1)
+    shard_rows: int = Field(default=512, ge=1)  # rows of one file, which is what a killed worker loses at most
     max_attempts: int = Field(default=3, ge=1)  # deaths of a worker in one batch before its rows run one by one
     # A cell is complete while no more than this share of its rows, or no more than three, failed while being explained.
     max_failed_share: float = Field(default=0.05, ge=0, le=1)

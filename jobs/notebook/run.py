@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.heatmap import pieces
+from evaluation.report.results import Place
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
 from jobs.config import RunConfig
 from jobs.config.kept import kept
@@ -56,7 +57,7 @@ class Run:
     @cached_property
     def tokenizers(self) -> dict[str, str]:
         """By model, the name under which its views are stored."""
-        current = self._current("relevance")
+        current = self.current("relevance")
         return {artifact.model: record["inputs"]["tokenizer"] for artifact, record in current if "inputs" in record}
 
     def scores(self, form: Form = "pandas", **place: str) -> Any:
@@ -90,7 +91,7 @@ class Run:
             place |= {"tokenizer": self._tokenizer_of(model)}
         return _in_form(self._read("views", VIEW, place), form)
 
-    def _current(self, product: str) -> list[tuple[Artifact, dict[str, Any]]]:
+    def current(self, product: str) -> list[tuple[Artifact, dict[str, Any]]]:
         """Complete artifacts of a product with their manifests; of several in one place, the one written last."""
         latest: dict[Artifact, tuple[Artifact, dict[str, Any]]] = {}
         for _, record in self.ledger.records(product):
@@ -102,9 +103,17 @@ class Run:
                 latest[artifact.place] = artifact, record
         return list(latest.values())
 
+    def read_each(self, product: str, schema: pa.Schema, folder: int = 0) -> Iterator[tuple[Place, pa.Table]]:
+        """The rows of every complete artifact of a product, by its place; `folder` is which of its folders."""
+        for artifact, record in self.current(product):
+            files = self._files(artifact, record, folder)
+            if files:
+                place = Place(artifact.model, artifact.task, artifact.dtype, artifact.method)
+                yield place, self.store.read(files, schema)
+
     def _read(self, product: str, schema: pa.Schema, wanted: Mapping[str, str], folder: int = 0) -> pa.Table:
         """The rows of a product, with the columns of their place. Raises UserError where there are none."""
-        current = self._current(product)
+        current = self.current(product)
         for name, value in wanted.items():
             known = sorted({getattr(artifact, name) for artifact, _ in current} if name in _KNOWN else ())
             if not known:

@@ -21,6 +21,7 @@ class Stage:
     about: str  # what its command does
     setting: str | None = None  # key of the config without which a whole run leaves it out
     own_command: bool = False  # the command line has a function for it, with options of its own
+    planned: bool = False  # `closelook plan` says what it will cost
 
 
 #: In the order of a run. A new stage is a module here and a line.
@@ -28,11 +29,13 @@ STAGES = {
     stage.name: stage
     for stage in (
         Stage("prepare", "Read the sources, annotate evidence, tokenise."),
-        Stage("select", "Choose the options that lists leave open, by faithfulness.", setting="select"),
-        Stage("attribute", "Compute the relevance that is missing."),
+        Stage("select", "Choose the options that lists leave open, by faithfulness.", setting="select", planned=True),
+        Stage("attribute", "Compute the relevance that is missing.", planned=True),
         Stage("evaluate", "Score complete relevance against the evidence."),
         Stage("prune", "Draw the head pruning curves.", setting="prune"),
-        Stage("perturb", "Draw the faithfulness curves: what models say as tokens go.", setting="perturb"),
+        Stage(
+            "perturb", "Draw the faithfulness curves: what models say as tokens go.", setting="perturb", planned=True
+        ),
         Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
         Stage("report", "Write tables, figures and pages."),
     )

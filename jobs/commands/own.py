@@ -1,0 +1,63 @@
+"""Commands around one's own configs and runs: init, config, compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.commands.options import Config, Root, Set
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give `app` these commands."""
+    app.command()(init)
+    app.command()(config)
+    app.command()(compare)
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Lines, CSV or Parquet.")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")] = None,
+) -> None:
+    """Write a commented config for your model and data."""
+    from jobs import __main__ as cli
+    from jobs.commands.init import write
+
+    write(file, model, data, method, cli.console)
+
+
+def config(
+    config: Config = None,
+    root: Root = None,
+    set: Set = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", help="Explain keys with this in their name; '' for all.")
+    ] = None,
+) -> None:
+    """Print the configuration in effect, defaults filled in; or, with --keys, what keys there are."""
+    from jobs import __main__ as cli
+    from jobs.commands.config import show, show_keys
+    from jobs.config.kept import load
+
+    if keys is not None:
+        show_keys(keys, cli.console)
+        return
+    loaded, _ = load(config, root, set or ())
+    show(loaded, cli.console)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="The root of one run.")],
+    second: Annotated[str, typer.Argument(help="The root of the other.")],
+    metric: Annotated[str | None, typer.Option("--metric", help="What to compare; default: the leading one.")] = None,
+    to: Annotated[Path | None, typer.Option("--csv", help="Also write every number there.")] = None,
+) -> None:
+    """What changed between two runs: settings, cells, scores with paired tests, cost."""
+    from jobs import __main__ as cli
+    from jobs.commands.compare import show
+
+    show(first, second, metric, to, cli.console)

@@ -1,0 +1,177 @@
+"""init, config, compare, --version: configs and runs of one's own; what is mistyped is one line."""
+
+import csv
+
+import pytest
+import yaml
+
+from jobs.bench.page import rewritten
+from jobs.commands.config import END, PAGE, START, page_table
+from jobs.config import RunConfig
+from jobs.config.keys import keys
+from jobs.stages import evaluate
+from jobs.store import Store
+from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_cell, write_run
+
+
+def test_the_version_is_that_of_the_package(closelook):
+    from importlib.metadata import version
+
+    code, out, _ = closelook("--version")
+    assert code == 0
+    assert out.splitlines()[0] == f"closelook {version('closelook')}"
+    assert any(line.startswith("torch ") for line in out.splitlines())
+
+
+def test_the_page_of_keys_is_what_the_records_say():
+    text = PAGE.read_text(encoding="utf-8")
+    assert rewritten(text, page_table(), START, END) == text, "run `python -m jobs.commands.config`"
+
+
+def test_every_key_is_explained_and_every_key_of_a_config_is_a_key():
+    known = {key.path: key for key in keys()}
+    assert [path for path, key in known.items() if not key.about] == []
+    plain = RunConfig.load("demo").model_dump(mode="json")
+    assert set(plain) == {path for path in known if "." not in path}
+    assert set(plain["models"][0]) == {path.split(".")[1] for path in known if path.startswith("models[].")}
+    assert known["tasks.NAME.limit"].takes == "whole number or null"
+    assert known["report.samples"].default == "12"
+
+
+def test_the_effective_configuration_is_one_that_can_be_run_again(closelook, tmp_path):
+    code, out, _ = closelook("config", "--config", "smoke", "--set", "models.gpt2.dtype=float64")
+    assert code == 0
+    again = tmp_path / "again.yaml"
+    again.write_text(out)
+    wanted = RunConfig.load("smoke", overrides=["models.gpt2.dtype=float64"])
+    assert RunConfig.load(str(again)) == wanted
+    assert yaml.safe_load(out)["models"][0]["dtype"] == "float64"
+
+
+def test_keys_are_explained_by_part_of_their_name(closelook):
+    code, out, _ = closelook("config", "--keys", "budget")
+    assert code == 0
+    assert {"token_budget", "byte_budget", "models[].token_budget"} <= set(out.split())
+    code, _, err = closelook("config", "--keys", "tokn_budget")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "did you mean 'token_budget'?" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("mine.jsonl", '{"text": "The keys ___ old.", "target": "are", "foil": "is"}\n', {}),
+        ("mine.csv", "text,target,foil\nThe keys ___ old.,are,is\n", {}),
+        ("labels.jsonl", '{"text": "good food", "label": "positive"}\n', {"output": "label"}),
+    ],
+)
+def test_a_config_for_ones_own_model_and_data_says_what_applies(closelook, tmp_path, name, text, task):
+    data, to = tmp_path / name, tmp_path / "mine.yaml"
+    data.write_text(text)
+    model = "demo/bert-sentiment" if task else "demo/gpt2"
+    code, out, err = closelook("init", str(to), "--model", model, "--data", str(data))
+    assert code == 0, err
+    assert f"closelook run --config {to}" in out
+    config = RunConfig.load(str(to))
+    assert (
+        config.model_dump()["tasks"]["mine"] | {"source": "samples", "path": str(data)} | task
+        == (config.model_dump()["tasks"]["mine"])
+    )
+    names = [method.name for method in config.methods]
+    assert "attnlrp" in names
+    assert ("alti_logit" in names) == (model == "demo/gpt2"), "a masked model has none"
+    assert "# - " in to.read_text(), "what costs more is there as a comment"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["there.yaml", "--model", "demo/gpt2"], "is there already"),
+        (["new.yaml", "--model", "demo/gtp2"], "did you mean 'demo/gpt2'?"),
+        (["new.yaml", "--model", "demo/gpt2", "--data", "no.jsonl"], "no.jsonl cannot be read: No such file"),
+        (["new.yaml", "--model", "demo/bert-sentiment", "--data", "words.jsonl"], "predicts a label, and the samples"),
+        (["new.yaml", "--model", "demo/gpt2", "--method", "atnlrp"], "did you mean 'attnlrp'?"),
+    ],
+)
+def test_what_init_cannot_do_is_one_line(closelook, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.yaml").write_text("")
+    (tmp_path / "words.jsonl").write_text('{"text": "The keys ___ old.", "target": "are", "foil": "is"}\n')
+    code, _, err = closelook("init", *arguments)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert message in err
+    assert not (tmp_path / "new.yaml").exists()
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    """The same but for random relevance, which the second has of another seed under another key, and one cell less."""
+    one, other = (write_run(tmp_path / name, samples=16, tasks=("sva",)) for name in ("one", "other"))
+    views = [row for path in other.files("benchmark/views", recursive=True) for row in _rows(other, path)]
+    for method, key in (("random", "fedcba9876543210"), ("gradient_l2", None)):
+        old = a_cell("sva", method)
+        record = other.manifest(old.name)
+        other.delete(f"manifest/{old.name}.json")
+        if key is None:
+            other.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
+            continue
+        cell = a_cell("sva", method, key=key)
+        rows = [row | {"relevance": row["relevance"][::-1]} for row in relevance_rows(views, "attnlrp", seed=9)]
+        write_cell(other, cell, [row for row in rows if row["explanation"] == "contrastive"])
+        made = other.manifest(cell.name)
+        other.write_manifest(cell.name, record | made | {"artifact": made["cell"], "key": cell.key})
+        other.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
+        evaluate.score_plan(CONFIG, a_plan(other, [cell]), other)
+    return one, other
+
+
+def _rows(store: Store, path: str):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(f"{store.root}/{path}", partitioning=None).to_pylist()
+
+
+def test_two_runs_are_compared_place_by_place(closelook, two_runs, tmp_path):
+    one, other = two_runs
+    to = tmp_path / "changes.csv"
+    code, out, err = closelook("compare", one.root, other.root, "--csv", str(to))
+    assert code == 0, err
+    assert f"only in {one.root}: 1 cells" in out
+    assert "gpt2 · sva · float32 · gradient_l2" in out
+    rows = {row["method"]: row for row in csv.DictReader(to.read_text().splitlines())}
+    assert set(rows) == {"attnlrp", "attention_rollout", "random"}
+    assert rows["attnlrp"]["same_key"] == "True"
+    assert rows["attnlrp"]["first"] == rows["attnlrp"]["second"]
+    assert float(rows["attnlrp"]["p"]) == 1
+    assert rows["random"]["same_key"] == "False"
+    assert rows["random"]["first"] != rows["random"]["second"]
+    assert "same numbers" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--metric", "pgg"], "no metric 'pgg' (did you mean 'pg'?)"), (["--csv", "/no/x.csv"], "cannot write /no/x.csv")],
+)
+def test_what_compare_cannot_do_is_one_line(closelook, two_runs, arguments, message):
+    one, other = two_runs
+    code, _, err = closelook("compare", one.root, other.root, *arguments)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert message in err
+
+
+def test_a_root_without_a_run_cannot_be_compared(closelook, tmp_path):
+    code, _, err = closelook("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "closelook run --root" in err
+
+
+def test_a_plan_says_what_it_does_not_estimate(closelook, tmp_path):
+    code, out, _ = closelook("plan", "--config", "smoke", "--root", str(tmp_path))
+    assert code == 0
+    assert "not estimated: prepare, evaluate, report, and loading models" in out
+
+
+def test_shells_can_be_told_to_complete(closelook, monkeypatch):
+    code, out, _ = closelook("--show-completion", "bash")
+    assert code == 0
+    assert "_CLOSELOOK_COMPLETE" in out or "complete" in out
