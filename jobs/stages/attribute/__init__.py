@@ -7,7 +7,7 @@ unit and commits one shard to each of those cells. A cell with all its shards is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,19 +31,32 @@ class ModelWork:
     """What is missing of one model: units with the cells they serve, and the cells they complete."""
 
     plan: ModelPlan
-    units: tuple[tuple[Unit, UnitTask], ...]
-    cells: tuple[tuple[PlannedCell, tuple[Unit, ...]], ...]
+    units: tuple[tuple[Unit, tuple[PlannedCell, ...]], ...]  # each with the cells that lack it
+    cells: tuple[tuple[PlannedCell, Sequence[Unit]], ...]
 
     @property
     def name(self) -> str:
         return self.plan.name
 
-    def blocks(self) -> list[Callable[[], pa.Table]]:
-        """What makes the table of each unit."""
-        return [partial(self._block, unit, task) for unit, task in self.units]
+    def blocks(self) -> Sequence[Callable[[], pa.Table]]:
+        """What makes the table of each unit. Nothing is made before its turn: units of many models are many."""
+        return _Blocks(self)
 
-    def _block(self, unit: Unit, task: UnitTask) -> pa.Table:
-        return self.plan.inputs[task.task].unit(task.to_json(), unit.rows)
+    def block(self, unit: Unit, lacking: Sequence[PlannedCell]) -> pa.Table:
+        return self.plan.inputs[lacking[0].cell.task].unit(_task(unit, lacking).to_json(), unit.rows)
+
+
+class _Blocks(Sequence[Callable[[], pa.Table]]):
+    def __init__(self, work: ModelWork) -> None:
+        self._work = work
+
+    def __len__(self) -> int:
+        return len(self._work.units)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return partial(self._work.block, *self._work.units[index])
 
 
 def attribute(config: RunConfig, store: Store) -> StageSummary:
@@ -85,19 +98,20 @@ def missing_work(config: RunConfig, ledger: Ledger, plan: Plan) -> list[ModelWor
     work = []
     for model in plan.models:
         budget = model.resolved.config.token_budget or config.token_budget
-        units: list[tuple[Unit, UnitTask]] = []
-        cells: list[tuple[PlannedCell, tuple[Unit, ...]]] = []
+        units: list[tuple[Unit, tuple[PlannedCell, ...]]] = []
+        cells: list[tuple[PlannedCell, Sequence[Unit]]] = []
         for group in _groups(ledger, model):
             inputs = model.inputs[group[0].cell.task]
             product = group[0].cell.product
             size = None if product == RELEVANCE.name else subsets(config, product)[inputs.task]
             cut = cut_units(inputs, inputs.subset(size, config.seed), budget, config.shard_rows)
             done = {planned.cell: completed_units(ledger, planned.cell, cut) for planned in group}
+            lacking_all = tuple(group)  # of most units, shared
             for unit in cut:
-                lacking = [planned for planned in group if unit.name not in done[planned.cell]]
+                lacking = tuple(planned for planned in group if unit.name not in done[planned.cell])
                 if lacking:
-                    units.append((unit, _task(unit, lacking)))
-            cells += [(planned, tuple(cut)) for planned in group]
+                    units.append((unit, lacking_all if len(lacking) == len(group) else lacking))
+            cells += [(planned, cut) for planned in group]
         if cells:
             work.append(ModelWork(model, tuple(units), tuple(cells)))
     return work
@@ -113,7 +127,7 @@ def _groups(ledger: Ledger, model: ModelPlan) -> Iterator[list[PlannedCell]]:
         yield groups[key]
 
 
-def _task(unit: Unit, lacking: list[PlannedCell]) -> UnitTask:
+def _task(unit: Unit, lacking: Sequence[PlannedCell]) -> UnitTask:
     cell = lacking[0].cell
     cells = tuple((planned.cell, planned.requests) for planned in lacking)
     tuned = tuple((p.cell.method, p.cell.method, dict(p.chosen)) for p in lacking if p.chosen)
