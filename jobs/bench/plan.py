@@ -1,8 +1,8 @@
 """What planning costs: of a matrix that is complete, on a slow object store, and of very many samples and models.
 
 The first is the stage `attribute` with nothing to do: every cell of the config `paper` complete, each request of its
-store taking 25 ms. The second plans ever more rows of one tokenizer for many models, each size in a process of its own: its
-largest resident memory grows with the rows, and at that rate follows that of ten million.
+store taking 25 ms. The second plans two numbers of rows of one tokenizer for many models, each in a process of its own:
+the largest resident memory grows with the rows, and at that rate follows that of ten million.
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import ModelConfig, RunConfig
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 # Ray reads these when it is imported or started.
 _SETTINGS = {
     "RAY_DATA_PARQUET_FOOTER_NUM_ACTORS": "1",  # 32 by default, for every read
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU see none
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # workers without a GPU see none
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives the connection must not start a Ray of its own
     # Ray's C++ side calls an error what Ray Data does on purpose: restartable actors whose arguments are objects.
@@ -134,10 +135,22 @@ class Share:
     gpus: float
     cpus: float
     labels: tuple[tuple[str, str], ...] = ()
+    nodes: tuple[str, ...] = ()  # Ray's ids of the nodes where its workers were counted; none of a cluster that grows
+    others: tuple[str, ...] = ()  # of those that would do, once these are gone
 
     @property
     def size(self) -> float:
         return self.gpus or self.cpus
+
+    def selectors(self) -> list[dict[str, str]]:
+        """Label selectors for Ray: where workers go, and where they go instead once those nodes are gone.
+
+        Ray would put them wherever there is room, which is not where the driver counted it: then two workers of one GPU
+        take one of each node with two, and a worker of two fits nowhere.
+        """
+        anywhere = {key: f"in({','.join(_sufficient(value))})" for key, value in self.labels}
+        known = [{"ray.io/node-id": f"in({','.join(ids)})"} for ids in (self.nodes, self.others) if ids]
+        return [*known, anywhere] if known or anywhere else []
 
 
 def share_of(model: ModelConfig, on_gpu: bool) -> Share:
@@ -158,9 +171,9 @@ def uses_gpu(config: RunConfig) -> bool:
 class Slots:
     """Worker slots of the cluster, counted on the driver by node: a worker's GPUs are on one node."""
 
-    def __init__(self, nodes: Sequence[tuple[dict[str, str], float]]) -> None:
-        """`nodes` are (labels, GPUs or CPUs) of each node."""
-        self._nodes = [(labels, size) for labels, size in nodes]
+    def __init__(self, nodes: Sequence[tuple[dict[str, str], float]], ids: Sequence[str] = ()) -> None:
+        """`nodes` are (labels, GPUs or CPUs) of each node; `ids` are Ray's, of nodes that are there already."""
+        self._nodes, self._ids = [(labels, size) for labels, size in nodes], ids
         self._free = [size for _, size in nodes]
         self._lock = threading.Lock()
 
@@ -184,6 +197,14 @@ class Slots:
                 self._free[node] -= share.size
             return taken
 
+    def placed(self, share: Share, taken: Sequence[int]) -> Share:
+        """The share of workers that were counted on these nodes."""
+        if not self._ids:
+            return share
+        matching = [node for node, (labels, size) in enumerate(self._nodes) if size and _matches(labels, share)]
+        nodes, others = (tuple(self._ids[node] for node in dict.fromkeys(own)) for own in (taken, matching))
+        return replace(share, nodes=nodes, others=others)
+
     def give_back(self, share: Share, taken: Sequence[int]) -> None:
         with self._lock:
             for node in taken:
@@ -199,7 +220,26 @@ def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
         return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)])
     kind = "GPU" if on_gpu else "CPU"
     alive = [node for node in ray.nodes() if node["Alive"]]
-    return Slots([(node.get("Labels", {}), node["Resources"].get(kind, 0.0)) for node in alive])
+    nodes = [(node.get("Labels", {}), node["Resources"].get(kind, 0.0)) for node in alive]
+    return Slots(nodes, [node["NodeID"] for node in alive])
+
+
+def own_device() -> str:
+    """Where a worker runs its model: on the GPUs that Ray gave it, else on the CPU, whatever else the node has."""
+    import torch
+
+    ray = sys.modules.get("ray")
+    given = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_accelerator_ids().get("GPU")
+    return "cuda" if given and torch.cuda.is_available() else "cpu"
+
+
+def environment_of(share: Share) -> dict[str, Any] | None:
+    """Ray's runtime environment of workers: those without a GPU must not see what a node of a cluster has."""
+    import ray
+
+    if share.gpus or not ray.cluster_resources().get("GPU"):
+        return None
+    return {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
 
 
 def _fitting(free: float, size: float) -> int:
@@ -207,4 +247,20 @@ def _fitting(free: float, size: float) -> int:
 
 
 def _matches(labels: dict[str, str], share: Share) -> bool:
-    return all(labels.get(key) == value for key, value in share.labels)
+    """Whether a node with these labels will do. One that does not say is taken at its word: that it has GPUs."""
+    return all(key not in labels or labels[key] in _sufficient(value, labels[key]) for key, value in share.labels)
+
+
+#: Memory of GPUs as labels say it; a worker that asks for one of them may have any that is larger.
+_SIZE = re.compile(r"(\d+)gb")
+_SIZES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192, 288)
+
+
+def _sufficient(wanted: str, *more: str) -> list[str]:
+    """Values of a label that are as good as `wanted`: of sizes, the larger ones that there are, and those of `more`."""
+    size = _SIZE.fullmatch(wanted)
+    if size is None:
+        return [wanted]
+    known = {f"{number}gb" for number in _SIZES} | {wanted, *more}
+    sizes = {name: int(found[1]) for name in known if (found := _SIZE.fullmatch(name))}
+    return sorted((name for name in sizes if sizes[name] >= int(size[1])), key=lambda name: sizes[name])

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.cluster.attempts import forget_loading
-from jobs.cluster.pools import Share, Slots, cluster_slots, connect, prepare_dataset, share_of, uses_gpu
+from jobs.cluster.pools import (
+    Share,
+    Slots,
+    cluster_slots,
+    connect,
+    environment_of,
+    prepare_dataset,
+    share_of,
+    uses_gpu,
+)
 from jobs.cluster.progress import Progress
 from jobs.config import ModelConfig, RunConfig
 from jobs.store import Store
@@ -44,6 +53,7 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
     """The Ray Data pipeline of one work: units go to workers, which commit them and report."""
     import ray.data
 
+    selectors = share.selectors()
     units: Any = (block() for block in work.blocks)  # one at a time is in the driver's memory
     dataset = ray.data.from_arrow(units).map_batches(
         work.worker,
@@ -55,7 +65,9 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
         batch_format="pyarrow",
         num_gpus=share.gpus,
         num_cpus=share.cpus,
-        label_selector=dict(share.labels) or None,
+        label_selector=selectors[0] if selectors else None,
+        fallback_strategy=[{"label_selector": other} for other in selectors[1:]] or None,
+        runtime_env=environment_of(share),
     )
     prepare_dataset(dataset, f"{stage}-{work.model.name}", config)
     yield from dataset.iter_rows()
@@ -144,7 +156,7 @@ class _Run:
                     failures = [f"model {work.name}: its thread was ended"]
                     try:
                         try:
-                            errors = self._streamed(work, share, len(taken))
+                            errors = self._streamed(work, self.slots.placed(share, taken), len(taken))
                         finally:
                             self.slots.give_back(share, taken)
                             events.put((work.name, None))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from jobs.bench.configured import measure_rows
 from jobs.bench.harness import Bench, device_name
 from jobs.bench.storage import write
-from jobs.cluster.pools import Share
+from jobs.cluster.pools import Share, environment_of, own_device
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
@@ -68,11 +68,14 @@ def in_a_task(config: RunConfig, store: Store, stage: str, work: Work, share: Sh
     import ray
 
     (rows,) = work.blocks
+    selectors = share.selectors()
     task = ray.remote(work.worker).options(
         name=f"{stage}-{work.name}",
         num_gpus=share.gpus,
         num_cpus=share.cpus,
-        label_selector=dict(share.labels) or None,
+        label_selector=selectors[0] if selectors else None,
+        fallback_strategy=[{"label_selector": other} for other in selectors[1:]] or None,
+        runtime_env=environment_of(share),
         max_retries=config.max_attempts - 1,
     )
     yield from ray.get(task.remote(*work.arguments, rows)).to_pylist()
@@ -82,10 +85,9 @@ def measure(
     store: Store, resolved: ResolvedModel, task: str, seed: int, command: str, rows: Sequence[dict[str, Any]]
 ) -> pa.Table:
     """In a Ray worker: the model on its device, then a file in the store; its report."""
-    import torch
 
     def written() -> dict[str, Any]:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = own_device()
         view = open_view(resolved, DTYPE, device, seed)
         measured = Bench("lrp", device_name(device), command)
         measure_rows(measured, resolved.config.name, view, rows, task)

@@ -2,10 +2,12 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from jobs.cluster.pools import Share, Slots
+from jobs.cluster.pools import Share, Slots, share_of
+from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
@@ -150,6 +152,63 @@ def test_workers_are_packed_by_node():
     assert halves == [1, 1]
     slots.give_back(Share(2, 0), pair)
     assert slots.take(Share(1, 0), 1, 8) == [0, 0]
+
+
+def test_a_node_without_labels_takes_what_asks_for_memory_and_a_larger_gpu_takes_the_place_of_a_smaller():
+    assert Slots([({}, 8.0)]).room(Share(1, 0, (("gpu-memory", "80gb"),))) == 8
+    assert Slots([({"gpu-memory": "80gb"}, 2.0)]).room(Share(1, 0, (("gpu-memory", "24gb"),))) == 2
+    assert Slots([({"gpu-memory": "24gb"}, 2.0)]).room(Share(1, 0, (("gpu-memory", "80gb"),))) == 0
+    assert Slots([({"zone": "a"}, 2.0)]).room(Share(1, 0, (("zone", "b"),))) == 0
+
+
+def test_the_paper_finds_room_on_a_machine_that_says_nothing_of_its_gpus():
+    slots = Slots([({"ray.io/accelerator-type": "A100"}, 8.0)])
+    assert [slots.room(share_of(model, on_gpu=True)) for model in RunConfig.load("paper").models] == [8] * 9
+
+
+def test_workers_go_to_the_nodes_that_they_were_counted_on():
+    slots = Slots([({}, 2.0), ({}, 2.0)], ["a", "b"])
+    pair, one = Share(1, 0), Share(2, 0)
+    first, second = slots.take(pair, 2, 2), slots.take(one, 1, 1)
+    assert slots.placed(pair, first).selectors()[:2] == [{"ray.io/node-id": "in(a)"}, {"ray.io/node-id": "in(a,b)"}]
+    assert slots.placed(one, second).selectors()[0] == {"ray.io/node-id": "in(b)"}
+    grown = Slots([({"gpu-memory": "80gb"}, 1.0)]).placed(Share(1, 0, (("gpu-memory", "141gb"),)), [0])
+    assert grown.selectors() == [{"gpu-memory": "in(141gb,180gb,192gb,288gb)"}], (
+        "of a cluster that grows, no node is known"
+    )
+
+
+class Meeting(Worker):
+    """Model `a` goes on when model `b` has begun; each notes its node."""
+
+    def __call__(self, table):
+        import ray
+
+        folder, name = Path(self._store.root).parent, self._model.config.name
+        (folder / f"{name}-{ray.get_runtime_context().get_node_id()}").touch()
+        deadline = time.monotonic() + 60
+        while name == "a" and not list(folder.glob("b-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return super().__call__(table)
+
+
+@pytest.mark.ray
+def test_a_model_of_two_gpus_a_worker_runs_beside_one_of_two_workers(cluster, tmp_path, model, monkeypatch):
+    """On two nodes of two (logical) GPUs, of which Ray would give one each to the first model."""
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, num_gpus=2)
+    cluster.wait_for_nodes()
+    monkeypatch.setattr(stage, "Worker", Meeting)
+    models = [
+        {"name": "a", "id": str(model), "gpus": 1, "workers": [2, 2]},
+        {"name": "b", "id": str(model), "gpus": 2, "workers": [1, 1], "max_memory": {"cpu": "1GiB"}},
+    ]
+    config = config_of(tmp_path / "root", models=models, methods=["random"], device="cuda")
+    store = prepared(config, ROWS)
+    summary = attribute(config, store)
+    assert summary.complete, summary.failures
+    nodes = {name: {path.name for path in tmp_path.glob(f"{name}-*")} for name in "ab"}
+    assert len(nodes["a"]) == len(nodes["b"]) == 1
 
 
 def test_labels_choose_the_nodes():

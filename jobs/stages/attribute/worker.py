@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from evaluation.schema import RUNTIME
 from jobs.cluster.attempts import Attempts, end_with_device, loading
+from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
@@ -167,10 +168,7 @@ class Worker:
         return self._view
 
     def _open(self, dtype: str) -> ModelView:
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return open_view(self._model, dtype, device, self._options.seed)
+        return open_view(self._model, dtype, own_device(), self._options.seed)
 
     def _commit(
         self, task: UnitTask, outcomes: Mapping[str, Outcome], rows: int, device: str

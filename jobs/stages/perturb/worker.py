@@ -13,6 +13,7 @@ import pyarrow as pa
 from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE
 from evaluation.scoring.flips import Flips
 from jobs.cluster.attempts import Attempts, end_with_device, loading
+from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import ResolvedModel, open_view
@@ -114,10 +115,7 @@ class Perturber:
     def _loaded(self, dtype: str) -> ModelView:
         """The model in this precision; only one is held at a time."""
         if self._view is None or self._dtype != dtype:
-            import torch
-
             self._view = None
-            device = "cuda" if torch.cuda.is_available() else "cpu"
             with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
-                self._view, self._dtype = open_view(self._model, dtype, device, self._seed), dtype
+                self._view, self._dtype = open_view(self._model, dtype, own_device(), self._seed), dtype
         return self._view

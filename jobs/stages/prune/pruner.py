@@ -13,6 +13,7 @@ import pyarrow as pa
 from evaluation.schema import PRUNING
 from evaluation.scoring.head_orders import Curve, area
 from jobs.cluster.attempts import loading, undivided
+from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import ResolvedModel, open_view
@@ -82,11 +83,8 @@ class Pruner:
         from lrp_core.readout import rows_for
 
         if self._view is None:
-            import torch
-
-            device = "cuda" if torch.cuda.is_available() else "cpu"
             with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
-                self._view = open_view(self._model, self._dtype, device, self._seed)
+                self._view = open_view(self._model, self._dtype, own_device(), self._seed)
         with undivided(self._store, unit.title, self._max_attempts, self._run_name):
             sweep = Sweep(self._view, unit.curves, unit.step)
             labelled = rows_for(self._view, [self._model.with_gold(row) for row in self._model.taken(rows)])
