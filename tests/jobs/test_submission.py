@@ -145,4 +145,23 @@ def test_a_submitted_job_with_bad_input_fails_with_its_line(head, tmp_path):
     code, out = submit(head, *job(tmp_path / "root", config="smok"))
     assert code == 1
     assert "no config 'smok'" in out
+
+
+def test_the_exit_code_of_a_submitted_command_is_its_own(head, tmp_path):
+    """2 is a mistake that trying again would find again; `ray job submit` ends with 1 whatever it is."""
+    address, environment = head
+    command = [
+        sys.executable,
+        "-m",
+        "jobs.commands.submit",
+        "run",
+        "--config",
+        "smok",
+        "--root",
+        str(tmp_path / "root"),
+    ]
+    where = {"RAY_ADDRESS": address, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=environment | where, text=True, capture_output=True)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "no config 'smok'" in done.stdout
     assert not (tmp_path / "root").exists()
