@@ -217,7 +217,7 @@ for _name, _doc in {
 
 @app.command()
 def explain(
-    sentence: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
+    sentence: Annotated[str, typer.Argument(help="The text (___ marks the target's place), or a picture's file.")],
     model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
     target: Annotated[str | None, typer.Option("--target", help="The word to explain; else the model's own.")] = None,
     foil: Annotated[str | None, typer.Option("--foil", help="The word or label it is contrasted with.")] = None,

@@ -211,14 +211,14 @@ def look(rows: Iterable[Row], preprocessing: Preprocessing) -> tuple[list[Row], 
     views, rejects = [], []
     for row in rows:
         try:
-            views.append(_view(row, preprocessing))
+            views.append(view_of(row, preprocessing))
         except Malformed as error:
             rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
     return views, rejects
 
 
-def _view(row: Row, preprocessing: Preprocessing) -> Row:
-    """Raises Malformed."""
+def view_of(row: Row, preprocessing: Preprocessing) -> Row:
+    """The view row of a generic row. Raises Malformed."""
     if row["image"] is None:
         raise Malformed("a text, and the model reads images")
     image, tokens = decoded(row["image"]), preprocessing.tokens

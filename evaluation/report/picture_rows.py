@@ -14,7 +14,7 @@ _STYLE = "text{font:600 12px 'DejaVu Sans',Helvetica,Arial,sans-serif;fill:#1d23
 #: The image below is grey and faint, so that the colours above it are those of the map.
 _FAINT = (
     '<filter id="faint"><feColorMatrix type="saturate" values="0"/><feComponentTransfer>'
-    + "".join(f'<feFunc{channel} type="linear" slope=".32" intercept=".65"/>' for channel in "RGB")
+    + "".join(f'<feFunc{channel} type="linear" slope=".24" intercept=".75"/>' for channel in "RGB")
     + "</feComponentTransfer></filter>"
 )
 

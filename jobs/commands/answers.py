@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, words
+from evaluation.report.overlay import patch_names, with_picture
 from jobs.commands.question import PLACE, Question, read, tokens_of
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
@@ -31,7 +33,7 @@ class Opened:
 
     id: str  # as it was asked for
     resolved: ResolvedModel
-    tokenizer: Any
+    tokenizer: Any  # None of a model of images
     dtype: str
     device: str
 
@@ -50,7 +52,8 @@ def open_model(
         raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
     settings = {"name": name_of(model), "id": model, "family": family, "adapter": adapter}
     resolved = resolve(ModelConfig.model_validate(settings))
-    return Opened(model, resolved, load_tokenizer(resolved.config), dtype, device)
+    tokenizer = None if resolved.kind.images else load_tokenizer(resolved.config)
+    return Opened(model, resolved, tokenizer, dtype, device)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Answer:
     foil: str | None
     relevance: dict[str, Relevance]  # by method, of a batch of one
     number: str = "logit"  # what is explained
+    images: Preprocessing | None = None  # of a model of images: how the image was prepared
 
     @property
     def what(self) -> str:
@@ -133,7 +137,12 @@ def lines_of(answer: Answer, methods: Sequence[Method]) -> list[Line]:
 
 
 def grouped(answer: Answer, found: Sequence[Line]) -> tuple[list[str], list[bool], list[Line]]:
-    """Words in the place of tokens, and which are special; the relevance of their pieces is summed."""
+    """Words in the place of tokens, and which are special; the relevance of their pieces is summed.
+
+    Raises UserError for an image.
+    """
+    if answer.images is not None:
+        raise UserError("an image has no words: leave --words out")
     special = answer.row["special_mask"]
     groups = words(answer.tokens, special)
     texts = ["".join(answer.tokens[at] for at in group) for group in groups]
@@ -163,7 +172,11 @@ def entry(
         "target": answer.target,
         "foil": answer.foil,
     }
-    return data(tokens, found, special=special, model=model, **facts)
+    shown = data(tokens, found, special=special, model=model, **facts)
+    if answer.images is None:
+        return shown
+    maps = [None if one.pixels is None else one.pixels[0].flatten().tolist() for one in answer.relevance.values()]
+    return with_picture(shown, pixels_of(answer.row, answer.images), answer.images, maps, question.sentence)
 
 
 def plain(answer: Answer) -> dict[str, Any]:
@@ -175,6 +188,7 @@ def plain(answer: Answer) -> dict[str, Any]:
             "explained": float(result.explained[0]),
             "residual": None if result.residual is None else float(result.residual[0]),
             "relevance": result.tokens[0].to(torch.float64).tolist(),
+            **({} if result.pixels is None else {"pixels": result.pixels[0].to(torch.float64).tolist()}),
         }
         for name, result in answer.relevance.items()
     ]
@@ -211,7 +225,9 @@ def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, R
     resolved, tokenizer = opened.resolved, opened.tokenizer
     if resolved.kind.labels:
         number = "score" if resolved.output == "score" else "logit"
-        return Answer(pieces(tokenizer, row["input_ids"]), row, *_named(row, resolved), relevance, number)
+        images = resolved.preprocessing
+        tokens = pieces(tokenizer, row["input_ids"]) if images is None else patch_names(images)
+        return Answer(tokens, row, *_named(row, resolved), relevance, number, images)
     shown = pieces(tokenizer, [*row["input_ids"], row["target_id"]])
     whole = question.words == "single"
     target = question.target if whole and isinstance(question.target, str) else shown[-1].strip() or repr(shown[-1])

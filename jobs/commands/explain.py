@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
-from evaluation.report.heatmap import terminal
+from evaluation.report.heatmap import Line, colour, scale, terminal
 from evaluation.report.page import Provenance, explain_page
 from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, open_model, plain
 from jobs.commands.conservation import print_layers
@@ -18,6 +19,8 @@ from jobs.methods import method
 from jobs.versions import versions
 from lrp_core.method import Method
 from lrp_core.types import UserError
+
+PATCHES = 6  # of an image, that a terminal without colours is told of
 
 
 def explain(
@@ -73,9 +76,28 @@ def show(one: Answer, methods: Sequence[Method], model_id: str, console: Console
         if not any(line.values):
             console.print(f"{line.label:{width}}  nothing beyond rounding", markup=False)
             continue
+        if one.images is not None:
+            _show_patches(one, line, width, console)
+            continue
         coloured = terminal(tokens, line.values, special=special)
         numbers = Text(" ".join(f"{token.strip()} {v:+.2f}" for token, v in zip(tokens, line.values, strict=True)))
         console.print(Text(f"{line.label:{width}}  ") + (coloured if console.color_system else numbers))
+
+
+def _show_patches(one: Answer, line: Line, width: int, console: Console) -> None:
+    """The patches as coloured cells, two letters wide, row under row; without colours, the largest of them."""
+    assert one.images is not None
+    rows, columns = one.images.grid
+    if not console.color_system:
+        largest = sorted(range(len(line.values)), key=lambda at: -abs(line.values[at]))[:PATCHES]
+        named = "; ".join(f"{one.tokens[at]} {line.values[at]:+.2f}" for at in largest)
+        console.print(f"{line.label:{width}}  {named}", markup=False)
+        return
+    unit = scale(line.values, one.row["special_mask"])
+    for row in range(rows):
+        values = line.values[1 + row * columns : 1 + (row + 1) * columns]
+        cells = [Text("  ", Style(bgcolor=colour(value / unit))) for value in values]
+        console.print(Text(f"{line.label if row == 0 else '':{width}}  ").append_text(Text().join(cells)))
 
 
 def _write(path: Path, text: str, console: Console) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evaluation.benchmark.encoding import encode
+from evaluation.benchmark.pictures import picture, view_of
 from evaluation.benchmark.samples import Filled, Malformed, Row, Words, sample, with_evidence
 from evaluation.benchmark.views import tokenise
 from jobs.plan.models import ResolvedModel
@@ -19,7 +21,7 @@ _Words = Literal["single", "first_difference", "each"]
 class Question:
     """What is to be explained; without a target, what the model itself predicts."""
 
-    sentence: str  # `___` marks the place of the target; without it, the target follows the text
+    sentence: str  # `___` marks the target's place, else the target follows; for a model of images, a file's path
     target: str | int | None = None  # a word, or the number of a token
     foil: str | int | None = None  # a word, the number of a token or, of a classifier, a label
     label: str | None = None  # of a classifier
@@ -59,6 +61,8 @@ class Question:
 def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     """The row of the view schema; its target is None where the model is asked what it predicts."""
     kind = resolved.kind
+    if kind.images:
+        return _picture(question, resolved)
     if kind.labels:
         return _whole(question, tokenizer, resolved)
     if question.label is not None or question.second is not None:
@@ -119,6 +123,27 @@ def _whole(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     view = _view(row, tokenizer, resolved)
     named = {"target_id": question.label, "foil_id": question.foil}
     return view | {at: _label_id(name, resolved) for at, name in named.items() if name is not None}
+
+
+def _picture(question: Question, resolved: ResolvedModel) -> Row:
+    """The row of the image in the file that the question names, with what the model computes with as `pixel_values`."""
+    model, path = resolved.config.id, Path(question.sentence).expanduser()
+    if question.target is not None or question.second is not None or question.generate > 1:
+        raise UserError(f"{model} predicts labels of images: leave --target, --second and --generate out")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{model} reads images, and {path} is no file of one: {error.strerror}") from None
+    images = resolved.preprocessing
+    assert images is not None
+    try:
+        view = view_of(picture("terminal", path.name, data, label=None), images)
+    except Malformed as error:
+        raise UserError(f"{path} cannot be explained: {error}") from None
+    [taken] = resolved.taken([view])
+    named = {"target_id": question.label, "foil_id": question.foil}
+    ids = {at: _label_id(name, resolved) for at, name in named.items() if name is not None}
+    return {**taken, "pixels": view["pixels"], **ids}
 
 
 def _label_id(name: str | int, resolved: ResolvedModel) -> int:

@@ -5,10 +5,13 @@ Screenshots of every page at desk and phone width are kept in tests/artifacts.
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from evaluation.benchmark.pictures import Preprocessing
 from evaluation.report.heatmap import Line, data
+from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.page import Provenance, explain_page
 from evaluation.schema import RUNTIME
 from jobs.stages import evaluate, report
@@ -249,6 +252,37 @@ def test_an_explained_sentence_is_a_heatmap_page(page, site):
     assert tab.script("return document.querySelectorAll('#sample .tok.pos, #sample .tok.neg').length") > 2
     assert not tab.script("return document.querySelector('.list').checkVisibility()")
     tab.screenshot(ARTIFACTS / "explain_desk.png")
+
+
+def test_a_picture_is_shown_under_its_relevance(site, page):
+    own = Preprocessing.of({}, {"image_size": 24, "patch_size": 8})
+    evidence = [False, True, *[False] * 8]
+    lines = [Line("AttnLRP", [0.1, *range(9)], "target"), Line("Rollout", [0.0, 5.0, *range(8)], "target")]
+    shown = data(
+        patch_names(own), lines, evidence, [True] + [False] * 9, text="a.png", slot=5, target="cat", model="vit"
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    entry = with_picture(shown, pixels, own, [np.linspace(-1, 1, 576).tolist(), None], "a.png")
+    provenance = Provenance("explain", "", {"closelook": "0.1"}, models=[("vit", "sha256:1")])
+    (site / "picture.html").write_text(explain_page([entry], "Why cat", provenance), encoding="utf-8")
+    tab = page("picture.html")
+    sizes = "return [...document.querySelectorAll('#sample img')].map((one) => [one.naturalWidth, one.alt])"
+    assert tab.script(sizes) == [
+        [24, "a.png"],
+        [24, ""],
+        [24, "relevance by AttnLRP: most in the patch of row 3, column 3, not on evidence"],
+        [24, ""],
+        [3, "relevance by Rollout: most in the patch of row 3, column 3, not on evidence"],
+    ]
+    boxes = "return [...document.querySelectorAll('.frame')].map((one) => one.querySelectorAll('rect.evidence').length)"
+    assert tab.script(boxes) == [1, 1]
+    tab.hover(".frame rect:nth-of-type(4)")
+    values = "return [...document.querySelectorAll('#sample .value')].map((one) => one.innerText)"
+    assert tab.script(values) == ["3", "2"]
+    assert tab.script("return document.querySelectorAll('.frame .chosen').length") == 2
+    ramp = "return getComputedStyle(document.querySelector('.of-pictures')).backgroundImage"
+    assert tab.script(ramp).count("rgb") == 11
+    tab.screenshot(ARTIFACTS / "picture_desk.png")
 
 
 def test_markup_in_samples_and_tokens_stays_text(page):

@@ -1,11 +1,13 @@
 """Images through the job: prepared, explained, scored, flipped and shown; against slow forwards of single images."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 
+from evaluation.benchmark.pictures import encoded
 from evaluation.scoring.flips import Flips, Ranking, tie_order
 from jobs.config import ModelConfig
 from jobs.plan.models import resolve
@@ -148,3 +150,51 @@ def test_a_model_of_images_without_settings_is_one_line(tmp_path, resolved):
     (folder / "preprocessor_config.json").write_text(json.dumps({"do_pad": True}))
     with pytest.raises(UserError, match=r"model vit: its preprocessor_config\.json asks for do_pad"):
         resolve(ModelConfig(name="vit", id=str(folder)))
+
+
+@pytest.fixture(scope="module")
+def shape(tmp_path_factory):
+    """The file of a generated image."""
+    from evaluation.benchmark.demo import generate
+
+    path = tmp_path_factory.mktemp("shape") / "shape.png"
+    path.write_bytes(next(generate("shapes", 1))["image"])
+    return path
+
+
+def test_a_picture_is_explained_in_the_terminal_on_a_page_and_as_json(closelook, shape, tmp_path):
+    page, file = tmp_path / "page.html", tmp_path / "page.json"
+    methods = ("--method", "attnlrp,attention_rollout")
+    code, out, _ = closelook(
+        "explain", "-m", "demo/vit", str(shape), *methods, "--html", str(page), "--json", str(file)
+    )
+    assert code == 0
+    assert re.search(r"why (disc rather than cross|cross rather than disc) \(logit", out)
+    assert re.search(r"^attnlrp +(class token|patch \d, \d) [+-]\d", out, re.MULTILINE)
+    assert page.read_text().count("data:image/png;base64") == 3
+    [found] = json.loads(file.read_text())["predictions"]
+    of_pixels = [np.array(one["pixels"]).shape if "pixels" in one else None for one in found["methods"]]
+    assert of_pixels == [(24, 24), None]
+    assert found["tokens"][:3] == ["class token", "patch 1, 1", "patch 1, 2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no/such.png"], "demo/vit reads images, and no/such.png is no file of one: No such file or directory"),
+        (["{shape}", "--target", "disc"], "demo/vit predicts labels of images: leave --target"),
+        (["{shape}", "--label", "disk"], "demo/vit has no label 'disk' (did you mean 'disc'?)"),
+        (["{shape}", "--words"], "an image has no words: leave --words out"),
+        (["{broken}"], "broken.png cannot be explained: not an image that can be read"),
+        (["{grey}"], "grey.png cannot be explained: the image is grey, the model reads RGB"),
+    ],
+    ids=["no file", "target", "label", "words", "broken", "grey"],
+)
+def test_pictures_that_cannot_be_explained_are_one_line(closelook, shape, tmp_path, arguments, said):
+    (tmp_path / "broken.png").write_bytes(shape.read_bytes()[:100])
+    (tmp_path / "grey.png").write_bytes(encoded(np.zeros((24, 24), np.uint8)))
+    places = {"shape": shape, "broken": tmp_path / "broken.png", "grey": tmp_path / "grey.png"}
+    code, _, err = closelook("explain", "-m", "demo/vit", *(one.format(**places) for one in arguments))
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1

@@ -45,6 +45,7 @@ class VisionRecipe:
     evaluated: int = 1000  # unseen images for the card
     hidden: float = 0.0  # share of patches that are not seen, so that one which is gone says nothing
     shift: int = 0  # pixels by which an image is moved at random
+    mean: float = 0.5  # what images are normalised by, and so which pixels are zero: grey, or black (0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _train(
     _, height, width, channels = seen.pixels.shape
     assert height == width
     model = new_model(width, PATCH, channels, labels).train()
-    settings = preprocessing_settings(width, channels)
+    settings = preprocessing_settings(width, channels, recipe.mean)
     inputs = partial(_inputs, Preprocessing.of(settings, model.config.to_dict()))
     generator = torch.Generator().manual_seed(recipe.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
@@ -163,7 +164,7 @@ def new_model(size: int, patch: int, channels: int, labels: tuple[str, ...]) -> 
     return ViTForImageClassification(config)
 
 
-def preprocessing_settings(size: int, channels: int) -> dict[str, object]:
+def preprocessing_settings(size: int, channels: int, mean: float) -> dict[str, object]:
     """What `preprocessor_config.json` says of a model of images with this edge."""
     return {
         "image_processor_type": "ViTImageProcessor",
@@ -173,7 +174,7 @@ def preprocessing_settings(size: int, channels: int) -> dict[str, object]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": [0.5] * channels,
+        "image_mean": [mean] * channels,
         "image_std": [0.5] * channels,
     }
 
@@ -217,7 +218,7 @@ def accuracy(model: PreTrainedModel, inputs: Callable[[np.ndarray], Tensor], ima
 
 
 SHAPES = VisionRecipe(steps=3000, hidden=0.1)
-DIGITS = VisionRecipe(steps=1000, shift=2)
+DIGITS = VisionRecipe(steps=1000, shift=2, mean=0.0)
 
 
 def main() -> None:

@@ -122,7 +122,7 @@ class _Known:
     def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
         """Of these samples, as far as they are there; none where the model's tokenizer is not."""
         try:
-            image = self.model.resolved.kind.images
+            image = self.model.resolved.preprocessing is not None
             tokenizer = None if image else load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):
             return []
