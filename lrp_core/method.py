@@ -13,7 +13,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.capabilities import ATTENTION, NEURONS, ONE_STACK, POSITIONS, Capability
+from lrp_core.capabilities import ATTENTION, NEURONS, ONE_STACK, POSITIONS, STATES, Capability
 from lrp_core.explained import LINEAR, whichever
 from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
 
@@ -28,7 +28,7 @@ SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed")
 #: What may be asked for beside relevance of tokens, where a method gives it: what it is, and what it needs of a model.
 FINER: dict[str, tuple[str, tuple[Capability, ...]]] = {
     "heads": ("relevance of attention heads", (ATTENTION,)),
-    "layers": ("relevance by layer", ()),
+    "layers": ("relevance by layer", (STATES, ONE_STACK)),
     "neurons": ("relevance of neurons", (NEURONS,)),
     "boundaries": ("relevance at the boundaries of layers", (ATTENTION, ONE_STACK)),
 }

@@ -60,6 +60,12 @@ def norm(states: list[Tensor], view: ModelView, row: dict, which: str) -> Tensor
     return torch.stack([sum(x * x for x in vector).sqrt() for vector in vectors])
 
 
+def norm_behind(view: ModelView, state: Tensor) -> Tensor:
+    """Of each token of `state` [T, D] as the stock head reads it, behind the final norm where there is one: [T]."""
+    read = state if view.final_norm is None else view.final_norm.module(state)
+    return torch.stack([sum(x * x for x in vector).sqrt() for vector in read])
+
+
 def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
     """The map [T, T] of each layer: a run for each layer and token, with that layer's values of the token zeroed."""
     length, wanted = len(row["input_ids"]), {"module": None, "token": None}

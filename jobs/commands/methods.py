@@ -17,6 +17,7 @@ from lrp_core.registry import OURS
 
 TOKENS = 30  # of the sample whose cost is shown
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+_UNSAID = ("tokens", "boundaries")  # in the table: what every method gives, and the check of those with a sum
 START, END = "<!-- methods: written by python -m jobs.commands.methods -->", "<!-- end of methods -->"
 
 
@@ -29,13 +30,13 @@ def show(console: Console, name: str | None = None) -> None:
         _show_one(console, method(name))
         return
     table = Table(box=SIMPLE_HEAD, collapse_padding=True)
-    for heading in ("method", "family", "gives", "needs", "conserves", "cost"):
+    for heading in ("method", "family", "also gives", "needs", "conserves", "cost"):
         table.add_column(heading, justify="right" if heading == "cost" else "left")
     for record in METHODS.values():
         table.add_row(
             record.name,
             record.family,
-            ", ".join(record.gives),
+            ", ".join(one for one in record.gives if one not in _UNSAID),
             ", ".join(need.name for need in record.needs),
             "yes" if record.conserves else "no",
             f"{record.cost(TOKENS):g}{' + b' if record.rules else ''}",

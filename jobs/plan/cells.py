@@ -22,9 +22,9 @@ from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
-from lrp_core.capabilities import ATTENTION, POSITIONS, Capability
+from lrp_core.capabilities import POSITIONS, Capability
 from lrp_core.kinds import MASK
-from lrp_core.method import Method
+from lrp_core.method import FINER, Method
 from lrp_core.types import Request, UserError
 
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
@@ -206,7 +206,7 @@ def _cells(
 
 def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
     """What the method gives of such a model beside relevance of tokens: `heads`, `layers`."""
-    return [one for one in info.gives if one == "layers" or (one == "heads" and ATTENTION in capabilities)]
+    return [one for one in ("heads", "layers") if one in info.gives and set(FINER[one][1]) <= set(capabilities)]
 
 
 def subsets(config: RunConfig, product: str) -> Mapping[str, int | None]:

@@ -305,6 +305,7 @@ METHODS: Registry[Method] = Registry(
         explain="lrp_core.methods.random_baseline:explain_many",
         family="baseline",
         seeded=True,
+        gives=("tokens", "layers"),
         explanations=NO_CHOICE,
         embeddings=NO_CHOICE,
         conserves=False,

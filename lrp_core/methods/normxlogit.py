@@ -14,12 +14,11 @@ from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, WORD
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
-#: Relevance from the norm of the input [B, 1, T] and what the head reads from the states behind L layers [B, L, T], and
-#: whether it differs by layer.
-_MEASURES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool]] = {
-    "embedding_norm": (lambda norm, _: norm, False),
-    "logat": (lambda _, read: read, True),
-    "normxlogit": (lambda norm, read: norm * read, True),
+#: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and what the head reads behind each layer.
+_MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "embedding_norm": lambda norm, read: norm.expand_as(read),
+    "logat": lambda _, read: read,
+    "normxlogit": lambda norm, read: norm * read,
 }
 
 
@@ -31,7 +30,8 @@ def explain_many(
 
     Of a score, which has no zero of its own, it is the distance to what the head reads at the prediction, as the
     formula has it; `reverse` ranks as the paper's text says. With `layers` the states behind the blocks below are read
-    too, through the final norm where the model has one (the paper's own, RoBERTa, has none). Tokens behind the
+    too, through the final norm where the model has one (the paper's own, RoBERTa, has none); what `embedding_norm` says
+    of a layer is the norm of the state behind it, read so. Tokens behind the
     prediction of a causal model get nothing: they have no say. Raises UserError for a contrastive request without
     foils.
     """
@@ -51,16 +51,21 @@ def explain_many(
         explained = (
             explained_by(request.explanation) if request.explanation != NONE else whichever(logits.shape[1] == 2)
         )
-        measure, by_layer = _MEASURES[request.method]
         norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
         of_head = explained.of(read if far is None else -far if request.option("reverse", False) else far)
-        scores = measure(norm, of_head).masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
+        scores = _shown(_MEASURES[request.method](norm, of_head), seen, batch)
+        norms = layers and request.method == "embedding_norm"
+        by_layer = (
+            _shown(torch.stack([state.to(logits).norm(dim=-1) for state in behind], 1), seen, batch)
+            if norms
+            else scores
+        )
         results[request] = relevance_of(
             scores[:, -1],
             logits,
             explained.of(logits),
             conserves=False,
-            layers=scores if layers and by_layer else None,
+            layers=by_layer if layers else None,
         )
     return results
 
@@ -74,6 +79,11 @@ def _inputs_of_blocks(view: ModelView, layers: Iterable[int]) -> Iterator[list[T
             hook = view.blocks[layer].module.register_forward_pre_hook(lambda _, args: states.append(args[0]))
             undo.callback(hook.remove)
         yield states
+
+
+def _shown(scores: Tensor, seen: Tensor, batch: Batch) -> Tensor:
+    """`scores` [B, L, T] of the tokens that are `seen` [B, T], 0 elsewhere, where the batch came from."""
+    return scores.masked_fill(~seen[:, None], 0).to(batch.input_ids.device)
 
 
 def _final(view: ModelView, state: Tensor) -> Tensor:

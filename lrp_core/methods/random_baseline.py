@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -17,21 +18,23 @@ from lrp_core.view import ModelView
 
 @torch.no_grad()
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, seed: int = 0
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, seed: int = 0, layers: bool = False
 ) -> dict[Request, Relevance]:
     """Uniform in [-1, 1), drawn from `seed` and the sample's own tokens, so that batching and padding change nothing.
 
-    The model runs for its logits.
+    With `layers` every layer has a draw of its own, after that of the tokens. The model runs for its logits.
     """
     batch = batch.to(view.device)
     with around_attention(view, {}):
         logits = view.logits(view.hidden(batch), batch)
-    drawn = torch.zeros(batch.every_id.shape, dtype=logits.dtype)
+    draws = 1 + (view.n_layers if layers else 0)
+    drawn = torch.zeros(len(batch), draws, batch.every_id.shape[1], dtype=logits.dtype)
     for own, mask, seed_of_row in zip(drawn, batch.every_mask.bool().cpu(), seeds_of(batch, seed), strict=True):
-        numbers = np.random.default_rng(seed_of_row).uniform(-1, 1, int(mask.sum()))
-        own[mask] = torch.from_numpy(numbers).to(drawn)
-    parts = batch.parted(drawn.to(batch.input_ids.device))
-    return {request: without_sum(logits=logits, **parts) for request in requests}
+        numbers = np.random.default_rng(seed_of_row).uniform(-1, 1, (draws, int(mask.sum())))
+        own[:, mask] = torch.from_numpy(numbers).to(drawn)
+    drawn = drawn.to(batch.input_ids.device)
+    parts, by_layer = batch.parted(drawn[:, 0]), drawn[:, 1:] if layers else None
+    return {request: replace(without_sum(logits=logits, **parts), layers=by_layer) for request in requests}
 
 
 def seed_of(ids: Tensor, seed: int) -> int:

@@ -62,9 +62,10 @@ REPRESENTATION = (
         "embedding_norm",
         "Embedding norm",
         options=(_NORM,),
+        gives=("tokens", "layers"),
         explanations=_NO_CHOICE,
         order=86,
-        about="the norm of the input, whatever is explained",
+        about="the norm of the input, whatever is explained; of a layer the norm of its states",
         source="Oyama et al. 2023; NormXLogit 3",
     ),
     _of_states(

@@ -32,7 +32,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
     assert attribute(config, store).complete
     plan, ledger = make_plan(config, store), Ledger(store)
     cells = {planned.cell.method: planned.cell for planned in plan.cells() if planned.cell.product == "layers"}
-    assert set(cells) == set(NAMES) - {"embedding_norm"}, "which has the same to say of every layer"
+    assert set(cells) == set(NAMES)
     view, rows = load_model(directory), {row["sample_id"]: row for row in rows_of(6)}
     stored = {name: ledger.read(cell, LAYERS).to_pylist() for name, cell in cells.items()}
     for name, entries in stored.items():
@@ -45,7 +45,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
             torch.testing.assert_close(found, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
     summary = evaluate(config, store)
     assert (summary.computed, summary.failures) == (len(NAMES) + len(cells), ())
-    assert "3 cells scored by layer, 0 were up to date" in summary.lines
+    assert "4 cells scored by layer, 0 were up to date" in summary.lines
     for name, entries in stored.items():
         scores = store.read(f"layer_scores/bert.sva.float32.{name}.parquet", LAYER_SCORES).to_pylist()
         assert {row["metric"] for row in scores} == {"ap", "dot", "dot_softmax"}
@@ -57,7 +57,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
                 told = [oracle(*_but_the_slot(e["relevance"], rows[e["sample_id"]])) for e in right]
                 assert score["value"] == pytest.approx(100 * np.mean(told), rel=1e-4)
     results = results_of(config, plan, store)
-    part = layers_part(config, plan, ledger, results)
+    part = layers_part(config, plan, Ledger(store), results)
     (figure,), (table,) = part.figures, part.details
     assert not part.note
     best = store.read("layer_scores/bert.sva.float32.alti.parquet", LAYER_SCORES).to_pylist()
@@ -70,7 +70,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
     assert [one.computed for one in again] == [0, 0]
     states = collect(config, make_plan(config, store), Ledger(store))
     for product in ("layers", "layer_scores"):
-        assert states["bert", "sva", "float32", product].states == {"done": 3}
+        assert states["bert", "sva", "float32", product].states == {"done": 4}
 
 
 def _asked(name: str) -> dict:
@@ -86,7 +86,7 @@ def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_n
     config, store, _ = run
     plan = make_plan(config, store)
     part = layers_part(config, plan, Ledger(store), results_of(config, plan, store))
-    assert part.note.startswith("3 cells of layers have no scores")
+    assert part.note.startswith("4 cells of layers have no scores")
     without = config.model_copy(update={"layers": None})
     assert {planned.cell.product for planned in make_plan(without, store).cells()} == {"relevance"}
     with pytest.raises(ValueError, match="layers: no task 'sv'"):

@@ -44,8 +44,8 @@ def test_every_method_is_a_row_with_what_it_needs_and_costs(closelook, extended)
     assert code == 0
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     assert set(METHODS) <= set(rows)
-    assert rows["extra"] == ["representation", "tokens", "post_norm", "no", "75"]
-    assert max(map(len, out.splitlines())) <= 140
+    assert rows["extra"] == ["representation", "post_norm", "no", "75"]
+    assert max(map(len, out.splitlines())) <= 120
 
 
 def test_a_method_in_full_shows_options_with_defaults_bounds_and_help(closelook, extended):

@@ -104,7 +104,9 @@ def test_what_needs_its_attention_or_a_rule_is_refused_by_name(view, rows):
             EVERY[name](view, batch)
         says = " and ".join(need.says for need in lacking)
         assert str(error.value) == f"{name} needs {says}, which {title} do not have"
-    with pytest.raises(UnsupportedMethod, match="relevance of heads needs attention weights that can be read, which"):
+    with pytest.raises(
+        UnsupportedMethod, match="relevance of attention heads needs attention weights that can be read, which"
+    ):
         METHODS["gradient_l1"](view, batch, heads=True)
 
 

@@ -110,8 +110,33 @@ def test_the_model_is_bit_identical_after_value_zeroing(view, rows):
 
 
 def test_layers_of_a_method_without_any_are_refused(view, rows):
-    with pytest.raises(UnsupportedMethod, match="embedding_norm gives no relevance by layer"):
-        METHODS["embedding_norm"](view, Batch.collate(rows, 0), layers=True)
+    with pytest.raises(UnsupportedMethod, match="gradient_l1 gives no relevance by layer"):
+        METHODS["gradient_l1"](view, Batch.collate(rows, 0), layers=True)
+
+
+def test_what_the_norm_says_of_a_layer_is_the_norm_of_the_states_that_its_head_reads(view, rows):
+    batch = Batch.collate(rows, 0, "left")
+    plain, found = METHODS["embedding_norm"](view, batch), METHODS["embedding_norm"](view, batch, layers=True)
+    assert torch.equal(found.tokens, plain.tokens)
+    for i, row in enumerate(rows):
+        states = oracles.hidden_states(view, row)
+        for layer in range(view.n_layers):
+            wanted = oracles.norm_behind(view, states[layer + 1])
+            seen = row["position"] + 1 if view.kind.causal else len(wanted)
+            torch.testing.assert_close(found.layers[i, layer, -len(wanted) :][:seen], wanted[:seen], **CLOSE)
+
+
+def test_noise_of_each_layer_is_drawn_anew_and_leaves_that_of_tokens(view, rows):
+    left, right = (
+        METHODS["random"](view, Batch.collate(rows, 0, side), layers=True, seed=3) for side in ("left", "right")
+    )
+    alone = METHODS["random"](view, Batch.collate(rows[1:2], 0), seed=3).tokens[0]
+    length = len(rows[1]["input_ids"])
+    assert torch.equal(right.tokens[1, :length], alone)
+    assert torch.equal(left.tokens[1, -length:], alone)
+    assert torch.equal(left.layers[1, :, -length:], right.layers[1, :, :length])
+    drawn = torch.cat([right.tokens[1:2], right.layers[1]])[:, :length]
+    assert len(torch.unique(drawn)) == drawn.numel() == (1 + view.n_layers) * length
 
 
 def test_no_foil_explains_the_target(view, rows):
