@@ -1,11 +1,12 @@
 # Everything a newcomer needs: `make demo`, `make test`. The virtual environment is built once and rebuilt when it is stale.
 PYTHON ?= python3
+DEVICE ?= cuda
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format clean
+.PHONY: help venv demo test gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -27,6 +28,9 @@ demo: venv  ## run the whole job on the embedded default and say where the repor
 test: venv  ## run the tests: file by file on every core, then those that start a Ray, which takes every core by itself
 	$(BIN)/python -m pytest -m "not ray" -n auto --dist loadfile
 	$(BIN)/python -m pytest -m ray
+
+gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
+	$(PYTHON) -m jobs.bench.gpu --device $(DEVICE)
 
 lint: venv  ## check style and types
 	$(BIN)/ruff check .
