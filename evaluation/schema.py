@@ -128,6 +128,41 @@ HEADS = _schema(
     ],
 )
 
+#: The most relevant neurons of each sample, at most 50, in descending order of the sum over positions, and what crosses
+#: each layer boundary. Layers are counted from 0, the lowest, as neurons are.
+NEURONS = _schema(
+    "neurons",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("explanation", _STR, False),
+        ("layer", pa.list_(pa.int32()), False),
+        ("neuron", pa.list_(pa.int32()), False),
+        ("relevance", pa.list_(pa.float32()), False),
+        ("position", pa.list_(pa.int32()), False),  # where the neuron's absolute relevance is largest
+        ("activation", pa.list_(pa.float32()), False),  # there
+        ("layer_relevance", pa.list_(pa.float32()), False),  # [L], of all neurons of each layer
+        # Where a method promises a sum: below and above the blocks [L + 1], and what each keeps [L].
+        ("boundaries", pa.list_(pa.float32()), True),
+        ("kept_by_biases", pa.list_(pa.float32()), True),
+        ("kept_by_attention", pa.list_(pa.float32()), True),
+    ],
+)
+
+#: The explained number of one sample without the first neurons of a ranking, which are zero at all positions;
+#: partitioned by model, task, dtype and what ranks: a method, or `random` or `activation`.
+KNOCKOUTS = _schema(
+    "knockouts",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("explanation", _STR, False),
+        ("ranking", _STR, False),
+        ("removed", pa.list_(pa.int32()), False),  # how many neurons are gone, from 0
+        ("explained", pa.list_(pa.float32()), False),  # NaN where logits are not finite
+    ],
+)
+
 #: What each layer of a model says of the tokens, [T] a row; layers are counted from 1, the lowest.
 LAYERS = _schema(
     "layers",
@@ -302,12 +337,14 @@ SCHEMAS = {
         RELEVANCE,
         HEADS,
         LAYERS,
+        NEURONS,
         RUNTIME,
         SCORES,
         LAYER_SCORES,
         SCORES_SAMPLES,
         PRUNING,
         CURVES,
+        KNOCKOUTS,
         TRIALS,
         BENCH,
     )

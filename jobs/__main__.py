@@ -263,8 +263,11 @@ def explain(
 
 @app.command()
 def neurons(
-    text: Annotated[str, typer.Argument(help="The text; ___ marks the target's place, else it comes last.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")],
+    text: Annotated[
+        str | None,
+        typer.Argument(help="Without it: the stage.", show_default=False),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="The word to explain; else the model's own.")] = None,
     foil: Annotated[str | None, typer.Option("--foil", help="The word or label it is contrasted with.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="A classifier's label; else what it predicts.")] = None,
@@ -273,7 +276,10 @@ def neurons(
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
     top: Annotated[int, typer.Option("--top", help="So many neurons.", min=0)] = 10,
     absolute: Annotated[bool, typer.Option("--absolute", help="The largest by magnitude.")] = False,
-    set: Annotated[list[str] | None, typer.Option("--set", metavar="L.N=V", help="Give a neuron this value.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="L.N=V", help="Give it this value."),
+    ] = None,
     scale: Annotated[
         list[str] | None, typer.Option("--scale", metavar="L.N=F", help="Multiply its activation.")
     ] = None,
@@ -285,8 +291,20 @@ def neurons(
     json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")] = "float32",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
+    config: Config = None,
+    root: Root = None,
+    wait: Wait = 0,
 ) -> None:
-    """The neurons that matter for a prediction, what each writes, and what is predicted when some are changed."""
+    """The neurons that matter for a prediction, what each writes, and what is predicted when some are changed.
+
+    Without TEXT it is a stage of the run: neurons are knocked out, by what methods say of them.
+    """
+    if text is None:
+        if model is not None:
+            raise UserError("give a text that the model is to go on with, or leave --model out to run the stage")
+        return _run_stages(("neurons",), config, root, set, wait)
+    if model is None:
+        raise UserError("say which model reads the text: --model demo/gpt2, a hub id or a directory")
     from jobs.methods import method as check
 
     check(method)  # before the heavy imports: a mistyped name is told at once

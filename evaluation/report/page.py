@@ -35,9 +35,10 @@ PAGES = {
     "tables.html": "Tables",
     "faithfulness.html": "Faithfulness",
     "curves.html": "Pruning and runtime",
+    "neurons.html": "Neurons",
     "samples.html": "Samples",
 }
-_OF_PARTS = ("faithfulness.html", "curves.html")
+_OF_PARTS = ("faithfulness.html", "curves.html", "neurons.html")
 SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js")
 _DOTS = 9  # colours of models in style.css
 _DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other

@@ -20,7 +20,7 @@ from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
 from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
-from jobs.plan.products.relevance import heads_of, layers_of
+from jobs.plan.products.relevance import heads_of, layers_of, neurons_of
 from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
 from lrp_core.method import Method
@@ -214,8 +214,8 @@ def _of_model(
 
 
 def _finer_cells(config: RunConfig, model: ModelConfig, task: str, names: list[str], dtype: str) -> int:
-    """Cells of heads and layers that these methods add in this precision."""
-    return sum(expected(config, model, task, names).get(dtype, 0) for expected in (heads_of, layers_of))
+    """Cells of heads, layers and neurons that these methods add in this precision."""
+    return sum(expected(config, model, task, names).get(dtype, 0) for expected in (heads_of, layers_of, neurons_of))
 
 
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:

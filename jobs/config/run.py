@@ -6,7 +6,7 @@ A configuration is data only: no field can name code to run, a place outside ``r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +25,7 @@ from jobs.config.base import Embedding, Explanation, Frozen
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
 from jobs.config.models import Candidates, MethodConfig, ModelConfig, Name
+from jobs.config.neurons import NeuronsConfig
 from jobs.config.perturb import PerturbConfig
 from jobs.config.select import SelectConfig
 from jobs.tasks import configured
@@ -126,6 +127,7 @@ class RunConfig(Frozen):
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     layers: dict[str, int | None] | None = None  # task -> samples of which relevance by layer is kept; null: every one
+    neurons: NeuronsConfig | None = None  # null: no relevance of neurons
     prune: PruneConfig | None = None  # null: no pruning
     select: SelectConfig | None = None  # chooses among the options that `methods` lists; without lists, nothing
     perturb: PerturbConfig | None = None  # null: no curves of perturbed inputs
@@ -168,7 +170,9 @@ class RunConfig(Frozen):
         known = set(self.tasks)
         mentioned = [(f"models.{m.name}.tasks", task) for m in self.models for task in m.tasks or ()]
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
-        mentioned += [(key, task) for key in ("heads", "layers") for task in getattr(self, key) or ()]
+        mentioned += [(key, task) for key in ("heads", "layers", "neurons") for task in self.finer(key)]
+        knockout = self.neurons and self.neurons.knockout
+        mentioned += [("neurons.knockout.tasks", task) for task in (knockout.tasks if knockout else None) or ()]
         mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
         mentioned += [("perturb.tasks", task) for task in (self.perturb.tasks if self.perturb else None) or ()]
         mentioned += [("bench.task", self.bench.task)] if self.bench else []
@@ -204,6 +208,11 @@ class RunConfig(Frozen):
         """The methods of the run, then what its models have beside them."""
         every = (*self.methods, *(method for model in self.models for method in self.methods_of(model)))
         return tuple({method.name: method for method in every}.values())
+
+    def finer(self, product: str) -> Mapping[str, int | None]:
+        """Of how many samples of which tasks relevance of `product` is kept beside that of tokens; None is all."""
+        asked = {"heads": self.heads, "layers": self.layers, "neurons": self.neurons and self.neurons.tasks}
+        return asked[product] or {}
 
     def task(self, name: str) -> Task:
         """The record of one of the run's tasks, with its options."""

@@ -27,6 +27,7 @@ from lrp_core.kinds import MASK
 from lrp_core.method import FINER, Method
 from lrp_core.types import Request, UserError
 
+PRODUCTS = ("heads", "layers", "neurons")  # that cells beside relevance of tokens hold
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
 
 
@@ -197,7 +198,7 @@ def _cells(
             requests = requests_of(config, info, resolved.capabilities)
             yield _planned(config, resolved, views, dtype, info, own, "relevance", requests, views.table.num_rows)
             for finer in finer_products(info, resolved.capabilities) if dtype == dtypes[0] else ():
-                sizes = subsets(config, finer)
+                sizes = config.finer(finer)
                 if task in sizes:
                     size = len(views.subset(sizes[task], config.seed))
                     alike = tuple(request for request in requests if request.embedding == requests[0].embedding)
@@ -205,14 +206,8 @@ def _cells(
 
 
 def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
-    """What the method gives of such a model beside relevance of tokens: `heads`, `layers`."""
-    return [one for one in ("heads", "layers") if one in info.gives and set(FINER[one][1]) <= set(capabilities)]
-
-
-def subsets(config: RunConfig, product: str) -> Mapping[str, int | None]:
-    """Of how many samples of which tasks the config asks for a finer product; None is all of them."""
-    found: Mapping[str, int | None] | None = getattr(config, product)
-    return found or {}
+    """What the method gives of such a model beside relevance of tokens: `heads`, `layers`, `neurons`."""
+    return [one for one in PRODUCTS if one in info.gives and set(FINER[one][1]) <= set(capabilities)]
 
 
 def requests_of(

@@ -36,6 +36,7 @@ STAGES = {
         Stage(
             "perturb", "Draw the faithfulness curves: what models say as tokens go.", setting="perturb", planned=True
         ),
+        Stage("neurons", "Knock neurons out, by what methods say of them.", setting="neurons", own_command=True),
         Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
         Stage("report", "Write tables, figures and pages."),
     )

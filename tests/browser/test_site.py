@@ -12,7 +12,7 @@ import pytest
 from evaluation.benchmark.pictures import Preprocessing
 from evaluation.report.heatmap import Line, data
 from evaluation.report.overlay import patch_names, with_picture
-from evaluation.report.page import Provenance, explain_page
+from evaluation.report.page import PAGES, Provenance, explain_page
 from evaluation.schema import RUNTIME
 from jobs.stages import evaluate, report
 from jobs.stages.report import samples as explorer
@@ -98,7 +98,7 @@ def click(tab, selector):
     tab.script("document.querySelector(arguments[0]).click()", selector)
 
 
-@pytest.mark.parametrize("name", ["index.html", "tables.html", "faithfulness.html", "curves.html", "samples.html"])
+@pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_open_and_fit_their_width(page, name, width):
     tab = page(name)

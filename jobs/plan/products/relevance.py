@@ -24,8 +24,13 @@ def layers_of(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     return _finer(config, model, task, methods, LAYERS.name)
 
 
+def neurons_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """Cells of relevance of neurons, which only the first precision of a task has."""
+    return _finer(config, model, task, methods, NEURONS.name)
+
+
 def _finer(config: RunConfig, model: ModelConfig, task: str, methods: list[str], product: str) -> dict[str, int]:
-    records, wanted = configured(config), task in (getattr(config, product) or {})
+    records, wanted = configured(config), task in config.finer(product)
     return {model.dtypes_for(task)[0]: sum(product in records[name].gives for name in methods)} if wanted else {}
 
 
@@ -62,4 +67,13 @@ LAYERS = Product(
     wanted=_planned("layers"),
     expected=layers_of,
     outdated="layers that are not wanted here",
+)
+NEURONS = Product(
+    name="neurons",
+    heading="neurons",
+    plural="cells",
+    stage="attribute",
+    wanted=_planned("neurons"),
+    expected=neurons_of,
+    outdated="neurons that are not wanted here",
 )

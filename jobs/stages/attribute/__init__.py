@@ -17,7 +17,7 @@ import pyarrow as pa
 from evaluation.benchmark.audit import rejected as in_words
 from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, subsets, without_samples
+from jobs.plan.cells import ModelPlan, Plan, PlannedCell, make_plan, without_samples
 from jobs.plan.products.relevance import RELEVANCE
 from jobs.plan.units import Unit, cut_units
 from jobs.stages.attribute.manifests import complete_cell, completed_units, rejected
@@ -103,7 +103,7 @@ def missing_work(config: RunConfig, ledger: Ledger, plan: Plan) -> list[ModelWor
         for group in _groups(ledger, model):
             inputs = model.inputs[group[0].cell.task]
             product = group[0].cell.product
-            size = None if product == RELEVANCE.name else subsets(config, product)[inputs.task]
+            size = None if product == RELEVANCE.name else config.finer(product)[inputs.task]
             cut = cut_units(inputs, inputs.subset(size, config.seed), budget, config.shard_rows)
             done = {planned.cell: completed_units(ledger, planned.cell, cut) for planned in group}
             lacking_all = tuple(group)  # of most units, shared

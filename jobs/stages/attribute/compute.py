@@ -20,12 +20,15 @@ from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
 from lrp_core.memory import is_device_lost, is_out_of_memory, peak_memory
-from lrp_core.method import Method
+from lrp_core.method import FINER, Method
 from lrp_core.readout import with_predictions
 from lrp_core.types import UnusableRows, UserError
 
 #: What no row is to blame for: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
+
+#: What is asked for with a product, where methods give it.
+BESIDE = {"neurons": ("boundaries",)}
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
 
@@ -129,7 +132,9 @@ class Explainer:
         """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
         asked = {request: self.methods[request.method].bound(request) for request in requests}
         given = {name for request in requests for name in self.methods[request.method].gives}
-        finer = {self.product: True} if self.product in given.difference({"tokens"}) else {}
+        wanted = (self.product, *BESIDE.get(self.product, ()))
+        capabilities = self.view.family.capabilities
+        finer = {name: True for name in wanted if name in given and set(FINER[name][1]) <= capabilities}
         distinct = list(dict.fromkeys(asked.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
         results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)

@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import CURVES, HEADS, LAYERS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME, TRIALS
+from evaluation.schema import CURVES, HEADS, LAYERS, NEURONS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME, TRIALS
+from jobs.config.neurons import MOST
 from jobs.plan.units import NO_FOIL
 from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
+from lrp_core.neurons import top_neurons
 
 
 def schema_of(product: str, dtype: str) -> pa.Schema:
     """The schema of a cell's shards."""
-    own = {"heads": HEADS, "layers": LAYERS, "curves": CURVES, "trials": TRIALS}
+    own = {"heads": HEADS, "layers": LAYERS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}
     if product in own:
         return own[product]
     return RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
@@ -29,7 +31,9 @@ def cell_table(
 ) -> tuple[pa.Table, list[Reject]]:
     """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
     schema = schema_of(product, dtype)
-    build = {"heads": _heads_columns, "layers": _layers_columns}.get(product, _relevance_columns)
+    build = {"heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns}.get(
+        product, _relevance_columns
+    )
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -92,6 +96,8 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
             finite &= found.heads.flatten(1).isfinite().all(-1)
         if found.layers is not None:
             finite &= found.layers.flatten(1).isfinite().all(-1)
+        if found.neurons is not None:
+            finite &= found.neurons.flatten(1).isfinite().all(-1)
     detail = f"relevance is not finite in {dtype}"
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
@@ -172,6 +178,29 @@ def _layers_columns(
         }
         tables.append(pa.table(columns, schema=schema))
     return tables
+
+
+def _neurons_columns(
+    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    if found.neurons is None:
+        raise ValueError(f"{request.method} gave no relevance of neurons; its record must not say so")
+    rows = []
+    for i, top in zip(range(len(batch.rows)), top_neurons(found, MOST), strict=True):
+        listed = {
+            "layer": [one.layer for one in top],
+            "neuron": [one.neuron for one in top],
+            "relevance": [one.relevance for one in top],
+            "position": [one.position for one in top],
+            "activation": [one.value for one in top],
+            "layer_relevance": found.neurons[i].sum(-1).tolist(),
+        }
+        if found.boundaries is not None and found.kept is not None:
+            by_biases, by_attention = found.kept[i].unbind(-1)
+            kept = {"kept_by_biases": by_biases.tolist(), "kept_by_attention": by_attention.tolist()}
+            listed |= {"boundaries": found.boundaries[i].tolist(), **kept}
+        rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
+    return [pa.Table.from_pylist([rows[i] for i in keep], schema=schema)]
 
 
 def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.ListArray:

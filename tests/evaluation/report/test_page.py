@@ -40,9 +40,8 @@ def scripts(page):
 def test_pages_refer_to_nothing_outside_the_site(name):
     page = site().files()[name]
     targets = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
-    assert all(
-        re.match(r"data:|#|tables/|(index|tables|faithfulness|curves|samples)\.html$", target) for target in targets
-    )
+    own = r"data:|#|tables/|(index|tables|faithfulness|curves|neurons|samples)\.html$"
+    assert all(re.match(own, target) for target in targets)
     assert not re.search(r"https?://|@import|url\(", page)
 
 

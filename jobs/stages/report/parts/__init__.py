@@ -14,6 +14,7 @@ from jobs.config import RunConfig
 from jobs.plan.cells import Plan
 from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
 from jobs.stages.report.parts.layers import layers_part
+from jobs.stages.report.parts.neurons import crossing_part, knockouts_part
 from jobs.stages.report.parts.pruning import pruning_part
 from jobs.stages.report.parts.runtime import runtime_part
 from jobs.stages.report.parts.sample import sample_part
@@ -29,4 +30,6 @@ PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (
     layers_part,
     pruning_part,
     runtime_part,
+    knockouts_part,
+    crossing_part,
 )

@@ -1,0 +1,73 @@
+"""Knock-outs: what is left of the explained number when the first neurons of a ranking are zero (AttnLRP 4.3).
+
+The neuron counterpart of head pruning: does a method find the neurons that matter, sooner than chance and activation?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluation.scoring.rankings import RANDOM
+from lrp_core.activations import peaks_of
+from lrp_core.guard import undisturbed
+from lrp_core.interventions.neurons import neurons_scaled
+from lrp_core.methods.random_baseline import seed_of
+from lrp_core.readout import explained_numbers, with_predictions
+from lrp_core.types import Batch
+from lrp_core.variants import pieces, tiled
+from lrp_core.view import ModelView
+
+Neurons = Sequence[tuple[int, int]]  # (layer, neuron), the first to go first
+
+
+@dataclass(frozen=True)
+class Knockout:
+    """How neurons of a model go."""
+
+    view: ModelView
+    counts: tuple[int, ...]  # of neurons that are gone, beside none
+    explanation: str
+    seed: int
+    token_budget: int
+
+    @torch.inference_mode()
+    def sample(self, row: Mapping[str, Any], rankings: Mapping[str, Neurons | None]) -> dict[str, np.ndarray]:
+        """The explained number [1 + N] with none and with each of `counts` gone, by ranking; NaN where not finite.
+
+        `row` is of the view schema. A ranking without neurons is made here: by activation, or at random, from the seed
+        and the sample's tokens.
+        """
+        (row,) = with_predictions(self.view, [row])
+        batch = Batch.collate([row], pad_id=0).to(self.view.device)
+        with undisturbed(self.view):
+            orders = {n: [(i, j) for i, j in own] if own else self._ranked(n, batch) for n, own in rankings.items()}
+            changes = [dict.fromkeys(own[:count], 0.0) for own in orders.values() for count in self.counts]
+            numbers = self._numbers(batch, [{}, *changes])
+        by_ranking = numbers[1:].reshape(len(orders), len(self.counts))
+        return {name: np.append(numbers[:1], own) for name, own in zip(orders, by_ranking, strict=True)}
+
+    def _numbers(self, batch: Batch, changes: Sequence[Mapping[tuple[int, int], float]]) -> np.ndarray:
+        found = []
+        for part in pieces(range(len(changes)), batch.input_ids.shape[1], self.token_budget):
+            rows = tiled(batch, len(part))
+            with neurons_scaled(self.view, [changes[i] for i in part]):
+                _, numbers = explained_numbers(self.view, self.view.hidden(rows), rows, [self.explanation])
+            found.append(numbers[self.explanation].double().cpu().numpy())
+        told = np.concatenate(found)
+        return np.where(np.isfinite(told), told, np.nan)
+
+    def _ranked(self, name: str, batch: Batch) -> Neurons:
+        width, most = self.view.n_neurons, max(self.counts)
+        if name == RANDOM:
+            generator = np.random.default_rng([seed_of(batch.input_ids[0].cpu(), self.seed), 2])
+            chosen = generator.permutation(self.view.n_layers * width)[:most]
+        else:
+            with peaks_of(self.view, batch.attention_mask) as peaks:
+                self.view.hidden(batch)
+            chosen = peaks.values[0].flatten().sort(descending=True, stable=True).indices[:most].numpy()
+        return [(int(i) // width, int(i) % width) for i in chosen]

@@ -1,0 +1,118 @@
+"""Knock-outs of neurons, keyed by the relevance that ranks them, or by the samples and the seed of other rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evaluation.scoring.rankings import ACTIVATION, RANDOM
+from jobs.plan.products.record import Product, Wanted
+from jobs.plan.products.relevance import neurons_of
+from jobs.store import Artifact, Ledger, key_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.config.neurons import KnockoutConfig
+    from jobs.plan.cells import ModelPlan, Plan
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+OTHERS = (RANDOM, ACTIVATION)  # rankings beside those of methods
+
+
+@dataclass(frozen=True)
+class RankedCell:
+    """The knock-outs of one ranking on one task."""
+
+    model: ModelPlan
+    ranking: str
+    neurons: Artifact | None  # what ranks them; None: nothing that is stored
+    explanation: str
+    artifact: Artifact
+
+
+def wanted_cells(config: RunConfig, model: ModelPlan) -> Iterator[RankedCell]:
+    """One for every planned cell of neurons that the config names, and the other rankings beside each task's."""
+    settings = config.neurons.knockout if config.neurons else None
+    if settings is None or model.name not in (settings.models or (model.name,)):
+        return
+    places: dict[str, tuple[Artifact, str]] = {}
+    for planned in model.cells:
+        cell = planned.cell
+        if cell.product != "neurons" or cell.task not in (settings.tasks or (cell.task,)):
+            continue
+        known = [request.explanation for request in planned.requests]
+        explanation = settings.explanation or known[0]
+        if explanation not in known:
+            continue
+        places.setdefault(cell.task, (cell, explanation))
+        if cell.method in (settings.methods or (cell.method,)):
+            key = key_of(version=VERSION, neurons=cell.key, explanation=explanation, counts=settings.counts)
+            yield RankedCell(model, cell.method, cell, explanation, _knockouts(cell, cell.method, key))
+    for cell, explanation in places.values():
+        yield from _others(config, settings, model, cell, explanation)
+
+
+def _others(
+    config: RunConfig, settings: KnockoutConfig, model: ModelPlan, cell: Artifact, explanation: str
+) -> Iterator[RankedCell]:
+    inputs = model.inputs[cell.task]
+    for ranking in OTHERS:
+        key = key_of(
+            version=VERSION,
+            ranking=ranking,
+            model=model.resolved.identity,
+            attention=model.resolved.config.attn,
+            dtype=cell.dtype,
+            inputs=inputs.digest,
+            subset=subset(config, model, cell.task).tolist(),
+            explanation=explanation,
+            counts=settings.counts,
+            seed=config.seed,
+        )
+        yield RankedCell(model, ranking, None, explanation, _knockouts(cell, ranking, key))
+
+
+def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
+    """The samples, the same for every ranking: indices into the views."""
+    return model.inputs[task].subset(config.finer("neurons")[task], config.seed)
+
+
+def _knockouts(cell: Artifact, ranking: str, key: str) -> Artifact:
+    # a method of the run may have the name of a ranking that needs none
+    return Artifact("knockouts", cell.model, cell.task, cell.dtype, ranking, key)
+
+
+def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
+    for model in plan.models:
+        for one in wanted_cells(config, model):
+            of = (one.neurons,) if one.neurons else ()
+            yield Wanted(one.artifact, len(subset(config, model, one.artifact.task)), of)
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    settings = config.neurons.knockout if config.neurons else None
+    if (
+        settings is None
+        or task not in (settings.tasks or (task,))
+        or model.name not in (settings.models or (model.name,))
+    ):
+        return {}
+    named = [name for name in methods if name in (settings.methods or (name,))]
+    counts = neurons_of(config, model, task, methods)
+    return {
+        dtype: neurons_of(config, model, task, named)[dtype] + len(OTHERS) for dtype, count in counts.items() if count
+    }
+
+
+KNOCKOUTS = Product(
+    name="knockouts",
+    heading="knock-outs",
+    plural="sets of knock-outs",
+    stage="neurons",
+    wanted=_wanted,
+    expected=_expected,
+    outdated="knock-outs of other neurons or settings",
+)

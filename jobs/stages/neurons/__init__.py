@@ -1,0 +1,142 @@
+"""Neurons: what models say when the neurons go that methods rank first, one pool of workers a model.
+
+The driver reads the rankings from complete cells of neurons and cuts each task's samples into units; a worker knocks
+out the neurons of all rankings of a unit's samples and commits a shard to the artifact of each.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import NEURONS
+from jobs.cluster.scheduler import Work, run_all
+from jobs.config import RunConfig
+from jobs.config.neurons import KnockoutConfig
+from jobs.plan.cells import make_plan
+from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
+from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
+from jobs.stages.neurons.worker import Knocker, KnockoutTask, Ranked
+from jobs.stages.summary import StageSummary
+from jobs.store import Ledger, Store
+from lrp_core.types import UserError
+
+UNIT_TOKENS = 2_000_000  # of the forwards of one ranking
+
+
+def neurons(config: RunConfig, store: Store) -> StageSummary:
+    """Knock out what every complete ranking names and that is not done yet. Raises UserError without `neurons`."""
+    if config.neurons is None:
+        raise UserError("config key 'neurons' says of which tasks neurons are kept, as neurons.tasks={sva: 100}")
+    plan, ledger = make_plan(config, store), Ledger(store)
+    wanted = [cell for model in plan.models for cell in wanted_cells(config, model)]
+    todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
+    failures = list(plan.failures.values())
+    failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
+    pools: dict[str, list[RankedCell]] = defaultdict(list)
+    for cell in todo:
+        if cell.neurons is None or ledger.is_done(cell.neurons):
+            pools[cell.model.name].append(cell)
+        else:
+            failures.append(f"{cell.neurons} is not complete: run `closelook attribute`")
+    works = [_work(config, ledger, pool) for pool in pools.values()]
+    failures += run_all(config, store, works, stage="neurons", unit="samples")
+    done = sum(ledger.is_done(cell.artifact) for cell in todo)
+    lines = (f"{done} sets of knock-outs computed, {len(wanted) - len(todo)} were up to date",)
+    return StageSummary("neurons", done, len(wanted) - len(todo), tuple(dict.fromkeys(failures)), lines)
+
+
+def _work(config: RunConfig, ledger: Ledger, pool: Sequence[RankedCell]) -> Work:
+    """The missing knock-outs of a model; those that are whole then are complete."""
+    assert config.neurons is not None
+    assert config.neurons.knockout is not None
+    model, settings = pool[0].model, config.neurons.knockout
+    by_task: dict[str, list[RankedCell]] = defaultdict(list)
+    for cell in pool:
+        by_task[cell.artifact.task].append(cell)
+    blocks: list[tuple[Callable[[], pa.Table], int]] = []
+    units: dict[str, list[Unit]] = {}
+    for task, cells in by_task.items():
+        inputs = model.inputs[task]
+        tokens = inputs.lengths * (1 + len(settings.counts))
+        units[task] = cut_by_tokens(inputs, subset(config, model, task), tokens, UNIT_TOKENS)
+        blocks += _blocks(config, settings, ledger, cells, units[task])
+
+    def close() -> Sequence[str]:
+        for cell in pool:
+            _complete(config, ledger, cell, units[cell.artifact.task])
+        return ()
+
+    return Work(
+        name=model.name,
+        model=model.resolved.config,
+        blocks=[block for block, _ in blocks],
+        worker=Knocker,
+        arguments=(
+            ledger.store,
+            model.resolved,
+            pool[0].artifact.dtype,
+            config.seed,
+            config.max_attempts,
+            uuid.uuid4().hex,
+        ),
+        size=sum(size for _, size in blocks),
+        on_end=close,
+    )
+
+
+def _blocks(
+    config: RunConfig, settings: KnockoutConfig, ledger: Ledger, cells: Sequence[RankedCell], units: Sequence[Unit]
+) -> Iterator[tuple[Callable[[], pa.Table], int]]:
+    """(what makes a unit's table, samples) of each unit that some of the cells of one task lack."""
+    first, store = cells[0], ledger.store
+    inputs = first.model.inputs[first.artifact.task]
+    ids = inputs.table["sample_id"].to_pylist()
+    rankings = [_rankings(ledger, cell) for cell in cells]
+    budget = FORWARD_FACTOR * (first.model.resolved.config.token_budget or config.token_budget)
+    for unit in units:
+        names = [ids[row] for row in unit.rows]
+        parts = tuple(
+            Ranked(cell.ranking, cell.explanation, _path(cell, unit), own and {n: own[n] for n in names if n in own})
+            for cell, own in zip(cells, rankings, strict=True)
+            if not store.exists(_path(cell, unit))
+        )
+        if parts:
+            title = f"knockouts.{first.artifact.model}.{inputs.task}.{first.artifact.dtype}.{unit.name}"
+            task = KnockoutTask(title, parts, settings.counts, budget, unit.tokens * len(parts))
+            yield partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
+
+
+def _rankings(ledger: Ledger, cell: RankedCell) -> dict[str, list[tuple[int, int]]] | None:
+    """(layer, neuron) by sample, the most relevant first; None where the worker makes the ranking."""
+    if cell.neurons is None:
+        assert cell.ranking in OTHERS
+        return None
+    table = ledger.read(cell.neurons, NEURONS, ["sample_id", "explanation", "layer", "neuron"])
+    table = table.filter(pc.equal(table["explanation"], cell.explanation))
+    columns = (table[name].to_pylist() for name in ("sample_id", "layer", "neuron"))
+    return {name: list(zip(layers, own, strict=True)) for name, layers, own in zip(*columns, strict=True)}
+
+
+def _path(cell: RankedCell, unit: Unit) -> str:
+    return f"{cell.artifact.folder}/{cell.artifact.shard(unit.name)}"
+
+
+def _complete(config: RunConfig, ledger: Ledger, cell: RankedCell, units: Sequence[Unit]) -> None:
+    """Enter what has all its shards."""
+    if not all(ledger.store.exists(_path(cell, unit)) for unit in units):
+        return
+    inputs = cell.model.inputs[cell.artifact.task]
+    record = {
+        "shards": [cell.artifact.shard(unit.name) for unit in units],
+        "neurons": cell.neurons and cell.neurons.name,
+        "samples": len(subset(config, cell.model, inputs.task)),
+        "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
+        "inputs": {"tokenizer": inputs.tokenizer, "sha256": inputs.digest},
+    }
+    ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"))

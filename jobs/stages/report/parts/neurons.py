@@ -1,0 +1,73 @@
+"""Neurons: what their removal takes away, and what crosses layer boundaries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from evaluation.report.neurons import (
+    Crossing,
+    Knockouts,
+    crossing_figure,
+    crossing_table,
+    knockout_figure,
+    knockout_table,
+)
+from evaluation.report.page import Part
+from evaluation.report.results import Methods, Results, rank
+from evaluation.schema import KNOCKOUTS, NEURONS
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.plan.products.knockouts import RankedCell, wanted_cells
+from jobs.store import Ledger
+
+PAGE = "neurons.html"
+
+
+def knockouts_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """Rankings that are knocked out, on the samples that all of a task have."""
+    groups: dict[tuple[str, str], list[RankedCell]] = defaultdict(list)
+    lacking = []
+    for cell in (cell for model in plan.models for cell in wanted_cells(config, model)):
+        if ledger.is_done(cell.artifact):
+            groups[cell.artifact.task, cell.artifact.model].append(cell)
+        else:
+            lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
+    found = [_knockouts(ledger, cells, results.methods) for cells in groups.values()]
+    settings = (results.methods, config.report.resamples, config.seed)
+    figures = knockout_figure(found, *settings)
+    tables = [knockout_table(found, settings[0], lacking, *settings[1:])] if found else []
+    how = "No neuron is knocked out: set `neurons` in the config, run `closelook attribute` and `closelook neurons`."
+    note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
+    return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
+
+
+def _knockouts(ledger: Ledger, cells: list[RankedCell], methods: Methods) -> Knockouts:
+    first, counts = cells[0], [0]
+    told: dict[str, dict[str, np.ndarray]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(methods, cell.ranking))):
+        rows = ledger.read(cell.artifact, KNOCKOUTS).to_pylist()
+        told[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
+        counts = rows[0]["removed"] if rows else counts
+    return Knockouts.of(first.artifact.model, first.artifact.task, first.explanation, counts[1:], told)
+
+
+def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """Cells of neurons of methods that promise a sum: means over samples."""
+    found = []
+    for planned in plan.cells():
+        cell = planned.cell
+        if cell.product != "neurons" or not ledger.is_done(cell):
+            continue
+        explanation = planned.requests[0].explanation
+        rows = [row for row in ledger.read(cell, NEURONS).to_pylist() if row["explanation"] == explanation]
+        if rows and rows[0]["boundaries"] is not None:
+            columns = ("boundaries", "kept_by_biases", "kept_by_attention", "layer_relevance")
+            boundaries, biases, attention, neurons = (np.mean([row[name] for row in rows], 0) for name in columns)
+            kept = np.stack([biases, attention], -1)
+            found.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
+    how = "No relevance of neurons is kept: set `neurons` in the config and run `closelook attribute`."
+    figures = crossing_figure(found, results.methods)
+    details = [crossing_table(found, results.methods)] if found else []
+    return Part("Conservation by layer", how, figures, page=PAGE, details=details)

@@ -1,0 +1,137 @@
+"""Relevance of neurons in a run: stored as the methods give it, knocked out as it says, shown, and computed once."""
+
+import pytest
+import torch
+
+from evaluation.schema import KNOCKOUTS, NEURONS
+from evaluation.scoring.rankings import ACTIVATION, RANDOM
+from jobs.commands.status import collect
+from jobs.methods import METHODS
+from jobs.plan.cells import make_plan
+from jobs.plan.products.knockouts import wanted_cells
+from jobs.stages.attribute import attribute
+from jobs.stages.evaluate import evaluate
+from jobs.stages.neurons import neurons
+from jobs.stages.report import report
+from jobs.store import Ledger
+from lrp_core import Batch, load_model
+from tests.jobs.small import config_of, prepared, rows_of
+
+NAMES = ["attnlrp", "gradient_l1", "random"]
+COUNTS = [1, 3, 30]
+
+
+@pytest.fixture
+def run(tmp_path, model, inline):
+    settings = {"tasks": {"sva": 5}, "knockout": {"counts": COUNTS, "explanation": "target"}}
+    config = config_of(tmp_path / "root", model, methods=NAMES, neurons=settings, report={"resamples": 50})
+    return config, prepared(config, rows_of(8))
+
+
+def cells_of(config, store):
+    plan = make_plan(config, store)
+    return {planned.cell.method: planned.cell for planned in plan.cells() if planned.cell.product == "neurons"}
+
+
+def test_neurons_are_stored_as_the_methods_give_them(run, model):
+    config, store = run
+    assert attribute(config, store).complete
+    cells, view = cells_of(config, store), load_model(model)
+    assert set(cells) == {"attnlrp", "gradient_l1"}, "random relevance has none of neurons"
+    rows = {row["sample_id"]: row for row in rows_of(8)}
+    for name, cell in cells.items():
+        entries = Ledger(store).read(cell, NEURONS).to_pylist()
+        assert len(entries) == 5 * 2  # samples and explanations
+        for entry in entries:
+            batch = Batch.collate([rows[entry["sample_id"]]], 0)
+            finer = {"boundaries": True} if name == "attnlrp" else {}
+            own = METHODS[name](view, batch, explanation=entry["explanation"], neurons=True, **finer)
+            width = own.neurons.shape[-1]
+            best = own.neurons[0].flatten().sort(descending=True).values[: len(entry["relevance"])]
+            torch.testing.assert_close(torch.tensor(entry["relevance"]), best, rtol=1e-4, atol=1e-6)
+            at = [layer * width + neuron for layer, neuron in zip(entry["layer"], entry["neuron"], strict=True)]
+            assert len(set(at)) == min(50, own.neurons.numel())
+            torch.testing.assert_close(own.neurons[0].flatten()[at], best, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                torch.tensor(entry["layer_relevance"]), own.neurons[0].sum(-1), rtol=1e-4, atol=1e-5
+            )
+            assert (entry["boundaries"] is None) == (name == "gradient_l1")
+            if entry["boundaries"] is not None:
+                torch.testing.assert_close(torch.tensor(entry["boundaries"]), own.boundaries[0], rtol=1e-4, atol=1e-5)
+
+
+def knocked_out(view, row, gone):
+    """The target's logit with the columns of the down projection zeroed, in a model of its own."""
+    kept = [block.down.weight.clone() for block in view.blocks]
+    for layer, neuron in gone:
+        view.blocks[layer].down.weight[neuron] = 0
+    batch = Batch.collate([row], 0)
+    logit = float(view.logits(view.hidden(batch), batch)[0, 0])
+    for block, weight in zip(view.blocks, kept, strict=True):
+        block.down.weight.copy_(weight)
+    return logit
+
+
+def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run, model):
+    config, store = run
+    assert attribute(config, store).complete
+    assert evaluate(config, store).complete
+    summary = neurons(config, store)
+    assert (summary.computed, summary.failures) == (4, ())
+    plan, ledger = make_plan(config, store), Ledger(store)
+    wanted = list(wanted_cells(config, plan.models[0]))
+    assert [cell.ranking for cell in wanted] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
+    view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(8)}
+    ranked = {row["sample_id"]: row for row in ledger.read(cells_of(config, store)["attnlrp"], NEURONS).to_pylist()
+              if row["explanation"] == "target"}  # fmt: skip
+    for entry in ledger.read(wanted[0].artifact, KNOCKOUTS).to_pylist():
+        assert entry["removed"] == [0, *COUNTS]
+        own = ranked[entry["sample_id"]]
+        order = list(zip(own["layer"], own["neuron"], strict=True))
+        expected = [knocked_out(view, rows[entry["sample_id"]], order[:count]) for count in entry["removed"]]
+        assert entry["explained"] == pytest.approx(expected, abs=1e-5)
+    assert neurons(config, store).computed == 0
+    found = collect(config, plan, ledger)
+    assert found["gpt2", "sva", "float32", "knockouts"].states == {"done": 4}
+    assert found["gpt2", "sva", "float32", "neurons"].states == {"done": 2}
+    assert report(config, store).complete
+    page = store.read_bytes("report/neurons.html").decode()
+    assert "Neurons knocked out" in page
+    assert "Conservation by layer" in page
+    assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
+
+
+def activations(view, batch):
+    """Of the first layer, [B, T, F]."""
+    seen = []
+    hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    view.hidden(batch)
+    hook.remove()
+    return seen[0]
+
+
+def test_the_activation_ranking_is_by_the_largest_over_positions_and_random_ones_differ_by_sample(run, model):
+    from evaluation.scoring.knockouts import Knockout
+
+    view, rows = load_model(model), rows_of(8)
+    knockout = Knockout(view, (5,), "target", 0, 4096)
+    drawn = set()
+    for row in rows:
+        batch = Batch.collate([row], 0)
+        largest = activations(view, batch)[0].max(0).values.sort(descending=True).indices[:5].tolist()
+        with torch.inference_mode():
+            assert knockout._ranked(ACTIVATION, batch) == [(0, neuron) for neuron in largest]
+            random = knockout._ranked(RANDOM, batch)
+            assert random == knockout._ranked(RANDOM, batch)
+        assert len(set(random)) == 5
+        drawn.add(tuple(random))
+        told = knockout.sample(row, {RANDOM: None})[RANDOM]
+        assert told == pytest.approx([knocked_out(view, row, random[:n]) for n in (0, 5)], abs=1e-5)
+    assert len(drawn) == len(rows)
+
+
+def test_without_neurons_in_the_config_the_stage_says_what_to_set(closelook, tmp_path):
+    code, _, err = closelook("neurons", "--config", "smoke", "--root", str(tmp_path))
+    assert code == 2
+    assert "config key 'neurons'" in err
+    assert closelook("neurons", "--model", "demo/gpt2")[0] == 2
