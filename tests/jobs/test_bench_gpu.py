@@ -1,4 +1,4 @@
-"""The proof of a device, rehearsed on the CPU: every check says what it found, why it was left out, or that it failed."""
+"""The proof of a device, rehearsed on the CPU: every check says what it found, why it was left out, or what failed."""
 
 import json
 import subprocess
