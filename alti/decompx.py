@@ -64,7 +64,7 @@ def explain_many(
 def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
     """The vectors [Tk, D] that sum to the last state where a sample without padding is read."""
     length, width = sample.input_ids.shape[1], view.d_model
-    hidden = LinearLayer(view.blocks[0].up, "mlp", view.family.transposed).parameters()[0].shape[0]
+    hidden = LinearLayer(view.blocks[0].up, "linear", view.family.transposed).parameters()[0].shape[0]
     rows = max(1, _HIDDEN // (length * hidden))
     number = wide(view.dtype).itemsize
     of_head = 2 * length * length * view.head_dim  # values and their mixture
@@ -135,14 +135,13 @@ class _Decomposition:
         return _normed(self._dense(inside, block.down).add_(vectors), block.mlp_norm)
 
     def _dense(self, vectors: Tensor, module: nn.Module) -> Tensor:
-        return _linear(vectors, LinearLayer(module, "mlp", self.view.family.transposed))
+        return _linear(vectors, LinearLayer(module, "linear", self.view.family.transposed))
 
 
 def _read(view: ModelView, vectors: Tensor, sample: Batch) -> Tensor:
     """What vectors [Tk, D] add to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
-    if view.family.head_dense is not None:
-        (of_head,) = (layer for layer in view.linear_layers() if layer.group == "head")
-        vectors = _activated(_linear(vectors, of_head), view.head_activation_name)
+    if view.head_layer is not None:
+        vectors = _activated(_linear(vectors, view.head_layer), view.head_activation_name)
         vectors = vectors if view.head_norm is None else _normed(vectors, view.head_norm)
     ids = sample.target_ids if sample.foil_ids is None else torch.cat([sample.target_ids, sample.foil_ids])
     rows, biases = view.unembedding_rows(ids)  # [2, D], [2]

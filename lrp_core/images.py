@@ -5,7 +5,7 @@ Rows have as many `input_ids`, all 0, and `pixel_values` [C, H, W]. C channels, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.families.images import ImageFamily, both
-from lrp_core.parts import weights_of
+from lrp_core.parts import Convolution, LinearLayer, weights_of
 from lrp_core.types import Batch, UserError, by
 from lrp_core.view import ModelView, Traced
 
@@ -67,6 +67,11 @@ class ImageView(ModelView):
     @property
     def _embedding_weights(self) -> Any:
         return self.model.get_submodule(self.family.token_embedding)
+
+    def linear_layers(self) -> Iterator[LinearLayer]:
+        """The convolution of patches, then those of the blocks."""
+        yield Convolution(self._embedding_weights, "convolution", transposed=False)
+        yield from super().linear_layers()
 
     def _parameter(self, name: str) -> Tensor:
         with weights_of(self.model.get_submodule(self.family.embeddings)) as module:

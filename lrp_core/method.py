@@ -49,10 +49,18 @@ class Option:
     high: float | None = None
     per_request: bool = False  # methods that differ in it share a pass: `explain` finds it in its requests
     needs: Mapping[Any, Capability] = field(default_factory=dict, hash=False)  # of a model, by value
+    #: A value's canonical form from how it may be written, raising UserError; and how it is shown.
+    reads: Callable[[Any], Any] | None = field(default=None, hash=False)
+    shows: Callable[[Any], str] | None = field(default=None, hash=False)
 
     def check(self, value: Any, method: str) -> Any:
         """`value` in the option's own type. Raises UserError naming method, option and what is allowed."""
         kind = self.kind or type(self.default)
+        if self.reads is not None:
+            try:
+                value = self.reads(value)
+            except UserError as error:
+                raise UserError(f"{method}: option {self.name!r}: {error}") from None
         if kind is float and type(value) is int:
             value = float(value)
         if kind is tuple and type(value) is list:  # as YAML writes it
@@ -79,6 +87,10 @@ class Option:
         if len(found) < 2 or any(one in found[:at] for at, one in enumerate(found)):
             raise UserError(f"{method}: a list for option {self.name!r} has two different values or more, not {value}")
         return found
+
+    def shown(self, value: Any) -> str:
+        """One of its values in a label."""
+        return plain(value) if self.shows is None else self.shows(value)
 
     @property
     def range(self) -> str:
@@ -207,7 +219,7 @@ class Method:
         values = {**self.values, **self._checked(values)}
         if name is None or name == self.name:
             return replace(self, values=values)
-        changed = [f"{o.name}={plain(values[o.name])}" for o in self.options if values[o.name] != o.default]
+        changed = [f"{o.name}={o.shown(values[o.name])}" for o in self.options if values[o.name] != o.default]
         label = f"{self.label} ({', '.join(changed)})" if changed else name
         return replace(self, name=name, label=label, values=values, column=name, colour=None)
 
@@ -224,7 +236,7 @@ class Method:
     def pass_name(self) -> str:
         """What measurements call this call of `explain`; other values of options are another pass."""
         own = [option for option in self.options if not option.per_request]
-        changed = [f"{o.name}={plain(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
+        changed = [f"{o.name}={o.shown(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
         return f"{self.passes}({','.join(changed)})" if changed else self.passes
 
     def cost(self, tokens: float) -> float:

@@ -76,6 +76,78 @@ class LinearLayer:
             weight, bias = module.weight.detach(), module.bias
             return weight.T if self.transposed else weight, None if bias is None else bias.detach()
 
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the module reads, as inputs [..., in] of a linear layer."""
+        return x
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """What the module puts out, as outputs [..., out] of a linear layer."""
+        return y
+
+    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
+        """A gradient [..., in] of such inputs as one of `x`."""
+        return dx
+
+
+@dataclass(frozen=True)
+class Convolution(LinearLayer):
+    """A convolution over an image: a linear layer that reads every place of its kernel."""
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [out, in] over channels and the kernel's pixels, and bias [out]."""
+        weight, bias = super().parameters()
+        return weight.flatten(1), bias
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, places, in]."""
+        return nn.functional.unfold(x, **self._kernel).mT
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """[B, out, H, W] to [B, places, out]."""
+        return y.flatten(2).mT
+
+    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
+        return nn.functional.fold(dx.mT, x.shape[-2:], **self._kernel)
+
+    @property
+    def _kernel(self) -> dict[str, Any]:
+        module: Any = self.module
+        return {name: getattr(module, name) for name in ("kernel_size", "stride", "padding", "dilation")}
+
+
+@dataclass(frozen=True)
+class ReadRows(LinearLayer):
+    """Rows of the unembedding that are read: `weight` [C, D] of all samples, or [B, C, D] with one set for each."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight, self.bias if self.bias is None or self.weight.dim() == 2 else self.bias[:, None]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """[B, D] to [B, 1, D]."""
+        return x if self.weight.dim() == 2 else x[:, None]
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """[B, C] to [B, 1, C]."""
+        return self.inputs(y)
+
+    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
+        return dx.reshape(x.shape)
+
+
+class Readout(nn.Module):
+    """The product of the unembedding, as a module, so that rules find it."""
+
+    def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Of states [B, D], all by `weight` [C, D]; or [B, ..., D], each sample's by its own [B, C, D]: [B, C, ...]."""
+        if weight.dim() == 2:
+            logits = state @ weight.T
+            return logits if bias is None else logits + bias
+        logits = torch.einsum("b...d,bcd->bc...", state, weight)
+        return logits if bias is None else logits + bias.view(*bias.shape, *(1,) * (logits.dim() - 2))
+
 
 @dataclass(frozen=True)
 class AttentionView:

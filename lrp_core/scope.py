@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import RULES
-from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
+from lrp_core.parts import BlockView, LinearLayer, NormView, ReadRows, weights_of
 from lrp_core.rules import (
     KEPT,
     BiasTap,
@@ -98,6 +98,8 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     gated = view.family.gate is not None
     for layer in _ruled_layers(view, switch.planned):
         yield layer.module, partial(_project, layer=layer, switch=switch)
+    if any(composite.linear.linear.backward is not None for composite in switch.planned):
+        yield view.readout, partial(_read_out, switch=switch)
     values_only = _reads_only_values(switch) and view.family.qkv == "joined"
     for block in view.blocks:
         if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
@@ -117,12 +119,17 @@ def _ruled_layers(view: ModelView, composites: Sequence[Composite]) -> Iterator[
 def _reads_only_values(switch: Switch) -> bool:
     """Whether nothing asks for the gradients of queries and keys, nor has a rule for the projection."""
     composite = switch.current
-    free = composite.linear.queries_keys_values.backward is None
+    free = composite.linear.input_projection.backward is None
     return switch.fixed and free and not composite.bilinear.serves_gate
 
 
 def _project(_: nn.Module, args: tuple[Any, ...], y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
     return project(args[0].to(y.device), y, layer, switch)
+
+
+def _read_out(module: nn.Module, args: tuple[Any, ...], y: Tensor, switch: Switch) -> Tensor:
+    state, weight, bias = args
+    return project(state, y, ReadRows(module, "linear", False, weight, bias), switch)
 
 
 def _values_only(_: nn.Module, args: tuple[Any, ...], y: Tensor, weight: Tensor) -> Tensor:

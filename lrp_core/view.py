@@ -18,7 +18,7 @@ from lrp_core.families import Family, family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
-from lrp_core.parts import AttentionView, BlockView, LinearLayer, NormView, SoftCap, weights_of
+from lrp_core.parts import AttentionView, BlockView, LinearLayer, NormView, Readout, SoftCap, weights_of
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
 
@@ -169,6 +169,11 @@ class ModelView:
         return self.model.get_output_embeddings() if path is None else _at(self.model, path)
 
     @cached_property
+    def readout(self) -> Readout:
+        """The product of states and rows of the unembedding."""
+        return Readout()
+
+    @cached_property
     def blocks(self) -> list[BlockView]:
         return [self._block(block, self.family) for block in _at(self.model, self.family.blocks)]
 
@@ -244,14 +249,20 @@ class ModelView:
         """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
         for attention in self.attentions:
             for module in dict.fromkeys((attention.query, attention.key, attention.value)):
-                yield LinearLayer(module, "queries_keys_values", self.family.transposed)
-            yield LinearLayer(attention.output, "attention_output", self.family.transposed)
+                yield LinearLayer(module, "input_projection", self.family.transposed)
+            yield LinearLayer(attention.output, "output_projection", self.family.transposed)
         for block in self.blocks:
             for layer in (block.gate, block.up, block.down):
                 if layer is not None:
-                    yield LinearLayer(layer, "mlp", self.family.transposed)
-        if self.family.head_dense is not None:
-            yield LinearLayer(_at(self.model, self.family.head_dense), "head", transposed=False)
+                    yield LinearLayer(layer, "linear", self.family.transposed)
+        if self.head_layer is not None:
+            yield self.head_layer
+
+    @property
+    def head_layer(self) -> LinearLayer | None:
+        """The linear layer before the unembedding, where there is one."""
+        path = self.family.head_dense
+        return None if path is None else LinearLayer(_at(self.model, path), "linear", transposed=False)
 
     # computation
 
@@ -357,8 +368,8 @@ class ModelView:
         with self.unembedded() as (weight, bias):
             state = state.to(weight.device, wide)
             for start in range(0, len(weight), size):
-                logits = state @ weight[start : start + size].to(wide).T
-                logits = logits if bias is None else logits + bias[start : start + size].to(wide)
+                of_labels = None if bias is None else bias[start : start + size].to(wide)
+                logits = self.readout(state, weight[start : start + size].to(wide), of_labels)
                 yield start, logits if self.logit_cap is None else self.logit_cap(logits)
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
@@ -384,8 +395,7 @@ class ModelView:
         rows, bias = self.unembedding_rows(ids)  # [B, 2, D]
         wide = torch.promote_types(state.dtype, torch.float32)
         state = state.to(rows.device, wide)
-        logits = torch.einsum("b...d,bcd->bc...", state, rows.to(wide))
-        logits = logits if bias is None else logits + bias.to(wide).view(*bias.shape, *(1,) * (logits.dim() - 2))
+        logits = self.readout(state, rows.to(wide), None if bias is None else bias.to(wide))
         return logits if self.logit_cap is None else self.logit_cap(logits)
 
     # assembly

@@ -61,3 +61,68 @@ def rollout(attentions: list[Tensor], position: int) -> Tensor:
     for attention in reversed(attentions):
         row = row @ (attention.mean(0) + torch.eye(len(row), dtype=row.dtype)) / 2
     return row
+
+
+def contributions(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """z_ji = w_ji x_i [O, I + 1]; the bias is the last, one more contribution."""
+    z = torch.zeros(weight.shape[0], len(x) + 1, dtype=x.dtype)
+    for j in range(weight.shape[0]):
+        for i in range(len(x)):
+            z[j, i] = weight[j, i] * x[i]
+        z[j, -1] = bias[j]
+    return z
+
+
+def shared(z: Tensor, relevance: Tensor, rule: str, number: float = 0.0) -> Tensor:
+    """Relevance of inputs [I] from that of outputs [J] by contributions z [J, I + 1], the last the bias's."""
+    of = {"epsilon": _epsilon, "gamma": _gamma, "zplus": _zplus, "alpha_beta": _alpha_beta}[rule]
+    out = torch.zeros(z.shape[1], dtype=z.dtype)
+    for j in range(z.shape[0]):
+        for i in range(z.shape[1]):
+            out[i] += of(z[j], i, number) * relevance[j]
+    return out[:-1]
+
+
+def _epsilon(z: Tensor, i: int, _: float) -> Tensor:
+    """AttnLRP equation 8 at epsilon 0."""
+    return z[i] / sum(z)
+
+
+def _gamma(z: Tensor, i: int, gamma: float) -> Tensor:
+    """AttnLRP equation 24."""
+    part = (lambda v: v.clamp_min(0)) if sum(z) > 0 else (lambda v: v.clamp_max(0))
+    return (z[i] + gamma * part(z[i])) / (sum(z) + gamma * sum(part(v) for v in z))
+
+
+def _zplus(z: Tensor, i: int, _: float) -> Tensor:
+    """AttnLRP equation 25; nothing where no contribution is positive."""
+    total = sum(v.clamp_min(0) for v in z)
+    return z[i].clamp_min(0) / total if total > 0 else torch.zeros_like(total)
+
+
+def _alpha_beta(z: Tensor, i: int, alpha: float) -> Tensor:
+    """Montavon et al. 2019: alpha times z+ minus alpha - 1 times its mirror image."""
+    return alpha * _zplus(z, i, 0) - (alpha - 1) * _zplus(-z, i, 0)
+
+
+def softmax_shared(x: Tensor, relevance: Tensor, rule: str) -> Tensor:
+    """Relevance of scores x [N] from that of softmax(x) [N] by the rules that AttnLRP's tables 3 and 4 compare."""
+    s = torch.exp(x - x.max()) / torch.exp(x - x.max()).sum()
+    size = len(x)
+    jacobian = torch.stack([torch.stack([s[j] * (float(i == j) - s[i]) for i in range(size)]) for j in range(size)])
+    z = torch.stack([torch.stack([jacobian[j, i] * x[i] for i in range(size)]) for j in range(size)])
+    if rule == "identity":
+        return relevance.clone()
+    if rule == "constant":
+        return torch.zeros_like(relevance)
+    out = torch.zeros_like(x)
+    for j in range(size):
+        bias = s[j] - sum(z[j])
+        positive = sum(v.clamp_min(0) for v in z[j])
+        for i in range(size):
+            if rule == "zplus":
+                out[i] += z[j, i].clamp_min(0) / positive * relevance[j] if positive > 0 else 0
+            else:  # the true gradient; Voita et al. 2021 share the bias
+                share = bias / size if rule == "distributed_bias" else 0
+                out[i] += (z[j, i] + share) / s[j] * relevance[j]
+    return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lrp_core import ModelView
+from tests import oracles
 
 Softmax = Callable[[int, int, Tensor], Tensor]  # (layer, head, scores [T, T]) to weights [T, T]
 
@@ -127,3 +128,104 @@ def _norm(module, x: Tensor) -> Tensor:
 
 def _linear(module, x: Tensor) -> Tensor:
     return x @ module.weight.T + module.bias
+
+
+def layerwise(view: ModelView, row: dict, rules: dict) -> tuple[Tensor, Tensor]:
+    """Relevance of pixels [C, H, W] and of tokens [T, D], positions included, for target minus foil, layer by layer.
+
+    AttnLRP section 3 with `rules`, (name, number) by group of layers; what is not there is epsilon. Every layer takes
+    relevance of its outputs to relevance of its inputs, contribution by contribution.
+    """
+    root, config = view.model.vit, view.config
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    token = tokens(view, picture(row))
+    position = root.embeddings.position_embeddings[0]
+    states, seen = token + position, []
+    for block in root.layers:  # forward, with what the way back needs
+        x = _norm(block.layernorm_before, states)
+        q, k, v = (_linear(one, x) for one in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj))
+        scores = [q[:, own] @ k[:, own].T / width**0.5 for own in _heads(heads, width)]
+        weights = [one.softmax(-1) for one in scores]
+        context = torch.cat([w @ v[:, own] for w, own in zip(weights, _heads(heads, width), strict=True)], -1)
+        attended = _linear(block.attention.o_proj, context)
+        middle = states + attended
+        y = _norm(block.layernorm_after, middle)
+        hidden = _linear(block.mlp.fc1, y)
+        active = torch.nn.functional.gelu(hidden)
+        written = _linear(block.mlp.fc2, active)
+        seen.append((states, x, q, k, v, scores, weights, context, attended, middle, y, hidden, active, written))
+        states = middle + written
+    final = _norm(root.layernorm, states)
+    both = torch.tensor([row["target_id"], row["foil_id"]])
+    weight, bias = view.model.classifier.weight[both], view.model.classifier.bias[both]
+    logit = weight @ final[0] + bias
+    relevance = torch.zeros_like(final)
+    z = oracles.contributions(final[0], weight, bias)
+    relevance[0] = oracles.shared(z, logit * torch.tensor([1.0, -1.0]), *rules.get("linear", ("epsilon", 0)))
+    relevance = _through_norm(root.layernorm, states, relevance)
+    for block, kept in zip(reversed(root.layers), reversed(seen), strict=True):
+        states, x, q, k, v, scores, weights, context, attended, middle, y, hidden, active, written = kept
+        whole = middle + written
+        r = _through(block.mlp.fc2, active, relevance * written / whole, rules, "linear")
+        r = _through(block.mlp.fc1, y, r, rules, "linear")  # the activation passes it as it is
+        relevance = relevance * middle / whole + _through_norm(block.layernorm_after, middle, r)
+        whole = states + attended
+        r = _through(block.attention.o_proj, context, relevance * attended / whole, rules, "output_projection")
+        of_q, of_k, of_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for h, own in enumerate(_heads(heads, width)):
+            of_weights, of_v[:, own] = oracles.matmul_relevance(weights[h], v[:, own], r[:, own])
+            rule = rules.get("softmax", ("epsilon", 0))[0]
+            of_scores = torch.stack(
+                [oracles.softmax_shared(a, b, rule) for a, b in zip(scores[h], of_weights, strict=True)]
+            )
+            of_q[:, own], of_keys = oracles.matmul_relevance(q[:, own], k[:, own].T, of_scores)
+            of_k[:, own] = of_keys.T
+        r = sum(
+            _through(module, x, one, rules, "input_projection")
+            for module, one in (
+                (block.attention.q_proj, of_q),
+                (block.attention.k_proj, of_k),
+                (block.attention.v_proj, of_v),
+            )
+        )
+        relevance = relevance * states / whole + _through_norm(block.layernorm_before, states, r)
+    return _through_patches(view, row, relevance * token / (token + position), token, rules), relevance
+
+
+def _through(module, x: Tensor, relevance: Tensor, rules: dict, group: str) -> Tensor:
+    """Through a linear layer, token by token."""
+    rule = rules.get(group, ("epsilon", 0))
+    return torch.stack(
+        [
+            oracles.shared(oracles.contributions(a, module.weight, module.bias), r, *rule)
+            for a, r in zip(x, relevance, strict=True)
+        ]
+    )
+
+
+def _through_norm(module, x: Tensor, relevance: Tensor) -> Tensor:
+    """Through a norm that is linear, its standard deviation constant, token by token; its bias keeps its share."""
+    found = []
+    for a, r in zip(x, relevance, strict=True):
+        matrix = oracles.norm_matrix(a, module.weight, module.eps, centred=True)
+        found.append(oracles.shared(oracles.contributions(a, matrix, module.bias), r, "epsilon"))
+    return torch.stack(found)
+
+
+def _through_patches(view: ModelView, row: dict, relevance: Tensor, token: Tensor, rules: dict) -> Tensor:
+    """Through the convolution, patch by patch, to pixels [C, H, W]."""
+    pixels = picture(row)
+    projection = view.model.vit.embeddings.patch_embeddings.projection
+    _, channels, height, width = projection.weight.shape
+    out, at = torch.zeros_like(pixels), 1
+    for y in range(0, pixels.shape[1], height):
+        for x in range(0, pixels.shape[2], width):
+            own = (slice(None), slice(y, y + height), slice(x, x + width))
+            z = oracles.contributions(pixels[own].flatten(), projection.weight.flatten(1), projection.bias)
+            shares = oracles.shared(z, relevance[at], *rules.get("convolution", ("epsilon", 0)))
+            out[own], at = shares.view(channels, height, width), at + 1
+    return out
+
+
+def _heads(heads: int, width: int) -> list[slice]:
+    return [slice(h * width, (h + 1) * width) for h in range(heads)]

@@ -224,7 +224,7 @@ def _products(view: ModelView, length: int) -> None:
 
 
 def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
-    (up, _), (down, _) = (LinearLayer(m, "mlp", view.family.transposed).parameters() for m in (block.up, block.down))
+    (up, _), (down, _) = (LinearLayer(m, "linear", view.family.transposed).parameters() for m in (block.up, block.down))
     for some in vectors.split(max(1, 2**24 // (vectors.shape[1] * up.shape[0]))):
         torch.matmul(torch.matmul(some, up.T), down.T)
 

@@ -111,6 +111,7 @@ def sharing(bench: Bench, name: str, view: ModelView, batches: Sequence[Batch], 
     requests = [
         Request(method, explanation, embedding)
         for method in READINGS
+        if not READINGS[method].composite.softmax.backward  # whose pass is of its own
         for explanation in METHODS[method].explanations
         for embedding in METHODS[method].embeddings
     ]

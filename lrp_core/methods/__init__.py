@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lrp_core import composites
 from lrp_core.capabilities import ATTENTION, DELETION, GRADIENTS, MASKING, ONE_STACK, RULES, UNCENTRED
 from lrp_core.explained import EXPLAINED
 from lrp_core.kinds import DELETE, MASK, ZERO
@@ -39,6 +40,16 @@ REDUCE_GRADIENT = replace(
     help="over the embedding dimension; auto: sum, or l2 where norms that subtract the mean make the sum 0",
     needs={"sum": UNCENTRED},
 )
+COMPOSITE = Option(
+    "composite",
+    composites.EPSILON,
+    f"rules of groups of layers: {composites.EPSILON} everywhere, {composites.VIT} as is best for vision transformers, "
+    "one of the config's `composites`, or {group: rule}",
+    per_request=True,
+    reads=composites.OF_ATTNLRP.read,
+    shows=composites.OF_ATTNLRP.show,
+)
+COMPOSITE_OF_LRP = replace(COMPOSITE, reads=composites.OF_LRP.read, shows=composites.OF_LRP.show)
 DISCARD_THRESHOLD = Option(
     "discard_threshold", 1.0, "entries of a layer's map above this quantile are set to 0; 1 keeps all", low=0, high=1
 )
@@ -49,17 +60,25 @@ LOWEST = Option(
 
 def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **record: Any) -> Method:
     """A method that reads the gradients at the embeddings under modified rules; `plain` ones are the model's own."""
-    return Method(
+    of_all: dict[str, Any] = {
+        "explain": "lrp_core.methods.gradients:explain_many",
+        "needs": (GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
+        "gives": ("tokens", "heads", "neurons", *(("boundaries",) if conserves else ())),
+        "explanations": EVERY,
+        "passes": "gradients",
+    }
+    return Method(name, version=1, label=label, conserves=conserves, rules=rules, **of_all | record)
+
+
+def _rival(name: str, label: str, **record: Any) -> Method:
+    """AttnLRP with another rule of the softmax, in a pass of its own: others keep their kernels."""
+    return _of_gradients(
         name,
-        version=1,
-        label=label,
-        explain="lrp_core.methods.gradients:explain_many",
-        needs=(GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
-        gives=("tokens", "heads", "neurons", *(("boundaries",) if conserves else ())),
-        conserves=conserves,
-        explanations=EVERY,
-        passes="gradients",
-        rules=rules,
+        label,
+        name,
+        explain="lrp_core.methods.gradients:explain_openly",
+        passes="gradients_openly",
+        gives=("tokens", "heads"),
         **record,
     )
 
@@ -107,7 +126,7 @@ METHODS: Registry[Method] = Registry(
         "lrp",
         "LRP",
         "lrp",
-        options=(REDUCE,),
+        options=(REDUCE, COMPOSITE_OF_LRP),
         order=40,
         colour="#d55e00",
         about="norms and attention weights constant, activations by the identity rule, gates constant",
@@ -117,11 +136,25 @@ METHODS: Registry[Method] = Registry(
         "attnlrp",
         "AttnLRP",
         "attnlrp",
-        options=(REDUCE,),
+        options=(REDUCE, COMPOSITE),
         order=30,
         colour="#0072b2",
         about="as lrp, but products share relevance equally and the softmax is gradient x input",
         source="Close Look 3.3 and C.1; AttnLRP 3.3",
+    ),
+    _rival(
+        composites.IDENTITY_SOFTMAX,
+        "LRP, identity softmax",
+        order=92,
+        about="attnlrp with relevance that passes the softmax as it is, which explodes: for comparison",
+        source="Ding et al. 2017; AttnLRP table 3 and figure 5",
+    ),
+    _rival(
+        composites.DISTRIBUTED_BIAS_SOFTMAX,
+        "LRP, distributed bias",
+        order=94,
+        about="attnlrp with the softmax's bias shared equally among scores, which explodes: for comparison",
+        source="Voita et al. 2021; AttnLRP table 3 and figure 5",
     ),
     Method(
         "attnlrp_explicit",

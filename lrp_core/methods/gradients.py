@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lrp_core.clock import StageClock
+from lrp_core.composites import EPSILON
 from lrp_core.explained import EXPLAINED
 from lrp_core.methods import METHODS
 from lrp_core.readout import explained_numbers
-from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance
+from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance, changed
 from lrp_core.rules.heads import Measure
 from lrp_core.scope import rules_on
 from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod
@@ -90,10 +92,12 @@ def explain_many(
     `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
     """
-    readings = {request.method: _reading(request.method, composite) for request in requests}
+    readings = {request: _reading(request, composite) for request in requests}
+    if boundaries and any(reading.composite.linear.ruled for reading in readings.values()):
+        raise UnsupportedMethod("what biases keep is known with the epsilon rule alone: ask for composite 'epsilon'")
     passes: dict[tuple[Composite, str], list[Request]] = {}
     for request in requests:
-        passes.setdefault((readings[request.method].composite, request.explanation), []).append(request)
+        passes.setdefault((readings[request].composite, request.explanation), []).append(request)
     batch = batch.to(view.device)
     lap = clock.lap if clock is not None else _no_lap
     inside = Inside(
@@ -114,16 +118,20 @@ def explain_many(
         lap("forward", "gradients")
         for i, ((rules, explanation), asked) in enumerate(passes.items()):
             switch.current = rules
-            inside.begin({request.method: readings[request.method].measure for request in asked})
+            inside.begin({request.method: readings[request].measure for request in asked})
             explained = numbers[explanation]
             gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=i + 1 < len(passes))
             lap("backward", *(request.method for request in asked))
             for request in asked:
-                reading = readings[request.method]
-                results[request] = _read(request, reading, gradients, traced, batch, logits, explained, inside)
+                results[request] = _read(
+                    request, readings[request], gradients, traced, batch, logits, explained, inside
+                )
                 lap("aggregate", request.method)
     return {request: results[request] for request in requests}
 
+
+#: The same, for methods whose softmax has a rule: in a call of their own they leave the kernels of others alone.
+explain_openly = partial(explain_many)
 
 #: How a token's relevances [..., D] become one number [...], by the values of the option `reduce`.
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -153,12 +161,13 @@ def _no_lap(stage: str, *methods: str) -> None:
     pass
 
 
-def _reading(method: str, composite: Composite | None) -> Reading:
+def _reading(request: Request, composite: Composite | None) -> Reading:
     if composite is not None:
         return Reading(composite, MEASURES["product"], conserves=True)
-    if method not in READINGS:
-        raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
-    return READINGS[method]
+    if request.method not in READINGS:
+        raise UnsupportedMethod(f"{request.method!r} is no gradient method; choose {' or '.join(READINGS)}")
+    found = READINGS[request.method]
+    return replace(found, composite=changed(found.composite, request.option("composite", EPSILON)))
 
 
 def _read(

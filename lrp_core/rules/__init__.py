@@ -2,7 +2,7 @@
 
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation, soft_cap
 from lrp_core.rules.bilinear import attend_with, share
-from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite
+from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite, changed
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
 from lrp_core.rules.latent import KEPT, BiasTap, LayerRelevance, NeuronRelevance, Tap
 from lrp_core.rules.linear import LinearRule, LinearRules, ValuesOnly, project
@@ -34,6 +34,7 @@ __all__ = [
     "activation",
     "attend_openly",
     "attend_with",
+    "changed",
     "inverse_rms",
     "normalise",
     "project",

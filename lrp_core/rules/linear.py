@@ -36,12 +36,12 @@ TRUE_GRADIENT = LinearRule("true gradient")
 
 @dataclass(frozen=True)
 class LinearRules:
-    """The rule of each group of linear layers. The unembedding is no module call and has none."""
+    """The rule of each group of linear layers, by AttnLRP's names (figures 12 to 16)."""
 
-    queries_keys_values: LinearRule = TRUE_GRADIENT
-    attention_output: LinearRule = TRUE_GRADIENT
-    mlp: LinearRule = TRUE_GRADIENT
-    head: LinearRule = TRUE_GRADIENT  # the transform before the unembedding of masked models
+    convolution: LinearRule = TRUE_GRADIENT  # of patches
+    linear: LinearRule = TRUE_GRADIENT  # outside of attention: MLPs, and the head with the unembedding
+    input_projection: LinearRule = TRUE_GRADIENT  # to queries, keys and values
+    output_projection: LinearRule = TRUE_GRADIENT  # of attention
 
     def of(self, group: str) -> LinearRule:
         rule: LinearRule = getattr(self, group)
@@ -73,11 +73,13 @@ class Projection(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
-        weight, bias = ctx.layer.parameters()
+        layer = ctx.layer
+        weight, bias = layer.parameters()
         weight, bias = weight.to(dy.device), None if bias is None else bias.to(dy.device)
-        rule = ctx.switch.current.linear.of(ctx.layer.group)
-        dx = dy @ weight if rule.backward is None else rule.backward(dy, x, y, weight, bias)
-        return dx, None, None, None
+        rule = ctx.switch.current.linear.of(layer.group)
+        dy, inputs = layer.outputs(dy), layer.inputs(x)
+        dx = dy @ weight if rule.backward is None else rule.backward(dy, inputs, layer.outputs(y), weight, bias)
+        return layer.gathered(dx, x), None, None, None
 
 
 class ValuesOnly(Function):

@@ -31,6 +31,7 @@ class SoftmaxRule:
 
 
 TRUE_GRADIENT = SoftmaxRule("true gradient")
+_TINY = 1e-6  # keeps scores away from 0 where rules divide by them
 _HIDDEN = -1e4  # masks add the least number of some precision, of which float16's is the largest
 
 
@@ -82,3 +83,70 @@ class Softmax(Function):
         if ctx.hidden is not None:
             scores = scores.masked_fill(ctx.hidden, 0)
         return rule.backward(ds, scores, weights, ctx.hidden), None, None
+
+
+# rules beside the true gradient
+
+
+def _constant(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
+    """No relevance goes through (CP-LRP, Ali et al. 2022)."""
+    return torch.zeros_like(ds)
+
+
+def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
+    """Of the contributions s_j (delta_ij - s_i) x_i of the softmax's linear part the positive ones share (AttnLRP A.2).
+
+    With Z_j = sum_{i != j} s_i (-x_i)^+ + (1 - s_j) x_j^+ and q_j = R_j / Z_j, R_i is s_i (-x_i)^+ sum_{j != i} q_j +
+    (1 - s_i) x_i^+ q_i. Sums leave their own term out rather than subtract it, 1 - s_i among them: where s_i is near 1
+    nothing would be left of the others. Conserves what comes from outputs with a positive contribution; others, such as
+    one with a negative score whose neighbours' are positive, give nothing.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    given, x, s = ds.to(wide), x.to(wide), s.to(wide)
+    rest = _sum_of_others(s)
+    total = _sum_of_others(s * (-x).clamp_min(0)) + rest * x.clamp_min(0)
+    gone = total <= torch.finfo(wide).tiny ** 0.5
+    q = torch.where(gone, 0, given * s / torch.where(gone, 1, total))
+    return torch.where(x > 0, rest * q, torch.where(x < 0, -s * _sum_of_others(q), 0)).to(ds.dtype)
+
+
+def _sum_of_others(terms: Tensor) -> Tensor:
+    """The sum of all terms [..., T] but the own."""
+    before = terms.cumsum(-1).roll(1, -1)
+    behind = terms.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)
+    before[..., 0], behind[..., -1] = 0, 0
+    return before + behind
+
+
+def _identity(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
+    """R_i = R_i, though softmax is none (Ding et al. 2017): divided by scores near 0 it explodes."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    found = (ds * s).to(wide) / _stabilised(x.to(wide))
+    return (found if hidden is None else found.masked_fill(hidden, 0)).to(ds.dtype)
+
+
+def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
+    """The bias of the softmax's linear part in equal shares for all N visible scores (Voita et al. 2021).
+
+    R_i = x_i (R_i - s_i sum_j R_j) + 1/N sum_j R_j (1 - x_j + sum_k s_k x_k): conserves, and explodes at the next rule.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    given, x, s = ds.to(wide), x.to(wide), s.to(wide)
+    relevance = given * s
+    bias = (relevance * (1 - x + (s * x).sum(-1, keepdim=True))).sum(-1, keepdim=True)
+    count = x.shape[-1] if hidden is None else (~hidden).sum(-1, keepdim=True).clamp_min(1)
+    found = relevance - s * relevance.sum(-1, keepdim=True) + bias / count / _stabilised(x)
+    return (found if hidden is None else found.masked_fill(hidden, 0)).to(ds.dtype)
+
+
+def _stabilised(x: Tensor) -> Tensor:
+    return x + torch.where(x < 0, -_TINY, _TINY)
+
+
+SOFTMAX_RULES = {
+    "epsilon": TRUE_GRADIENT,
+    "zplus": SoftmaxRule("zplus", _zplus),
+    "constant": SoftmaxRule("constant", _constant),
+    "identity": SoftmaxRule("identity", _identity),
+    "distributed_bias": SoftmaxRule("distributed bias", _distributed_bias),
+}
