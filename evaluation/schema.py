@@ -73,7 +73,7 @@ REJECT = _schema(
 #: sees, resized and cropped, before its numbers are rescaled and normalised (5).
 VIEW = _schema(
     "view",
-    5,
+    6,
     [
         ("sample_id", _STR, False),
         ("input_ids", pa.list_(pa.int32()), False),
@@ -89,6 +89,11 @@ VIEW = _schema(
         ("score", _FLOAT, True),
         ("cut", _INT, True),  # tokens cut off so that the rest fits the model; null: none
         ("pixels", pa.binary(), True),  # [H, W, C] uint8, rows first
+        (
+            "decoder_input_ids",
+            pa.list_(pa.int32()),
+            True,
+        ),  # of encoder-decoders: the answer so far, without start token
     ],
 )
 

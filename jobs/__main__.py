@@ -225,6 +225,7 @@ def explain(
     second: Annotated[str | None, typer.Option("--second", help="The other text of a pair.")] = None,
     method: Annotated[str, typer.Option("--method", help="Methods, separated by commas.")] = "attnlrp",
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="The answer so far, of an encoder-decoder.")] = None,
     generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
     family: Annotated[str | None, typer.Option("--family", help="generic: a model that no family describes.")] = None,
     adapter: Annotated[str | None, typer.Option("--adapter", help="A LoRA adapter's folder or hub id.")] = None,
@@ -244,7 +245,7 @@ def explain(
     from jobs.commands.explain import explain as show
     from jobs.commands.question import Question
 
-    question = Question(sentence, target, foil, label, second, explanation, generate)
+    question = Question(sentence, target, foil, label, second, explanation, generate, prefix=prefix)
     show(
         question,
         model,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.explained import explained_by
 from lrp_core.guard import undisturbed
 from lrp_core.types import Batch, UserError
@@ -34,7 +35,15 @@ def explained_numbers(
 
 
 def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """View `rows` without the token types that their tokenizer gives and the model knows no segments for."""
+    """View `rows` without the token types that their tokenizer gives and the model knows no segments for.
+
+    Of encoder-decoders, with the model's start token before the answer so far. Raises UserError for one without it.
+    """
+    if isinstance(view, EncoderDecoderView):
+        start = view.start_id
+        if start is None:
+            raise UserError(f"{view.family.title}: this one names no decoder_start_token_id")
+        rows = [{**row, "decoder_input_ids": [start, *(row.get("decoder_input_ids") or ())]} for row in rows]
     if view.n_segments > 1:
         return list(rows)
     return [{**row, "token_type_ids": None} for row in rows]

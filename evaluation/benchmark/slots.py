@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
@@ -57,6 +58,22 @@ def continuing(
         both = [(word, next(encodings)) for word in pair]
         try:
             tails = [_tail(word, f"{text} {word}", context, encoding, tokenizer) for word, encoding in both]
+            results.append(_first_difference(tails, single=counts == "single"))
+        except Malformed as error:
+            results.append(error)
+    return results
+
+
+def answering(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, counts: Words) -> list[Prediction | Malformed]:
+    """What the decoder of an encoder-decoder says of each row, or why not: target and foil by themselves."""
+    words = [[row[name].strip() for name in ("target", "foil") if row[name] is not None] for row in rows]
+    encodings = iter(encode(tokenizer, [word for pair in words for word in pair], template=False))
+    nothing = Encoding([], np.zeros((0, 2), np.int32), np.zeros(0, bool))
+    results: list[Prediction | Malformed] = []
+    for pair in words:
+        both = [(word, next(encodings)) for word in pair]
+        try:
+            tails = [_tail(word, word, nothing, encoding, tokenizer) for word, encoding in both]
             results.append(_first_difference(tails, single=counts == "single"))
         except Malformed as error:
             results.append(error)

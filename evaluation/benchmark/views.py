@@ -1,7 +1,8 @@
 """Tokenised views: a generic sample as one tokenizer and one kind of model see it.
 
 Masked models read the text with the mask token in the slot, causal ones the text up to the slot and what target and
-foil begin with alike. Spans become tokens through offsets. *Special* is what the tokenizer's template adds; the mask
+foil begin with alike, encoder-decoders the whole text up to the slot: their decoder reads what both begin with, each
+tokenised by itself. Spans become tokens through offsets. *Special* is what the tokenizer's template adds; the mask
 token is ordinary.
 """
 
@@ -17,7 +18,7 @@ from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.labelled import read_whole
 from evaluation.benchmark.samples import Beginning, Filled, Malformed, Row, Span, Words, reject
-from evaluation.benchmark.slots import Prediction, continuing, filling
+from evaluation.benchmark.slots import Prediction, answering, continuing, filling
 from lrp_core.kinds import Kind
 from lrp_core.types import UserError
 
@@ -65,6 +66,8 @@ def tokenise(
                 continue
             if row["slot"] is None:
                 _refuse_special(row, specials)
+                if kind.decoder:
+                    raise Malformed("no question that an encoder-decoder could answer")
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
                 continue
             readings.append(_read(row, tokenizer.mask_token if kind.slot else None, specials))
@@ -84,7 +87,8 @@ def tokenise(
                 reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
                 cut = {"cut": length - len(encoding) - len(prediction.shared)}
             mask_id = tokenizer.mask_token_id if kind.slot else None
-            views.append(_view(reading, encoding, prediction, mask_id, first_piece) | cut)
+            read = _answered if kind.decoder else _view
+            views.append(read(reading, encoding, prediction, mask_id, first_piece) | cut)
         except Malformed as error:
             refuse(reading.row, error)
     return views, rejects
@@ -111,12 +115,15 @@ class _Manner:
 
     def encode(self, readings: Sequence[_Reading]) -> list[Encoding]:
         encodings = encode(self.tokenizer, [reading.text for reading in readings])
-        return encodings if self.kind.slot else [encoding.open_ended() for encoding in encodings]
+        whole = self.kind.slot or self.kind.decoder
+        return encodings if whole else [encoding.open_ended() for encoding in encodings]
 
     def predict(self, readings: Sequence[_Reading], encodings: Sequence[Encoding]) -> list[Prediction | Malformed]:
         rows = [reading.row for reading in readings]
         if self.kind.slot:
             return filling(rows, self.tokenizer, self.answers)
+        if self.kind.decoder:
+            return answering(rows, self.tokenizer, self.words)
         return continuing(rows, [reading.text for reading in readings], encodings, self.tokenizer, self.words)
 
 
@@ -157,6 +164,12 @@ def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id
         "scope_mask": None if reading.scope is None else encoding.covers(reading.scope).tolist() + beyond,
         "length": len(ids),
     }
+
+
+def _answered(reading: _Reading, encoding: Encoding, prediction: Prediction, _: None, first_piece: bool) -> Row:
+    """The encoder reads the text, the decoder what target and foil begin with. Raises Malformed."""
+    bare = _view(reading, encoding, prediction._replace(shared=[]), None, first_piece)
+    return {**bare, "position": len(prediction.shared), "decoder_input_ids": prediction.shared}
 
 
 def _cut(

@@ -84,22 +84,25 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
 
     Raises UserError for questions that the model or a method has no answer to.
     """
-    row, view = read(question, opened.tokenizer, opened.resolved), opened.view
-    given = tokens_of(question, opened.tokenizer) if question.words == "each" else []
+    asked, view = read(question, opened.tokenizer, opened.resolved), opened.view
+    given = tokens_of(question, opened.tokenizer, view.kind.decoder) if question.words == "each" else []
     for step in range(len(given) or question.generate):
         if given:
-            row = {**row, "target_id": given[step]}
-        row = dict(with_predictions(view, rows_for(view, [row]))[0])
+            asked = {**asked, "target_id": given[step]}
+        row = dict(with_predictions(view, rows_for(view, [asked]))[0])
         yield _answer(question, opened, row, _relevance(opened, methods, [row], question.explanation, **finer))
         if view.kind.labels or row["target_id"] == opened.tokenizer.eos_token_id:
             return
-        row = {
-            **row,
-            "input_ids": [*row["input_ids"], row["target_id"]],
-            "special_mask": [*row["special_mask"], False],
-            "position": row["position"] + 1,
-            "target_id": None,
-        }
+        asked = _after(asked, row["target_id"])
+
+
+def _after(row: Row, token: int) -> Row:
+    """What is asked next, behind `token`: the text goes on, or what a decoder has said."""
+    on = {"position": row["position"] + 1, "target_id": None}
+    if row.get("decoder_input_ids") is not None:
+        return {**row, **on, "decoder_input_ids": [*row["decoder_input_ids"], token]}
+    on |= {"input_ids": [*row["input_ids"], token], "special_mask": [*row["special_mask"], False]}
+    return {**row, **on}
 
 
 def answers_of_batches(
@@ -188,6 +191,7 @@ def plain(answer: Answer) -> dict[str, Any]:
             "explained": float(result.explained[0]),
             "residual": None if result.residual is None else float(result.residual[0]),
             "relevance": result.tokens[0].to(torch.float64).tolist(),
+            **({} if result.decoder_tokens is None else {"decoder_relevance": result.decoder_tokens[0].tolist()}),
             **({} if result.pixels is None else {"pixels": result.pixels[0].to(torch.float64).tolist()}),
         }
         for name, result in answer.relevance.items()
@@ -196,6 +200,7 @@ def plain(answer: Answer) -> dict[str, Any]:
         "target": answer.target,
         "foil": answer.foil,
         **{key: row[key] for key in ("target_id", "foil_id", "position", "input_ids", "special_mask")},
+        **({} if row.get("decoder_input_ids") is None else {"decoder_input_ids": row["decoder_input_ids"]}),
         "tokens": answer.tokens,
         "words": [[group[0], group[-1] + 1] for group in words(answer.tokens, row["special_mask"])],
         "logit_target": answer.logits[0],
@@ -228,13 +233,16 @@ def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, R
         images = resolved.preprocessing
         tokens = pieces(tokenizer, row["input_ids"]) if images is None else patch_names(images)
         return Answer(tokens, row, *_named(row, resolved), relevance, number, images)
-    shown = pieces(tokenizer, [*row["input_ids"], row["target_id"]])
+    read = row["input_ids"] if row.get("decoder_input_ids") is None else row["decoder_input_ids"][1:]
+    shown = pieces(tokenizer, [*read, row["target_id"]])
     whole = question.words == "single"
     target = question.target if whole and isinstance(question.target, str) else shown[-1].strip() or repr(shown[-1])
     foil = question.foil if whole and isinstance(question.foil, str) else None
     if foil is None and row["foil_id"] is not None:
-        foil = pieces(tokenizer, [*row["input_ids"], row["foil_id"]])[-1].strip()
-    return Answer(shown[:-1], row, target, foil, relevance)
+        foil = pieces(tokenizer, [*read, row["foil_id"]])[-1].strip()
+    return Answer(
+        pieces(tokenizer, row["input_ids"]) if resolved.kind.decoder else shown[:-1], row, target, foil, relevance
+    )
 
 
 def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:

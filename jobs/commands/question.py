@@ -29,6 +29,7 @@ class Question:
     explanation: str | None = None  # contrastive | target | log_prob; default: the first with a foil
     generate: int = 1  # tokens that are explained, each after the ones before it
     words: _Words = "single"  # what of words that are several tokens is explained
+    prefix: str | None = None  # of an encoder-decoder, the answer so far
 
     def __post_init__(self) -> None:
         if (times := self.sentence.count(PLACE)) > 1:
@@ -67,6 +68,10 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
         return _whole(question, tokenizer, resolved)
     if question.label is not None or question.second is not None:
         raise UserError(f"{resolved.config.id} predicts words: --label and --second are for models that predict labels")
+    if question.prefix is not None and not kind.decoder:
+        raise UserError(f"{resolved.config.id} has no decoder of its own that --prefix could be said by: leave it out")
+    if kind.decoder:
+        return _answered(question, tokenizer, resolved)
     if question.words == "each" and kind.slot:
         raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: leave words out")
     if isinstance(question.target, str) and question.words != "each":
@@ -90,8 +95,51 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     return {"input_ids": ids, "position": position, "target_id": target, "foil_id": foil, "special_mask": special}
 
 
-def tokens_of(question: Question, tokenizer: Any) -> list[int]:
-    """The tokens of a target that follows the text, one after the other. Raises UserError where it has none."""
+def _answered(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
+    """The row of an encoder-decoder: the encoder reads the text, the decoder has said `prefix`."""
+    if isinstance(question.target, str) and question.words != "each" and question.prefix is None:
+        return _view(_sample(question, question.target), tokenizer, resolved, question.words)
+    (encoding,) = encode(tokenizer, [question.before.rstrip()])
+    if not len(encoding) or encoding.special.all():
+        raise UserError("this sentence cannot be explained: no text to read")
+    said: list[int] = []
+    if question.prefix is not None:
+        (so_far,) = encode(tokenizer, [question.prefix], template=False)
+        said = so_far.ids
+        if tokenizer.eos_token_id in said:
+            raise UserError(f"--prefix ends the sequence: nothing follows {tokenizer.eos_token!r}")
+    target, foil = (_word_id(word, question, tokenizer) for word in (question.target, question.foil))
+    return {
+        "input_ids": encoding.ids,
+        "position": len(said),
+        "target_id": target,
+        "foil_id": foil,
+        "special_mask": encoding.special.tolist(),
+        "decoder_input_ids": said,
+    }
+
+
+def _word_id(word: str | int | None, question: Question, tokenizer: Any) -> int | None:
+    """The token that a word, or the number of a token, stands for behind what the decoder has said."""
+    if not isinstance(word, str) or question.words == "each":
+        return None if isinstance(word, str) else _token_id(word, tokenizer)
+    before = (question.prefix or "").rstrip()
+    joint, alone = (encode(tokenizer, [text], template=False)[0].ids for text in (f"{before} {word}".strip(), before))
+    if joint[: len(alone)] != alone or len(joint) != len(alone) + 1:
+        raise UserError(f"this sentence cannot be explained: {word!r} is not one token behind {before!r}")
+    return joint[-1]
+
+
+def tokens_of(question: Question, tokenizer: Any, decoder: bool = False) -> list[int]:
+    """The tokens of a target that follows the text, or that a `decoder` says, one after the other.
+
+    Raises UserError where it has none.
+    """
+    if decoder:
+        ids = encode(tokenizer, [str(question.target).strip()], template=False)[0].ids
+        if not ids:
+            raise UserError(f"this sentence cannot be explained: {question.target!r} has no tokens")
+        return ids
     before = question.before.rstrip()
     together, alone = (
         encode(tokenizer, [text])[0].open_ended().ids for text in (f"{before} {str(question.target).strip()}", before)

@@ -35,17 +35,24 @@ class Geometry:
 
     @property
     def block_parameters(self) -> int:
-        """Weights of the blocks, up to biases and norms; each is used once for every token."""
+        """Weights of the blocks, up to biases and norms, that are used once for every token of the text.
+
+        Of an encoder-decoder's decoder, with as many blocks, these are the keys and values of what it reads.
+        """
         kv_share = (self.kv_heads or self.heads) / self.heads
         attention = self.width**2 * (2 + 2 * kv_share)
-        matrices = 2 if self.model_family.gate is None else 3
-        feed_forward = self.width * self.feed_forward * matrices
-        return int(self.layers * (attention + feed_forward))
+        read = 0 if self.model_family.decoder is None else 2 * self.width**2
+        return int(self.layers * (attention + self._mlp + read))
+
+    @property
+    def _mlp(self) -> int:
+        return self.width * self.feed_forward * (2 if self.model_family.gate is None else 3)
 
     @property
     def parameters(self) -> int:
         """All weights, up to biases and norms."""
-        return self.block_parameters + self.vocabulary * self.width * (1 if self.tied else 2)
+        seldom = 0 if self.model_family.decoder is None else self.layers * (6 * self.width**2 + self._mlp)
+        return self.block_parameters + seldom + self.vocabulary * self.width * (1 if self.tied else 2)
 
     def shrunk(self) -> Geometry:
         """The same family small enough to check that something runs."""
@@ -101,6 +108,7 @@ _DEBERTA_V3 = {
     "position_buckets": 256,
     "max_relative_positions": -1,
 }
+_FLAN_T5 = {"d_kv": 64, "feed_forward_proj": "gated-gelu", "pad_token_id": 0, "decoder_start_token_id": 0}
 
 
 def _bert(name: str, hub_id: str, layers: int, heads: int, width: int) -> Geometry:
@@ -143,6 +151,19 @@ GEOMETRIES = {
         _llama("Llama-3.2-1B", 16, 32, 2048, 8192, tied=True),
         _llama("Llama-3.2-3B", 28, 24, 3072, 8192, tied=True),
         _llama("Llama-3.1-8B", 32, 32, 4096, 14336, tied=False),
+        Geometry(
+            "flan-t5-xl",
+            "google/flan-t5-xl",
+            "t5",
+            24,
+            32,
+            2048,
+            32128,
+            512,
+            5120,
+            tied=False,
+            constants=_FLAN_T5,
+        ),
         Geometry("Llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 32000, 4096, 11008, tied=False),
     )
 }

@@ -366,3 +366,11 @@ def test_other_heads_and_layouts_are_refused():
 def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, what):
     with pytest.raises(UnsupportedMethod, match=f"relevance .* needs .*, which {view.family.name} models do not have"):
         attribute("attnlrp", view, Batch.collate(ragged_rows(view), 0), **{what: True})
+
+
+def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):
+    from lrp_core.readout import rows_for
+
+    start = view.config.decoder_start_token_id
+    rows = rows_for(view, [{"decoder_input_ids": [7, 8]}, {"decoder_input_ids": None}])
+    assert [row["decoder_input_ids"] for row in rows] == [[start, 7, 8], [start]]

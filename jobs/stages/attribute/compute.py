@@ -249,12 +249,16 @@ def _stand_in(row: Row, healthy: Row) -> Row:
     length = len(row["input_ids"])
     repeated = (tokens * (length // len(tokens) + 1))[:length]
     types = None if row.get("token_type_ids") is None else [0] * length
+    said, position = row.get("decoder_input_ids"), min(row["position"], length - 1)
+    if said is not None:  # what a decoder has seen, its start token first
+        said, position = [said[0], *(tokens * len(said))[: len(said) - 1]], min(row["position"], len(said) - 1)
     return {
         **healthy,
+        "decoder_input_ids": said,
         "token_type_ids": types,
         "sample_id": row["sample_id"],
         "input_ids": repeated,
-        "position": min(row["position"], length - 1),
+        "position": position,
     }
 
 

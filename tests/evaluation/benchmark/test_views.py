@@ -362,3 +362,24 @@ def test_any_text_gives_a_view_with_its_evidence_or_a_reject(tokenizers, kind, b
         if tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids:
             assert bare(inside, tokenizer) in bare(tokenizer.decode(ids), tokenizer)
         assert not any(s and e for s, e in zip(view["special_mask"], view["evidence_mask"], strict=True))
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe"])
+def test_decoder_reads_what_target_and_foil_begin_with_alike_and_the_encoder_the_whole_text(tokenizers, tokenizer):
+    row = {**QUESTION, "target": "Rollo was", "foil": "Rollo is"}
+    view = one(tokenizers, tokenizer, row, kind=kinds.ENCODER_DECODER)
+    decode = tokenizers[tokenizer].decode
+    assert decode(view["input_ids"]).endswith("Answer:")
+    assert decode(view["decoder_input_ids"]).strip() == "Rollo"
+    assert view["position"] == len(view["decoder_input_ids"])  # behind the start token, which the model brings
+    assert decode([view["target_id"]]).strip() == "was"
+    assert view["foil_id"] not in (None, view["target_id"])
+    assert len(view["evidence_mask"]) == len(view["scope_mask"]) == view["length"] == len(view["input_ids"])
+    other = one(tokenizers, tokenizer, QUESTION, kind=kinds.ENCODER_DECODER)
+    assert other["decoder_input_ids"] == []
+    assert other["position"] == 0
+
+
+def test_text_without_a_slot_is_no_question_for_an_encoder_decoder(tokenizers):
+    row = sample("t", "An article that goes on.", None, None, None)
+    assert "no question" in reason(tokenizers, "bpe", row, kind=kinds.ENCODER_DECODER)
