@@ -182,7 +182,7 @@ def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_and_6():
     assert known is not None
     assert known.parameters / 1e9 == pytest.approx(6.74, rel=0.01)
     flan, shape = config.models[1], geometry_of(config.models[1].id)
-    assert (flan.tasks, config.tasks["qa"].limit) == (["qa"], 4000)
+    assert (flan.tasks, config.tasks["qa"].limit) == (("qa",), 4000)
     assert shape is not None
     assert shape.parameters / 1e9 == pytest.approx(2.85, rel=0.02)
     assert not any(method.missing(shape.model_family.capabilities) for method in methods.values())
