@@ -14,6 +14,7 @@ from jobs.plan.models import ResolvedModel
 from jobs.stages import evaluate
 from jobs.store import Artifact, Store
 from jobs.store.artifacts import samples_of, views_of
+from lrp_core.families import FAMILIES
 from lrp_core.types import Request
 
 TOKENIZER = "words-0000"
@@ -100,7 +101,7 @@ def a_plan(store, cells) -> Plan:
             )
             for cell in own
         )
-        resolved = ResolvedModel(CONFIG.model(name), name, None, "identity", False, 512)
+        resolved = ResolvedModel(CONFIG.model(name), name, None, "identity", FAMILIES["gpt2"], 512)
         models.append(ModelPlan(resolved, inputs, planned, tasks=tuple(inputs)))
     return Plan(tuple(models))
 

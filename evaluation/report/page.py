@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,12 +22,13 @@ from markupsafe import Markup
 
 from evaluation.report import heatmap
 from evaluation.report.explorer import Explorer
+from evaluation.report.leaderboard import glossary, leaderboard, sentence, standings
 from evaluation.report.leaves import Leaves, script_hash
 from evaluation.report.overlay import css_ramp
 from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
 from evaluation.report.results import Results
 from evaluation.report.table import Column, Table
-from evaluation.scoring.metrics import METRICS, OVERVIEW
+from evaluation.scoring.metrics import METRICS, OVERVIEW, lead
 from evaluation.scoring.statistics import stars
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -108,7 +110,11 @@ class Site:
             "samples.html": {"explorer": self.samples, "leaves": self.samples.leaves},
         }
         files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
-        for table in [*self.tables, *(table for part in self.parts for table in (*part.tables, *part.details))]:
+        for table in [
+            leaderboard(self.results),
+            *self.tables,
+            *(table for part in self.parts for table in (*part.tables, *part.details)),
+        ]:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
@@ -132,6 +138,14 @@ class Site:
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
         methods = [self.results.label(method) for method in self.results.ordered_methods()]
         return {
+            "board": [
+                (task, [(one, self.results.label(one.method), sentence(self.results, one)) for one in found])
+                for task, found in standings(self.results).items()
+                if found
+            ],
+            "metric": METRICS[lead()],
+            "glossary": glossary(self.results),
+            "terms": defaultdict(str, glossary(self.results)),
             "wide": wide,
             "long": long,
             "summary": self.summary,

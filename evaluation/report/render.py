@@ -14,6 +14,7 @@ from evaluation.scoring.statistics import stars
 
 NOTHING = "–"
 MOST_DECIMALS = 3
+MOST_COLUMNS = 12  # of numbers, beside each other on a page of LaTeX
 
 
 def number(value: float, digits: int, signed: bool = False) -> str:
@@ -75,25 +76,56 @@ def markdown(table: Table, close_look: bool = False) -> str:
 
 
 def latex(table: Table, close_look: bool = False) -> str:
-    """A booktabs table; needs the package booktabs."""
+    """A booktabs table; needs the packages booktabs and graphicx.
+
+    Columns that do not fit a page stand in further tabulars below, no group of them torn apart where it fits, and what
+    is wider than the text is shrunk to it.
+    """
+    caption = table.title.split(". ", 1)[-1] + ". " + table.caption
+    lines = [r"\begin{table*}", r"\centering\small"]
+    for start, end in _pages(table.columns):
+        lines += [
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            *_tabular(table, start, end, close_look),
+        ]
+        lines += [r"}", r"\par\medskip"]
+    lines += [rf"\caption{{{tex(caption)}}}", rf"\label{{tab:{table.name}}}"]
+    return "\n".join([*lines, r"\end{table*}"]) + "\n"
+
+
+def _pages(columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
+    """[start, end) of columns that stand beside each other."""
+    start = at = 0
+    for _, count in spans(columns, lambda column: (column.group, column.label if not column.group else "")):
+        if at > start and at + count - start > MOST_COLUMNS:
+            yield start, at
+            start = at
+        at += count
+        while at - start > MOST_COLUMNS:
+            yield start, start + MOST_COLUMNS
+            start += MOST_COLUMNS
+    if at > start or not columns:
+        yield start, at
+
+
+def _tabular(table: Table, start: int, end: int, close_look: bool) -> list[str]:
+    """Some columns of every row."""
     marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
-    width = len(table.heads)
-    lines = [r"\begin{table*}", r"\centering\small", rf"\begin{{tabular}}{{{'l' * width}{'r' * len(table.columns)}}}"]
-    lines += [r"\toprule", *_latex_heads(table, width), r"\midrule"]
+    columns, width = table.columns[start:end], len(table.heads)
+    lines = [rf"\begin{{tabular}}{{{'l' * width}{'r' * len(columns)}}}"]
+    lines += [r"\toprule", *_latex_heads(table.heads, columns), r"\midrule"]
     sections = [(section, list(rows)) for section, rows in groupby(table.rows, key=lambda row: row.section)]
     for index, (section, rows) in enumerate(sections):
         if section:
             lines += [r"\midrule"] * (index > 0)
-            lines.append(rf"\multicolumn{{{width + len(table.columns)}}}{{l}}{{\textbf{{{tex(section)}}}}} \\")
+            lines.append(rf"\multicolumn{{{width + len(columns)}}}{{l}}{{\textbf{{{tex(section)}}}}} \\")
         for row in rows:
             cells = [
                 marks[cell.mark] % tex(cell_text(cell, column, close_look))
-                for cell, column in zip(row.cells, table.columns, strict=True)
+                for cell, column in zip(row.cells[start:end], columns, strict=True)
             ]
             lines.append(" & ".join([*map(tex, row.labels), *cells]) + r" \\")
-    caption = table.title.split(". ", 1)[-1] + ". " + table.caption
-    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{tex(caption)}}}", rf"\label{{tab:{table.name}}}"]
-    return "\n".join([*lines, r"\end{table*}"]) + "\n"
+    return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
 def comma_separated(table: Table) -> str:
@@ -125,6 +157,15 @@ _TEX = {
     "·": r"$\cdot$",
     "<": "$<$",
 }
+_TEX |= {
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "→": r"$\to$",
+    "…": r"\ldots{}",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "²": "$^2$",
+}
 _TEX |= {">": "$>$", "|": r"$\vert$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {character: "\\" + character for character in "&%$#_{}"}
 
@@ -134,22 +175,23 @@ def tex(text: str) -> str:
     return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found.group()], text)
 
 
-def _latex_heads(table: Table, width: int) -> Iterator[str]:
-    """Up to three lines of column heads, with rules under what spans several columns."""
+def _latex_heads(names: Sequence[str], columns: Sequence[Column]) -> Iterator[str]:
+    """Up to three lines of column heads, with rules under what spans several columns; `names` are of the row labels."""
+    width = len(names)
     levels: list[tuple[Callable[[Column], object], Callable[[Column], str]]] = [
         (lambda c: c.group, lambda c: c.group),
         (lambda c: (c.group, c.label), lambda c: c.label),
         (lambda c: (c.group, c.label, c.side), lambda c: c.side),
     ]
-    levels = [level for level in levels if any(level[1](column) for column in table.columns)]
+    levels = [level for level in levels if any(level[1](column) for column in columns)]
     for depth, (key, name) in enumerate(levels):
         last = depth == len(levels) - 1
         parts, rules, at = [], [], width + 1
-        for column, count in spans(table.columns, key):
+        for column, count in spans(columns, key):
             parts.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(name(column))}}}" if count > 1 else tex(name(column)))
             rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
             at += count
-        heads = [tex(head) for head in table.heads] if last else [""] * width
+        heads = [tex(head) for head in names] if last else [""] * width
         yield " & ".join([*heads, *parts]) + r" \\"
         if not last:
             yield "".join(rules)

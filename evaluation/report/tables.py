@@ -54,8 +54,8 @@ def beside_random(results: Results) -> Table:
         for method in results.ordered_methods():
             place = Place(model, task, results.dtypes[model, task][0], method)
             if results.state(place) != UNDEFINED:
-                cells = [_interval(results, place, m) for m in METRICS]
-                over = [] if base is None else [_over(results, place, base, m) for m in METRICS]
+                cells = [interval_cell(results, place, m) for m in METRICS]
+                over = [] if base is None else [over_cell(results, place, base, m) for m in METRICS]
                 both = tuple(cell for pair in zip(cells, *filter(None, [over]), strict=True) for cell in pair)
                 rows.append(Row(task, (model, results.label(method)), both))
     over_base = [] if base is None else [f"Δ {results.label(base)}"]
@@ -82,7 +82,7 @@ def against_each_other(results: Results) -> Table:
         place = Place(model, task, results.dtypes[model, task][0], "")
         for method in methods:
             if results.state(place._replace(method=method)) != UNDEFINED:
-                cells = [_over(results, place._replace(method=method), other, metric) for other in methods]
+                cells = [over_cell(results, place._replace(method=method), other, metric) for other in methods]
                 rows.append(Row(task, (model, results.label(method)), tuple(cells)))
     return Table(
         "table1_pairs",
@@ -124,7 +124,7 @@ def accuracies(results: Results) -> Table:
     )
 
 
-def _interval(results: Results, place: Place, metric: str) -> Cell:
+def interval_cell(results: Results, place: Place, metric: str) -> Cell:
     """The default score with its interval."""
     cell = score_cell(results, place, metric, "1", "left")
     found = results.comparisons.get(place[:3])
@@ -134,7 +134,7 @@ def _interval(results: Results, place: Place, metric: str) -> Cell:
     return replace(cell, low=float(found.low[at]), high=float(found.high[at]))
 
 
-def _over(results: Results, place: Place, baseline: str, metric: str) -> Cell:
+def over_cell(results: Results, place: Place, baseline: str, metric: str) -> Cell:
     """The difference from the baseline's score, on the samples both have where they were compared."""
     ours = score_cell(results, place, metric, "", "")
     base = score_cell(results, place._replace(method=baseline), metric, "", "")

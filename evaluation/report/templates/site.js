@@ -50,8 +50,8 @@
     };
     section.addEventListener("change", apply);
     apply();
-    section.querySelectorAll(".chips legend").forEach((legend) => legend.addEventListener("click", () => {
-      const boxes = [...legend.parentElement.querySelectorAll("input")], all = boxes.every((box) => box.checked);
+    section.querySelectorAll(".chips legend button").forEach((legend) => legend.addEventListener("click", () => {
+      const boxes = [...legend.closest(".chips").querySelectorAll("input")], all = boxes.every((box) => box.checked);
       boxes.forEach((box) => { box.checked = !all; });
       apply();
     }));
@@ -60,5 +60,20 @@
       apply();
     }));
   });
+  /* Dots of a chart, and heads of a table's columns, are one stop of the tab key: arrow keys walk them. */
+  const rove = (box, selector) => {
+    const stops = () => [...box.querySelectorAll(selector)].filter((stop) => stop.checkVisibility());
+    stops().forEach((stop, at) => { stop.tabIndex = at ? -1 : 0; });
+    box.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key], all = stops(), at = all.indexOf(document.activeElement);
+      if (!step || at < 0) return;
+      event.preventDefault();
+      const next = all[Math.max(0, Math.min(all.length - 1, at + step))];
+      all.forEach((stop) => { stop.tabIndex = stop === next ? 0 : -1; });
+      next.focus();
+    });
+  };
+  document.querySelectorAll(".dots").forEach((chart) => rove(chart, "b[tabindex]"));
+  tables.forEach((table) => rove(table, "tr.labels button"));
   document.querySelectorAll(".show-paper").forEach((box) => box.addEventListener("change", () => document.body.classList.toggle("with-paper", box.checked)));
 })();

@@ -2,12 +2,15 @@
 
 import csv
 import io
+import re
+import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from evaluation.report.render import cell_text, comma_separated, latex, markdown, number, tex
+from evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, latex, markdown, number, tex
 from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
 from evaluation.report.table import Cell, Column, Row, Table, mark
 from evaluation.report.tables import score_tables
@@ -254,13 +257,40 @@ def test_markdown_and_latex_escape_their_own_characters():
     assert tex("−1 ~ \\{") == r"$-$1 \textasciitilde{} \textbackslash{}\{"
 
 
-def test_latex_rows_have_as_many_cells_as_the_table_has_columns():
+def test_latex_rows_have_as_many_cells_as_their_columns_and_all_columns_are_there():
     for found in score_tables(some_results(models=("gpt2", "llama"))):
         text = latex(found)
-        width = len(found.heads) + len(found.columns)
-        assert rf"\begin{{tabular}}{{{'l' * len(found.heads)}{'r' * len(found.columns)}}}" in text
-        rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-        assert {line.count(" & ") + 1 for line in rows} == {width} if found.rows else True
+        heads, parts = len(found.heads), text.split(r"\begin{tabular}")[1:]
+        widths = [len(re.match(r"\{l*(r*)\}", part)[1]) for part in parts]
+        assert sum(widths) == len(found.columns)
+        assert max(widths) <= MOST_COLUMNS
+        for part, width in zip(parts, widths, strict=True):
+            rows = [line for line in part.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+            assert {line.count(" & ") + 1 for line in rows} == {heads + width} if found.rows else True
+
+
+def test_a_group_of_columns_stays_together_where_it_fits():
+    columns = tuple(Column(group, f"m{at}") for group in "abcd" for at in range(5))
+    rows = (Row("sva", ("gpt2",), tuple(Cell(float(at)) for at in range(20))),)
+    text = latex(Table("t", "T", "", ("model",), columns, rows))
+    assert [part.count("c}{") for part in text.split(r"\begin{tabular}")[1:]] == [2, 2]
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs Debian's texlive-latex-recommended")
+def test_every_table_compiles_and_none_is_wider_than_the_page(tmp_path):
+    tables = [*score_tables(some_results(models=("gpt2", "llama"))), HOSTILE]
+    odd = Table("o", "T. ≤ ≥ → … Δ − –", "x ≤ y", ("m",), (Column("", "≤ 1"),), (Row("", ("é",), (Cell(1.0),)),))
+    body = "\n\\clearpage\n".join(map(latex, [*tables, odd]))
+    head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n", encoding="utf-8")
+    made = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stdout[-1500:]
+    assert "Overfull \\hbox" not in made.stdout
 
 
 def test_csv_holds_a_line_a_cell():

@@ -1,0 +1,127 @@
+"""The answer of a run on its first screen: methods in order for each task, a sentence each, and what its words mean."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from evaluation.report.render import number
+from evaluation.report.results import Place, Results
+from evaluation.report.table import Cell, Column, Row, Table
+from evaluation.report.tables import interval_cell, over_cell
+from evaluation.scoring.metrics import METRICS, lead
+from lrp_core.method import Method
+
+SURE = 0.05  # p of a difference that is told as one
+LENGTH = 30  # tokens of the sample that costs are told for
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method on a task: means over the models that have it."""
+
+    task: str
+    method: str
+    value: float
+    low: float | None  # means of the models' intervals, which is no narrower than the interval of the mean
+    high: float | None
+    over: float | None  # the difference from the baseline's mean over the same models
+    clear: bool  # whether that differs from zero on every model (p after Holm)
+    models: int
+    cost: float  # passes of a sample: forwards, and a backward where the method follows gradients
+
+
+def standings(results: Results) -> dict[str, list[Standing]]:
+    """By task, the best first."""
+    return {task: sorted(_of_task(results, task), key=lambda one: (-one.value, one.method)) for task in results.scored}
+
+
+def leaderboard(results: Results) -> Table:
+    """The standings as a table."""
+    metric = METRICS[lead()]
+    base = "" if results.baseline is None else f"Δ {results.label(results.baseline)}"
+    rows = []
+    for task, found in standings(results).items():
+        for rank, one in enumerate(found, start=1):
+            score = Cell(one.value, low=one.low, high=one.high, mark="best" if rank == 1 else "")
+            over = [Cell(one.over)] if base else []
+            cells = (Cell(rank), score, *over, Cell(one.models), Cell(one.cost))
+            rows.append(Row(task, (results.label(one.method),), cells))
+    return Table(
+        "leaderboard",
+        "Leaderboard",
+        f"{metric.label} of every method's default setting, its mean over models, with the mean of their 95 % "
+        f"intervals; cost in passes of a sample of {LENGTH} tokens, as if methods shared none.",
+        ("method",),
+        (
+            Column("", "rank", digits=0),
+            Column("", metric.label, unit=f" {metric.unit}"),
+            *([Column("", base, signed=True)] if base else []),
+            Column("", "models", digits=0),
+            Column("", "cost", digits=0),
+        ),
+        tuple(rows),
+    )
+
+
+def sentence(results: Results, one: Standing) -> str:
+    """What a standing says, in words."""
+    metric = METRICS[lead()]
+    share = f"{number(one.value, 1)} {metric.unit}"
+    said = f"Its most relevant token is evidence in {share} of the samples"
+    if one.method == results.baseline:
+        return f"{said}: what random relevance gives."
+    if one.over is None:
+        return f"{said}."
+    if not round(one.over, 1):
+        return f"{said}, as random relevance does."
+    against = f"{number(abs(one.over), 1)} points {'above' if one.over > 0 else 'below'} random relevance"
+    sure = "" if one.clear else ", not clearly on every model"
+    return f"{said}, {against}{sure}."
+
+
+def passes(method: Method) -> float:
+    """Forwards and backwards of one sample."""
+    return method.cost(LENGTH) + (method.rules is not None)
+
+
+def glossary(results: Results) -> list[tuple[str, str]]:
+    """(word, meaning) of the tasks, metrics and methods that are shown."""
+    found = [(name, task.title) for name, task in results.tasks.items()]
+    found += [(metric.label, _first_line(metric.function)) for metric in METRICS.values()]
+    found += [(results.label(name), results.methods[name].about) for name in results.ordered_methods()]
+    return [(word, meaning) for word, meaning in found if meaning]
+
+
+def _of_task(results: Results, task: str) -> Iterator[Standing]:
+    for method in results.ordered_methods():
+        places = [Place(model, task, dtypes[0], method) for (model, of), dtypes in results.dtypes.items() if of == task]
+        cells = [(place, interval_cell(results, place, lead())) for place in places]
+        known = [(place, cell) for place, cell in cells if cell.value is not None]
+        if not known:
+            continue
+        base = results.baseline
+        over = [] if base in (None, method) else [over_cell(results, place, base, lead()) for place, _ in known]
+        yield Standing(
+            task,
+            method,
+            fmean(cell.value for _, cell in known if cell.value is not None),
+            _mean([cell.low for _, cell in known]),
+            _mean([cell.high for _, cell in known]),
+            _mean([cell.value for cell in over]) if over else None,
+            all(cell.p is not None and cell.p < SURE for cell in over),
+            len(known),
+            passes(results.methods[method]),
+        )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one of them is not known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _first_line(function: object) -> str:
+    return (inspect.getdoc(function) or "").split("\n")[0]
