@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -25,13 +27,23 @@ if TYPE_CHECKING:
     from jobs.store import Store
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as when a node is taken back: it ends a command as Ctrl-C does."""
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise _Terminated
+
+
 class _Stoppable(TyperGroup):
-    """Commands that Ctrl-C ends with one line, and with 130 as shells expect."""
+    """Commands that Ctrl-C and SIGTERM end with one line, and with 130 or 143 as shells expect."""
 
     def invoke(self, ctx: Any) -> Any:
+        here = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, _terminate) if here else None
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as why:
             errors.print("stopped; run the same command again to continue")
             sys.stdout.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the models' threads complain of what is taken from them
@@ -39,7 +51,10 @@ class _Stoppable(TyperGroup):
                 if "ray" in sys.modules:
                     sys.modules["ray"].shutdown()
             finally:
-                os._exit(130)  # sys.exit would wait for those threads
+                os._exit(143 if isinstance(why, _Terminated) else 130)  # sys.exit would wait for those threads
+        finally:
+            if here:
+                signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 app = typer.Typer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 import tempfile
@@ -81,6 +82,7 @@ def connect(config: RunConfig) -> None:
     check_address(config)
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # announces its token on every start
     local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    on_sigterm = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own in its place
     try:
         with _without_announcement():
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **local)
@@ -97,6 +99,9 @@ def connect(config: RunConfig) -> None:
         if "timed out during startup" not in str(error):
             raise
         raise ClusterUnreachable("Ray did not start in time: this machine is too busy, run again later") from error
+    finally:
+        if on_sigterm is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _address(config: RunConfig) -> str:

@@ -188,9 +188,7 @@ class _Run:
 
     def _failures(self, work: Work, errors: Sequence[str]) -> list[str]:
         """End the work; the errors of its units and of its end."""
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        ends = [] if self.stopped.is_set() else _ended(work, errors)
-        return [*(error + more for error in errors[:1]), *ends]
+        return [*errors, *([] if self.stopped.is_set() else _ended(work, errors))]
 
 
 def _ended(work: Work, told: Sequence[str] = ()) -> list[str]:

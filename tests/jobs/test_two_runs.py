@@ -123,3 +123,20 @@ def test_a_driver_that_stood_still_and_was_not_missed_goes_on(expected, job, hel
     code, _, err = ended(paused)
     assert code == 0, err
     assert relevance_of(config, store) == expected
+
+
+def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expected, job, held, tmp_path):
+    """SIGTERM in the middle of a unit, as when a node is taken back: within 20 s, and the next run does the rest."""
+    arguments, config, store = job
+    process = held()
+    begun = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 20
+    assert process.returncode == 143, err
+    assert "stopped; run the same command again to continue" in err
+    assert store.files("lock", ".json") == []
+    assert store.temporaries() == []
+    code, _, err = ended(free(*arguments))
+    assert code == 0, err
+    assert relevance_of(config, store) == expected
