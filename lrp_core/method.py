@@ -52,6 +52,7 @@ class Option:
     #: A value's canonical form from how it may be written, raising UserError; and how it is shown.
     reads: Callable[[Any], Any] | None = field(default=None, hash=False)
     shows: Callable[[Any], str] | None = field(default=None, hash=False)
+    named_in: str = ""  # the key of a config that may give names to its values
 
     def check(self, value: Any, method: str) -> Any:
         """`value` in the option's own type. Raises UserError naming method, option and what is allowed."""

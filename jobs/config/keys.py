@@ -75,7 +75,9 @@ def _takes(annotation: Any) -> str:
         return _takes(annotation.__origin__)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "method" if annotation is MethodConfig else "section"
-    return {str: "text", bool: "true or false", int: "whole number", float: "number"}.get(annotation, str(annotation))
+    return {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}.get(
+        annotation, str(annotation)
+    )
 
 
 def _default(field: FieldInfo) -> str:

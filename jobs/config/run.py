@@ -22,6 +22,7 @@ from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
 from jobs.config.base import Embedding, Explanation, Frozen
+from jobs.config.composites import composed
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
 from jobs.config.models import Candidates, MethodConfig, ModelConfig, Name
@@ -129,6 +130,9 @@ class RunConfig(Frozen):
     layers: dict[str, int | None] | None = None  # task -> samples of which relevance by layer is kept; null: every one
     neurons: NeuronsConfig | None = None  # null: no relevance of neurons
     prune: PruneConfig | None = None  # null: no pruning
+    composites: dict[Name, dict[str, Any]] = Field(
+        default_factory=dict
+    )  # a rule for each group of layers, or a list of them
     select: SelectConfig | None = None  # chooses among the options that `methods` lists; without lists, nothing
     perturb: PerturbConfig | None = None  # null: no curves of perturbed inputs
     bench: BenchConfig | None = None  # null: nothing is benchmarked
@@ -140,6 +144,12 @@ class RunConfig(Frozen):
     # A cell is complete while no more than this share of its rows, or no more than three, failed while being explained.
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
     byte_budget: int | None = Field(default=None, ge=1)  # working memory of ALTI; null: what the device has free
+
+    @model_validator(mode="before")
+    @classmethod
+    def _composed(cls, raw: Any) -> Any:
+        """Composites in place of their names."""
+        return composed(raw) if isinstance(raw, dict) else raw
 
     @model_validator(mode="before")
     @classmethod

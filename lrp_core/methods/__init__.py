@@ -48,6 +48,7 @@ COMPOSITE = Option(
     per_request=True,
     reads=composites.OF_ATTNLRP.read,
     shows=composites.OF_ATTNLRP.show,
+    named_in="composites",
 )
 COMPOSITE_OF_LRP = replace(COMPOSITE, reads=composites.OF_LRP.read, shows=composites.OF_LRP.show)
 DISCARD_THRESHOLD = Option(
