@@ -22,7 +22,7 @@ class Geometry:
     layers: int
     heads: int
     width: int
-    vocabulary: int
+    vocabulary: int  # of models of images, how many labels there are
     max_length: int  # positions that the config gives
     feed_forward: int
     kv_heads: int | None = None
@@ -64,6 +64,8 @@ class Geometry:
         from transformers import AutoConfig
 
         family = self.model_family
+        if family.kind.images:
+            return self._of_images(labels)
         sizes = {family.feed_forward_field: self.feed_forward, family.max_length_field: self.max_length}
         if family.grouped:
             sizes["num_key_value_heads"] = self.kv_heads or self.heads
@@ -76,6 +78,23 @@ class Geometry:
             tie_word_embeddings=self.tied,
             **(_head(self.family, labels) if labels else {}),
             **sizes,
+            **self.constants,
+        )
+
+    def _of_images(self, labels: Sequence[str]) -> PretrainedConfig:
+        """Of models that read images: their labels are the head's rows, with `labels` by these names."""
+        from transformers import AutoConfig
+
+        names = labels or [f"LABEL_{at}" for at in range(self.vocabulary)]
+        family = self.model_family
+        return AutoConfig.for_model(
+            self.family,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            hidden_size=self.width,
+            id2label=dict(enumerate(names)),
+            label2id={name: at for at, name in enumerate(names)},
+            **{family.feed_forward_field: self.feed_forward},
             **self.constants,
         )
 
@@ -164,6 +183,7 @@ GEOMETRIES = {
             tied=False,
             constants=_FLAN_T5,
         ),
+        Geometry("vit-base-patch16-224", "google/vit-base-patch16-224", "vit", 12, 12, 768, 1000, 197, 3072),
         Geometry("Llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 32000, 4096, 11008, tied=False),
     )
 }

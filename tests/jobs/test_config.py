@@ -166,10 +166,22 @@ def test_paper_holds_the_models_and_precisions_of_close_look():
     assert both == {"bert-large-uncased", "gpt2-xl", "Llama-3.2-1B"}
 
 
-def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_and_6():
+def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_5_and_6():
     config = RunConfig.load("attnlrp")
-    methods = configured(config)
+    everything = configured(config)
+    methods, of_images = (
+        {entry.name: everything[entry.name] for entry in config.methods_of(model)} for model in config.models[::2]
+    )
     assert len(methods) == 10
+    assert {one.base or name for name, one in of_images.items()} == set(methods)
+    table_5 = {
+        "smoothgrad_vit": ("sigma", 0.01),
+        "atman_vit": ("similarity", 0.1),
+        "attention_rollout_vit": ("discard_threshold", 0.99),
+        "grad_attention_rollout_vit": ("discard_threshold", 0.91),
+    }
+    assert all(of_images[name].values[option] == value for name, (option, value) in table_5.items())
+    assert (config.tasks["images"].limit, config.perturb.pixels) == (3200, True)
     tuned = {"smoothgrad": ("sigma", 0.1), "atman": ("suppression", 1.0), "integrated_gradients": ("steps", 50)}
     assert all(methods[name].values[option] == value for name, (option, value) in tuned.items())
     assert all(

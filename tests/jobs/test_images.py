@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from evaluation.benchmark.pictures import encoded
+from evaluation.benchmark.sources.pictures import hub_rows
 from evaluation.scoring.flips import Flips, Ranking, tie_order
-from jobs.config import ModelConfig
+from jobs.config import ModelConfig, RunConfig
+from jobs.plan.fits import tasks_of
+from jobs.plan.geometries import geometry_of
 from jobs.plan.models import resolve
 from jobs.stages.perturb.compute import Drawing, Said, shared_by_pixels
 from lrp_core import load_model
@@ -198,3 +201,31 @@ def test_pictures_that_cannot_be_explained_are_one_line(closelook, shape, tmp_pa
     assert code == 2
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+def test_models_of_images_are_planned_from_their_geometry():
+    found = resolve(ModelConfig(name="vit", id="random/vit-base-patch16-224"))
+    assert (found.max_length, found.preprocessing.tokens, len(found.labels)) == (197, 197, 1000)
+    assert found.kind.images
+    [of_paper] = [model for model in RunConfig.load("attnlrp").models if model.tasks == ("images",)]
+    assert geometry_of(of_paper.id) == geometry_of("random/vit-base-patch16-224")
+
+
+def test_models_of_text_and_of_images_take_their_own_tasks(resolved):
+    demo = RunConfig.load("demo")
+    assert tasks_of(demo, resolved) == ["shapes"]
+    assert "shapes" not in tasks_of(demo, resolve(ModelConfig(name="b", id="demo/bert-sentiment")))
+    wrong = resolve(ModelConfig(name="vit", id="demo/vit", tasks=["sentiment"]))
+    with pytest.raises(UserError, match="predicts labels of images, and task sentiment asks for labels: leave"):
+        tasks_of(demo, wrong)
+
+
+def test_rows_of_a_hub_data_set_are_pictures_with_names_of_labels():
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    data = encoded(np.full((4, 4, 3), 7, np.uint8))
+    rows = {"image": [{"bytes": data, "path": None}] * 2, "label": [1, -1]}
+    first, second = hub_rows(datasets.Dataset.from_dict(rows, features=features))
+    assert first == ("row 0", {"name": "row 0", "data": data, "label": "dog"})
+    assert second[1].reason == "no gold label"
