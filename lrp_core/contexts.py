@@ -1,0 +1,97 @@
+"""Where in a corpus a neuron is most active, and why: its best contexts, explained from its own activation.
+
+A text's score is the largest activation over its positions (AttnLRP 4.3).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from lrp_core.activations import peaks_of
+from lrp_core.guard import undisturbed
+from lrp_core.interventions.neurons import check_neuron
+from lrp_core.methods.gradients import READINGS, attribution
+from lrp_core.scope import rules_on
+from lrp_core.types import Batch, UnsupportedMethod
+from lrp_core.view import ModelView
+
+
+@dataclass(frozen=True, order=True)
+class Context:
+    """A text in which a neuron is active: how much, and where. Of equal activations the earlier text is the better."""
+
+    value: float
+    rank: int  # minus the number of the text
+    position: int = field(compare=False)
+    ids: tuple[int, ...] = field(compare=False)
+
+    @property
+    def number(self) -> int:
+        """Of the text in the corpus, from 0."""
+        return -self.rank
+
+
+def best_contexts(
+    view: ModelView, texts: Iterable[Sequence[int]], layer: int, neuron: int, count: int, rows: int = 16
+) -> list[Context]:
+    """The `count` texts, token ids each, in which the neuron's largest activation is largest, in descending order.
+
+    Texts are streamed, `rows` in a forward; no more than the best are held. Raises UserError as `check_neuron`.
+    """
+    check_neuron(view, layer, neuron)
+    best: list[Context] = []
+    part: list[tuple[int, Sequence[int]]] = []
+    for numbered in enumerate(texts):
+        part.append(numbered)
+        if len(part) == rows:
+            best = heapq.nlargest(count, [*best, *_contexts(view, part, layer, neuron)])
+            part = []
+    return heapq.nlargest(count, [*best, *(_contexts(view, part, layer, neuron) if part else ())])
+
+
+@torch.inference_mode()
+def _contexts(view: ModelView, part: Sequence[tuple[int, Sequence[int]]], layer: int, neuron: int) -> list[Context]:
+    batch = _batch([ids for _, ids in part]).to(view.device)
+    with undisturbed(view), peaks_of(view, batch.attention_mask) as peaks:
+        view.hidden(batch)
+    values, positions = (of[:, neuron].tolist() for of in peaks.layers[layer])
+    return [
+        Context(value, -number, position, tuple(ids))
+        for (number, ids), value, position in zip(part, values, positions, strict=True)
+    ]
+
+
+def explain_context(view: ModelView, context: Context, layer: int, neuron: int, method: str = "attnlrp") -> list[float]:
+    """Relevance of the context's tokens for the neuron's activation at its position, by a gradient-family method.
+
+    Raises UnsupportedMethod for other methods, UserError as `check_neuron`.
+    """
+    check_neuron(view, layer, neuron)
+    if method not in READINGS:
+        raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
+    reading, batch = READINGS[method], _batch([context.ids]).to(view.device)
+    found: list[torch.Tensor] = []
+    down = view.blocks[layer].down
+    with undisturbed(view), torch.inference_mode(False), torch.enable_grad():
+        token, full = (one.detach() for one in view.embed(batch))
+        token.requires_grad_()
+        hook = down.register_forward_pre_hook(lambda _, args: found.append(args[0]))
+        try:
+            with rules_on(view, (reading.composite,)):
+                view.hidden(batch, token)
+                activation = found[0].view(len(context.ids), -1)[context.position, neuron]
+                share = reading.composite.bilinear.share if view.family.gate is not None else 1.0
+                # gate and signal have half each of a product's relevance: here the product is what is explained
+                (gradient,) = torch.autograd.grad(activation * share, token)
+        finally:
+            hook.remove()
+    return attribution(gradient, full, batch.attention_mask, reading.measure)[0].tolist()
+
+
+def _batch(texts: Sequence[Sequence[int]]) -> Batch:
+    rows = [{"input_ids": list(ids), "position": len(ids) - 1, "target_id": 0, "foil_id": None} for ids in texts]
+    return Batch.collate(rows, pad_id=0)
