@@ -412,6 +412,14 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(error, 2)
+    except ModuleNotFoundError as error:
+        from jobs.versions import extra_of
+
+        module = (error.name or "").partition(".")[0]
+        extra = extra_of(module)
+        if extra is None:
+            raise
+        _fail(UserError(f"this command needs {module}: pip install 'closelook[{extra}]'"), 2)
     except Exception as error:
         code = _exit_code(error)
         if code is None:

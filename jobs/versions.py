@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
 
 PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow", "numpy")
 
@@ -17,3 +18,16 @@ def versions(*more: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return named
+
+
+def extra_of(module: str) -> str | None:
+    """The extra of closelook that brings a module; None where none does, or closelook is not installed."""
+    try:
+        asked = requires("closelook") or []
+    except PackageNotFoundError:
+        return None
+    for line in asked:
+        found = re.match(r"([\w-]+).*extra == ['\"]([\w-]+)['\"]", line)
+        if found and found[1] == module and found[2] != "dev":
+            return found[2]
+    return None

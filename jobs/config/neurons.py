@@ -16,8 +16,9 @@ class KnockoutConfig(Frozen):
 
     tasks: tuple[str, ...] | None = None  # of those whose neurons are kept; null: all
     models: tuple[str, ...] | None = None  # by name; null: all
-    methods: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None  # whose rankings; null: all that are kept
     explanation: Explanation | None = None  # null: the first that is computed
+    # How many of the first neurons go, a point of the curve each.
     counts: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
 
 

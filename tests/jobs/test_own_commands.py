@@ -1,6 +1,9 @@
 """init, config, compare, --version: configs and runs of one's own; what is mistyped is one line."""
 
 import csv
+import os
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -11,6 +14,8 @@ from jobs.config import RunConfig
 from jobs.config.keys import keys
 from jobs.stages import evaluate
 from jobs.store import Store
+from jobs.versions import extra_of
+from tests.jobs.small import REPOSITORY
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_cell, write_run
 
 
@@ -175,3 +180,39 @@ def test_shells_can_be_told_to_complete(closelook, monkeypatch):
     code, out, _ = closelook("--show-completion", "bash")
     assert code == 0
     assert "_CLOSELOOK_COMPLETE" in out or "complete" in out
+
+
+REQUIRES = [
+    "torch>=2",
+    "ray[data,default]>=2.60; extra == 'run'",
+    "ray>=2.60; extra == 'dev'",
+    "spacy>=3.8; extra == 'annotate'",
+]
+
+
+def test_a_command_without_its_extra_is_one_line_that_names_it(closelook, monkeypatch, tmp_path):
+    monkeypatch.setattr("jobs.versions.requires", lambda name: REQUIRES)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    closelook("prepare", "--config", "smoke", "--root", str(tmp_path))
+    code, _, err = closelook("attribute", "--config", "smoke", "--root", str(tmp_path))
+    assert (code, err.splitlines()[-1]) == (2, "error: this command needs ray: pip install 'closelook[run]'")
+
+
+def test_explaining_and_reading_need_no_extra():
+    """In a process of its own, where none of their packages can be imported."""
+    code = """
+import sys
+for name in ("ray", "spacy", "fastcoref"):
+    sys.modules[name] = None
+import closelook
+print(closelook.explain("The keys to the cabinet", "are", "is", model="demo/gpt2"))
+"""
+    paths = [str(REPOSITORY), str(REPOSITORY / "jobs" / "front")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "<Explanation of 'are rather than is' by demo/gpt2: attnlrp>\n", done.stderr
+
+
+def test_an_extra_is_known_by_the_modules_that_it_brings(monkeypatch):
+    monkeypatch.setattr("jobs.versions.requires", lambda name: REQUIRES)
+    assert [extra_of(name) for name in ("ray", "spacy", "torch", "numpy")] == ["run", "annotate", None, None]
