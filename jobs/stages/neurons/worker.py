@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from evaluation.schema import KNOCKOUTS
 from jobs.cluster.attempts import loading, undivided
+from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import ResolvedModel, open_view
@@ -71,11 +72,8 @@ class Knocker:
         from lrp_core.readout import rows_for
 
         if self._view is None:
-            import torch
-
-            device = "cuda" if torch.cuda.is_available() else "cpu"
             with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
-                self._view = open_view(self._model, self._dtype, device, self._seed)
+                self._view = open_view(self._model, self._dtype, own_device(), self._seed)
         with undivided(self._store, task.title, self._max_attempts, self._run_name):
             tables, splits = self._that_fits(task, rows_for(self._view, rows))
             for part, table in zip(task.parts, tables, strict=True):
