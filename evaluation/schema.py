@@ -356,15 +356,19 @@ SCHEMAS = {
 }
 
 
+def titled(schema: pa.Schema) -> str:
+    """Name and version."""
+    metadata = schema.metadata or {}
+    return f"{metadata.get(NAME_KEY, b'unnamed').decode()} v{metadata.get(VERSION_KEY, b'?').decode()}"
+
+
 def check(found: pa.Schema, expected: pa.Schema, where: str) -> None:
     """Raises SchemaMismatch unless `found`, read from the file `where`, is `expected` in name, version and columns."""
 
-    def label(schema: pa.Schema) -> str:
-        metadata = schema.metadata or {}
-        return f"{metadata.get(NAME_KEY, b'unnamed').decode()} v{metadata.get(VERSION_KEY, b'?').decode()}"
-
-    if label(found) != label(expected):
-        raise SchemaMismatch(f"{where} holds schema {label(found)}, this version of closelook reads {label(expected)}")
+    if titled(found) != titled(expected):
+        raise SchemaMismatch(
+            f"{where} holds schema {titled(found)}, this version of closelook reads {titled(expected)}"
+        )
     missing = [name for name in expected.names if name not in found.names]
     if missing:
-        raise SchemaMismatch(f"{where} ({label(found)}) lacks the columns {', '.join(missing)}")
+        raise SchemaMismatch(f"{where} ({titled(found)}) lacks the columns {', '.join(missing)}")

@@ -18,8 +18,11 @@ from lrp_core import POOLINGS, Batch, ModelView, Relevance, load_model
 from tests import parity
 
 STORED = Path(__file__).parent / "data" / "parity.parquet"
-#: Of the largest number of a row; half-precision numbers also depend on the shape of the batch.
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 0.15}
+#: Of the largest number of a row. Processors differ: by 1.4e-5 between two that were tried, and in double precision by
+#: 3e-8 where attention weights are read, since transformers' open kernel takes its softmax in single precision.
+#: Half-precision numbers also depend on the shape of the batch.
+TOLERANCE = {"float64": 1e-9, "float32": 5e-5, "bfloat16": 0.15}
+READ_WEIGHTS = 1e-6
 PLACES = [("bert", "float32"), ("gpt2", "float32"), ("gpt2", "float64"), ("llama", "float64"), ("llama", "bfloat16")]
 
 
@@ -39,6 +42,7 @@ def test_relevance_and_heads_are_those_of_the_first_version(stored, model: str, 
             continue  # zero up to the norm's epsilon: rounding noise has no stable digits
         scale = np.abs(expected).max()
         atol = TOLERANCE[dtype] if row["pooling"] is None else max(TOLERANCE[dtype], 1e-6)  # heads are kept in float32
+        atol = max(atol, READ_WEIGHTS) if row["method"] == "attention_rollout" else atol
         np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=atol, err_msg=str(row))
 
 

@@ -114,7 +114,7 @@ def _project(bench: Bench, name: str, case: Case, shared_s: float, one_s: float)
     The work of a sweep is its layers times rows; random orders stand for ranked ones.
     """
     geometry = GEOMETRIES[name]
-    shape = {"n_layers": geometry.layers, "n_heads": geometry.heads}
+    shape = {"n_layers": geometry.layers, "n_shared_layers": geometry.layers - 1, "n_heads": geometry.heads}
     view: Any = SimpleNamespace(**shape, device=torch.device("cpu"), dtype=torch.float32)  # all that planning reads
     whole = Sweep(view, random_curves(geometry.layers * geometry.heads, CURVES, seed=0))
     measured = case.sweep()

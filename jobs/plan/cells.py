@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product as combinations
 from typing import Any
 
+from evaluation.schema import titled
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
 from jobs.methods import configured, defined_options, left_open
@@ -20,6 +21,7 @@ from jobs.plan.fits import check_taken, named_tasks, tasks_of
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
+from jobs.plan.schemas import schema_of
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability
@@ -234,6 +236,7 @@ def _planned(
     key = key_of(
         product=product,
         version=VERSION,
+        schema=titled(schema_of(product, dtype)),
         model=resolved.identity,
         tokenizer=views.tokenizer,
         inputs=views.digest,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluation.schema import TRIALS, titled
 from evaluation.scoring.areas import preferred
 from evaluation.scoring.flips import Flips
 from jobs.config import PerturbConfig, RunConfig, SelectConfig
@@ -82,6 +83,7 @@ def choice_of(
     rows = views.subset(select.samples, select.draw)
     key = key_of(
         version=[VERSION, CURVES_VERSION],
+        schema=titled(TRIALS),
         model=resolved.identity,
         tokenizer=views.tokenizer,
         inputs=views.digest,

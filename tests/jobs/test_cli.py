@@ -73,7 +73,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_nothing_is_prepa
 
 def test_a_store_that_denies_access_is_one_line(closelook, monkeypatch, tmp_path):
     denied = OSError("AWS Error ACCESS_DENIED during HeadObject operation:\nno credentials")
-    monkeypatch.setattr(Store, "read_bytes", lambda self, path: (_ for _ in ()).throw(denied))
+    monkeypatch.setattr(Store, "manifests", lambda self: (_ for _ in ()).throw(denied))
     code, _, err = closelook("status", "--config", "smoke", "--root", str(tmp_path))
     assert code == 1
     assert err == "error: AWS Error ACCESS_DENIED during HeadObject operation: no credentials\n"

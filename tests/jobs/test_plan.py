@@ -174,3 +174,19 @@ def test_a_model_directory_without_weights_is_refused(tmp_path):
     (directory / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"holds no config.json with \*.safetensors weights"):
         validate(config_of(tmp_path / "root", directory))
+
+
+@pytest.mark.parametrize("product", ["relevance", "heads"])
+def test_what_is_stored_by_another_version_of_its_schema_is_another_cell(base, monkeypatch, product):
+    config, store = base
+    config = config.model_copy(update={"heads": {"sva": 4}})
+    before, schema_of = keys(config, store), planning.schema_of
+
+    def newer(name, dtype):
+        own = schema_of(name, dtype)
+        return own.with_metadata({**own.metadata, b"closelook.version": b"999"}) if name == product else own
+
+    monkeypatch.setattr(planning, "schema_of", newer)
+    after = keys(config, store)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {name for name in before if name.startswith(product)} != set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evaluation import schema as schemas
 from evaluation.scoring.flips import AREAS, Flips
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.models import load_tokenizer
@@ -56,6 +57,7 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
         rows = subset(config, settings, model, cell.task)
         key = key_of(
             version=VERSION,
+            schema=schemas.titled(schemas.CURVES),
             relevance=cell.key,
             variants=[[request.explanation, request.embedding] for request in variants],
             flips=[one.key() for one in flips],

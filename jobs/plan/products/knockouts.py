@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evaluation import schema as schemas
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.plan.products.record import Product, Wanted
 from jobs.plan.products.relevance import neurons_of
@@ -49,7 +50,13 @@ def wanted_cells(config: RunConfig, model: ModelPlan) -> Iterator[RankedCell]:
             continue
         places.setdefault(cell.task, (cell, explanation))
         if cell.method in (settings.methods or (cell.method,)):
-            key = key_of(version=VERSION, neurons=cell.key, explanation=explanation, counts=settings.counts)
+            key = key_of(
+                version=VERSION,
+                schema=schemas.titled(schemas.KNOCKOUTS),
+                neurons=cell.key,
+                explanation=explanation,
+                counts=settings.counts,
+            )
             yield RankedCell(model, cell.method, cell, explanation, _knockouts(cell, cell.method, key))
     for cell, explanation in places.values():
         yield from _others(config, settings, model, cell, explanation)
@@ -62,6 +69,7 @@ def _others(
     for ranking in OTHERS:
         key = key_of(
             version=VERSION,
+            schema=schemas.titled(schemas.KNOCKOUTS),
             ranking=ranking,
             model=model.resolved.identity,
             attention=model.resolved.config.attn,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from evaluation import schema as schemas
 from evaluation.scoring.head_orders import RANDOM
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.products.record import Product, Wanted
@@ -48,6 +49,7 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
         if cell.method in (settings.methods or (cell.method,)):
             key = key_of(
                 version=VERSION,
+                schema=schemas.titled(schemas.PRUNING),
                 heads=cell.key,
                 gold=gold,
                 poolings=settings.poolings,
@@ -58,6 +60,7 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
     for (task, dtype), cell in places.items() if settings.random_runs else ():
         key = key_of(
             version=VERSION,
+            schema=schemas.titled(schemas.PRUNING),
             inputs=model.inputs[task].digest,
             gold=[model.inputs[task].gold_digest, model.resolved.labels],
             subset=subset(config, model, task).tolist(),

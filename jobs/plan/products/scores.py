@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from evaluation import schema as schemas
 from evaluation.schema import VIEW
 from evaluation.scoring.metrics import BY_LAYER, scored_by, shown
 from evaluation.scoring.samples import VIEW_COLUMNS
@@ -22,7 +23,13 @@ def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
     """The scores of every planned relevance cell."""
     for model, planned, evidence in _held_against(plan, ledger, "relevance"):
         cell, labels = planned.cell, model.resolved.labels
-        key = key_of(relevance=cell.key, evidence=evidence, metrics=scored_by(config.task(cell.task)), labels=labels)
+        key = key_of(
+            schema=schemas.titled(schemas.SCORES),
+            relevance=cell.key,
+            evidence=evidence,
+            metrics=scored_by(config.task(cell.task)),
+            labels=labels,
+        )
         yield Wanted(scores_of(cell, key), planned.rows, (cell,))
 
 
@@ -32,7 +39,7 @@ def wanted_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[W
         cell, metrics = planned.cell, metrics_of_layers(config, planned.cell.task)
         if metrics:
             numbers = {"evidence": evidence, "metrics": metrics, "labels": model.resolved.labels}
-            key = key_of(layers=cell.key, without="slots", **numbers)
+            key = key_of(schema=schemas.titled(schemas.LAYER_SCORES), layers=cell.key, without="slots", **numbers)
             scores = Artifact("layer_scores", cell.model, cell.task, cell.dtype, cell.method, key)
             yield Wanted(scores, planned.rows, (cell,))
 

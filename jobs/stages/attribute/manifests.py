@@ -123,7 +123,7 @@ def _accounts(store: Store, cell: Artifact, shards: Sequence[str], accounts: Acc
 
 def _read_account(store: Store, cell: Artifact, path: str) -> tuple[int, list[dict[str, Any]]]:
     """What a worker would have reported of a shard; units have no sample in common."""
-    from jobs.stages.attribute.tables import schema_of
+    from jobs.plan.schemas import schema_of
 
     rows, rejected = store.read_shard(path, schema_of(cell.product, cell.dtype), ["sample_id"])
     return pc.count_distinct(rows["sample_id"]).as_py(), rejected

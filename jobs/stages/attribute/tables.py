@@ -10,20 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import CURVES, HEADS, LAYERS, NEURONS, REJECT, RELEVANCE, RELEVANCE_DOUBLE, RUNTIME, TRIALS
+from evaluation.schema import REJECT, RUNTIME
 from jobs.config.neurons import MOST
+from jobs.plan.schemas import schema_of
 from jobs.plan.units import NO_FOIL
 from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
 from lrp_core.neurons import top_neurons
-
-
-def schema_of(product: str, dtype: str) -> pa.Schema:
-    """The schema of a cell's shards."""
-    own = {"heads": HEADS, "layers": LAYERS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}
-    if product in own:
-        return own[product]
-    return RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
 
 
 def cell_table(

@@ -22,6 +22,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.inputs import samples_of
 from jobs.plan.models import ResolvedModel, open_view
+from jobs.plan.schemas import schema_of
 from jobs.plan.units import FEW, NO_FOIL
 from jobs.store import Artifact, Store
 from jobs.store.retry import retried
@@ -208,7 +209,7 @@ class Worker:
         if len(failed) == rows > FEW:
             return f"every row of a unit failed: {failed[0].detail}"
         path = f"{cell.folder}/{cell.shard(task.name)}"
-        schema = tables.schema_of(task.product, task.dtype)
+        schema = schema_of(task.product, task.dtype)
         rejected = tables.reject_table(rejects)
         self._store.write_shard(path, table, schema, rejected)
         return pc.count_distinct(table["sample_id"]).as_py(), rejected.to_pylist()

@@ -27,6 +27,7 @@ from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
+from evaluation.schema import GENERIC, VIEW, titled
 from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
@@ -134,6 +135,7 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
     survey = _survey(_origin(config, task), record)
     key = key_of(
         version=VERSION,
+        schema=titled(GENERIC),
         source=settings.source,
         survey=[survey.digest, survey.rejected],
         annotator=evidence and evidence.name,
@@ -143,7 +145,9 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
     for reader in readers:
         options = (reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
         asked = [reader.kind.name, *options, *(["first_piece"] if settings.first_piece else [])]
-        key = key_of(version=VIEWS_VERSION, samples=samples.key, tokenizer=reader.key, options=asked)
+        key = key_of(
+            version=VIEWS_VERSION, schema=titled(VIEW), samples=samples.key, tokenizer=reader.key, options=asked
+        )
         place = replace(views_of(reader.key, task), key=key)
         view = ViewWork(place, reader.kind, *options, settings.first_piece, reader.preprocessing)
         if task in reader.tasks and not ledger.is_done(view.artifact):
