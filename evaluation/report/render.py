@@ -54,7 +54,7 @@ def why(cell: Cell) -> str:
 
 def markdown(table: Table, close_look: bool = False) -> str:
     """One Markdown table for each section (task)."""
-    escape = lambda text: text.replace("|", r"\|").replace("<", "&lt;")  # noqa: E731
+    escape = lambda text: text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")  # noqa: E731
     marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     lines = [f"## {table.title}", "", escape(table.caption)]
     if close_look:

@@ -244,15 +244,15 @@ def test_equal_digits_are_ties():
 
 HOSTILE = Table(
     "t", "Table 7. A & B", "50 % of <b>", ("model",), (Column("G_1", "P|G"), Column("G_1", "x", "y")),
-    (Row("sva", ("a_b|c",), (Cell(1.25, mark="best"), Cell(-0.04))),),
+    (Row("sva", ("a_b|c",), (Cell(1.25, p=0.001, mark="best"), Cell(-0.04))),),
 )  # fmt: skip
 
 
 def test_markdown_and_latex_escape_their_own_characters():
-    assert r"| a_b\|c | **1.2** | 0.0 |" in markdown(HOSTILE)
+    assert r"| a_b\|c | **1.2\*\*** | 0.0 |" in markdown(HOSTILE)
     assert "50 % of &lt;b>" in markdown(HOSTILE)
     text = latex(HOSTILE)
-    assert r"a\_b$\vert$c & \textbf{1.2} & 0.0 \\" in text
+    assert r"a\_b$\vert$c & \textbf{1.2**} & 0.0 \\" in text
     assert r"\caption{A \& B. 50 \% of $<$b$>$}" in text
     assert tex("−1 ~ \\{") == r"$-$1 \textasciitilde{} \textbackslash{}\{"
 
