@@ -16,7 +16,7 @@ from evaluation.scoring.rankings import RANDOM
 from lrp_core.activations import peaks_of
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import neurons_scaled
-from lrp_core.methods.random_baseline import seed_of
+from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers, with_predictions
 from lrp_core.types import Batch
 from lrp_core.variants import pieces, tiled
@@ -40,7 +40,7 @@ class Knockout:
         """The explained number [1 + N] with none and with each of `counts` gone, by ranking; NaN where not finite.
 
         `row` is of the view schema. A ranking without neurons is made here: by activation, or at random, from the seed
-        and the sample's tokens.
+        and what the sample is.
         """
         (row,) = with_predictions(self.view, [row])
         batch = Batch.collate([row], pad_id=0).to(self.view.device)
@@ -64,7 +64,7 @@ class Knockout:
     def _ranked(self, name: str, batch: Batch) -> Neurons:
         width, most = self.view.n_neurons, max(self.counts)
         if name == RANDOM:
-            generator = np.random.default_rng([seed_of(batch.input_ids[0].cpu(), self.seed), 2])
+            generator = np.random.default_rng([*seeds_of(batch, self.seed), 2])
             chosen = generator.permutation(self.view.n_layers * width)[:most]
         else:
             with peaks_of(self.view, batch.attention_mask) as peaks:

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from evaluation.schema import KNOCKOUTS, NEURONS
+from evaluation.schema import KNOCKOUTS, NEURONS, VIEW
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.status import collect
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
+from jobs.plan.models import open_view
 from jobs.plan.products.knockouts import wanted_cells
+from jobs.stages import undivided
 from jobs.stages.attribute import attribute
 from jobs.stages.evaluate import evaluate
 from jobs.stages.neurons import neurons
@@ -135,3 +137,58 @@ def test_without_neurons_in_the_config_the_stage_says_what_to_set(closelook, tmp
     assert code == 2
     assert "config key 'neurons'" in err
     assert closelook("neurons", "--model", "demo/gpt2")[0] == 2
+
+
+def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline, monkeypatch):
+    tasks, opened = {"sva": "float64", "ra": "float32"}, []
+
+    def noted(model, dtype, *rest):
+        opened.append(dtype)
+        return open_view(model, dtype, *rest)
+
+    config = config_of(
+        tmp_path / "root",
+        tasks={task: {"source": "demo"} for task in tasks},
+        models=[{"name": "gpt2", "id": str(model), "dtypes": {task: [dtype] for task, dtype in tasks.items()}}],
+        methods=["attnlrp"],
+        neurons={"tasks": dict.fromkeys(tasks, 3), "knockout": {"counts": [2], "explanation": "target"}},
+    )
+    store = prepared(config, rows_of(4))
+    assert attribute(config, store).complete
+    monkeypatch.setattr(undivided, "open_view", noted)
+    assert neurons(config, store).complete
+    assert sorted(opened) == ["float32", "float64"]
+    rows = {row["sample_id"]: row for row in rows_of(4)}
+    for cell in wanted_cells(config, make_plan(config, store).models[0]):
+        view = load_model(model, dtype=tasks[cell.artifact.task])
+        for entry in Ledger(store).read(cell.artifact, KNOCKOUTS).to_pylist():
+            wanted = knocked_out(view, rows[entry["sample_id"]], ())
+            assert entry["explained"][0] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_neurons_of_a_model_of_images_are_knocked_out_and_random_ones_differ_by_image(tmp_path, inline):
+    from evaluation.scoring.knockouts import Knockout
+    from jobs.plan.models import resolve
+    from jobs.stages.prepare import prepare
+    from jobs.store import Store
+
+    config = config_of(
+        tmp_path / "root",
+        tasks={"shapes": {"source": "demo", "limit": 3}},
+        models=[{"name": "vit", "id": "demo/vit"}],
+        methods=["gradient_x_input"],
+        neurons={"tasks": {"shapes": 3}, "knockout": {"counts": [4]}},
+    )
+    store = Store(config.root)
+    store.create()
+    assert prepare(config, store).complete
+    assert attribute(config, store).complete
+    assert neurons(config, store).complete
+    resolved = resolve(config.models[0])
+    views = store.read(make_plan(config, store).models[0].inputs["shapes"].folder, VIEW).to_pylist()
+    knockout, drawn = Knockout(load_model(resolved.location), (4,), "target", 0, 4096), set()
+    for row in resolved.taken(views):
+        batch = Batch.collate([{**row, "target_id": 0, "foil_id": 1}], 0)
+        with torch.inference_mode():
+            drawn.add(tuple(knockout._ranked(RANDOM, batch)))
+    assert len(drawn) == len(views) == 3

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ from jobs.plan.cells import make_plan
 from jobs.plan.inputs import UNIT_COLUMNS
 from jobs.plan.models import resolve
 from jobs.stages.prune import prune
-from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard, accuracy_that_fits
+from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard
+from jobs.stages.undivided import that_fits
 from jobs.store import Artifact
 from lrp_core import POOLINGS, load_model
 from tests.jobs.small import config_of, prepared, rows_of
@@ -202,7 +204,7 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
         return run(rows, token_budget)
 
     monkeypatch.setattr(sweep, "accuracy", scarce)
-    accuracy, splits = accuracy_that_fits(sweep, rows, 64)
+    accuracy, splits = that_fits(partial(sweep.accuracy, rows), 64)
     assert budgets == [64, 32, 16]
     assert splits == 2
     np.testing.assert_array_equal(accuracy, run(rows, 64))

@@ -1,4 +1,4 @@
-"""Neurons: what models say when the neurons go that methods rank first, one pool of workers a model.
+"""Neurons: what models say when the neurons go that methods rank first, one pool of workers a model and precision.
 
 The driver reads the rankings from complete cells of neurons and cuts each task's samples into units; a worker knocks
 out the neurons of all rankings of a unit's samples and commits a shard to the artifact of each.
@@ -38,10 +38,10 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
-    pools: dict[str, list[RankedCell]] = defaultdict(list)
+    pools: dict[tuple[str, str], list[RankedCell]] = defaultdict(list)
     for cell in todo:
         if cell.neurons is None or ledger.is_done(cell.neurons):
-            pools[cell.model.name].append(cell)
+            pools[cell.model.name, cell.artifact.dtype].append(cell)
         else:
             failures.append(f"{cell.neurons} is not complete: run `closelook attribute`")
     works = [_work(config, ledger, pool) for pool in pools.values()]
@@ -52,7 +52,7 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
 
 
 def _work(config: RunConfig, ledger: Ledger, pool: Sequence[RankedCell]) -> Work:
-    """The missing knock-outs of a model; those that are whole then are complete."""
+    """The missing knock-outs of a model in one precision; those that are whole then are complete."""
     assert config.neurons is not None
     assert config.neurons.knockout is not None
     model, settings = pool[0].model, config.neurons.knockout
@@ -73,7 +73,7 @@ def _work(config: RunConfig, ledger: Ledger, pool: Sequence[RankedCell]) -> Work
         return ()
 
     return Work(
-        name=model.name,
+        name=f"{model.name} {pool[0].artifact.dtype}",
         model=model.resolved.config,
         blocks=[block for block, _ in blocks],
         worker=Knocker,

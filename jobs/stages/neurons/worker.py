@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from evaluation.schema import KNOCKOUTS
-from jobs.cluster.attempts import loading, undivided
-from jobs.cluster.pools import own_device
+from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
-from jobs.plan.models import ResolvedModel, open_view
-from jobs.store import Store
+from jobs.stages.undivided import UndividedWorker, that_fits
 
 if TYPE_CHECKING:
     from evaluation.scoring.knockouts import Neurons
+    from lrp_core import ModelView
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,8 @@ class KnockoutTask:
         return cls(**{**raw, "parts": tuple(Ranked(**one) for one in raw["parts"]), "counts": tuple(raw["counts"])})
 
 
-class Knocker:
+class Knocker(UndividedWorker):
     """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
-
-    def __init__(
-        self, store: Store, model: ResolvedModel, dtype: str, seed: int, max_attempts: int, run: str = ""
-    ) -> None:
-        """`run` tells the notes of this run's workers from those of earlier ones."""
-        self._store, self._model, self._dtype = store, model, dtype
-        self._seed, self._max_attempts, self._run_name = seed, max_attempts, run
-        self._view: Any = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
@@ -71,46 +63,35 @@ class Knocker:
         """Knock out and commit; how often the token budget was halved. Raises RuntimeError for a deadly unit."""
         from lrp_core.readout import rows_for
 
-        if self._view is None:
-            with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
-                self._view = open_view(self._model, self._dtype, own_device(), self._seed)
+        view = self._opened()
         with undivided(self._store, task.title, self._max_attempts, self._run_name):
-            tables, splits = self._that_fits(task, rows_for(self._view, rows))
+            taken = rows_for(view, self._model.taken(rows))
+            tables, splits = that_fits(partial(_tables, view, task, taken, self._seed), task.token_budget)
             for part, table in zip(task.parts, tables, strict=True):
                 self._store.write_shard(part.path, table, KNOCKOUTS)
         return splits
 
-    def _that_fits(self, task: KnockoutTask, rows: Sequence[Mapping[str, Any]]) -> tuple[list[pa.Table], int]:
-        """The tables with the token budget halved while memory runs out, and how often that was."""
-        from lrp_core.memory import is_out_of_memory
 
-        splits = 0
-        while True:
-            try:
-                return self._tables(task, rows, task.token_budget >> splits), splits
-            except Exception as error:
-                if not is_out_of_memory(error) or task.token_budget >> splits <= 1:
-                    raise
-                splits += 1
+def _tables(
+    view: ModelView, task: KnockoutTask, rows: Sequence[Mapping[str, Any]], seed: int, token_budget: int
+) -> list[pa.Table]:
+    """A table for each part; a sample that a method rejected has no rows there."""
+    from evaluation.scoring.knockouts import Knockout
 
-    def _tables(self, task: KnockoutTask, rows: Sequence[Mapping[str, Any]], token_budget: int) -> list[pa.Table]:
-        """A table for each part; a sample that a method rejected has no rows there."""
-        from evaluation.scoring.knockouts import Knockout
-
-        found: list[list[dict[str, Any]]] = [[] for _ in task.parts]
-        for explanation in dict.fromkeys(part.explanation for part in task.parts):
-            own = [at for at, part in enumerate(task.parts) if part.explanation == explanation]
-            knockout = Knockout(self._view, task.counts, explanation, self._seed, token_budget)
-            for row in rows:
-                rankings = {
-                    part.ranking: None if part.neurons is None else part.neurons[row["sample_id"]]
-                    for part in (task.parts[at] for at in own)
-                    if part.neurons is None or row["sample_id"] in part.neurons
-                }
-                told = knockout.sample(row, rankings)
-                for at in own:
-                    if (ranking := task.parts[at].ranking) in told:
-                        numbers = {"removed": [0, *task.counts], "explained": told[ranking].tolist()}
-                        facts = {"sample_id": row["sample_id"], "explanation": explanation, "ranking": ranking}
-                        found[at].append(facts | numbers)
-        return [pa.Table.from_pylist(rows, schema=KNOCKOUTS) for rows in found]
+    found: list[list[dict[str, Any]]] = [[] for _ in task.parts]
+    for explanation in dict.fromkeys(part.explanation for part in task.parts):
+        own = [at for at, part in enumerate(task.parts) if part.explanation == explanation]
+        knockout = Knockout(view, task.counts, explanation, seed, token_budget)
+        for row in rows:
+            rankings = {
+                part.ranking: None if part.neurons is None else part.neurons[row["sample_id"]]
+                for part in (task.parts[at] for at in own)
+                if part.neurons is None or row["sample_id"] in part.neurons
+            }
+            told = knockout.sample(row, rankings)
+            for at in own:
+                if (ranking := task.parts[at].ranking) in told:
+                    numbers = {"removed": [0, *task.counts], "explained": told[ranking].tolist()}
+                    facts = {"sample_id": row["sample_id"], "explanation": explanation, "ranking": ranking}
+                    found[at].append(facts | numbers)
+    return [pa.Table.from_pylist(rows, schema=KNOCKOUTS) for rows in found]

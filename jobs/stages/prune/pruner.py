@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,10 @@ import pyarrow as pa
 
 from evaluation.schema import PRUNING
 from evaluation.scoring.head_orders import Curve, area
-from jobs.cluster.attempts import loading, undivided
-from jobs.cluster.pools import own_device
+from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
-from jobs.plan.models import ResolvedModel, open_view
-from jobs.store import Store
+from jobs.stages.undivided import UndividedWorker, that_fits
 
 if TYPE_CHECKING:
     from evaluation.scoring.pruning import Sweep
@@ -59,16 +58,8 @@ def _shard(raw: dict[str, Any]) -> Shard:
     return Shard(**{**raw, "curves": curves})
 
 
-class Pruner:
+class Pruner(UndividedWorker):
     """Called by Ray Data with one unit at a time: a row with the unit's JSON and the pruning subset as lists."""
-
-    def __init__(
-        self, store: Store, model: ResolvedModel, dtype: str, seed: int, max_attempts: int, run: str = ""
-    ) -> None:
-        """`run` tells the notes of this run's workers from those of earlier ones."""
-        self._store, self._model, self._dtype = store, model, dtype
-        self._seed, self._max_attempts, self._run_name = seed, max_attempts, run
-        self._view: Any = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
@@ -82,13 +73,11 @@ class Pruner:
         from evaluation.scoring.pruning import Sweep
         from lrp_core.readout import rows_for
 
-        if self._view is None:
-            with loading(self._store, self._model.config.name, self._max_attempts, self._run_name):
-                self._view = open_view(self._model, self._dtype, own_device(), self._seed)
+        view = self._opened()
         with undivided(self._store, unit.title, self._max_attempts, self._run_name):
-            sweep = Sweep(self._view, unit.curves, unit.step)
-            labelled = rows_for(self._view, [self._model.with_gold(row) for row in self._model.taken(rows)])
-            accuracy, splits = accuracy_that_fits(sweep, labelled, unit.token_budget)
+            sweep = Sweep(view, unit.curves, unit.step)
+            labelled = rows_for(view, [self._model.with_gold(row) for row in self._model.taken(rows)])
+            accuracy, splits = that_fits(partial(sweep.accuracy, labelled), unit.token_budget)
             table = curve_table(sweep, accuracy, len(rows))
             start = 0
             for shard in unit.shards:
@@ -96,20 +85,6 @@ class Pruner:
                 self._store.write_shard(shard.path, table.slice(start, points), PRUNING)
                 start += points
         return splits
-
-
-def accuracy_that_fits(sweep: Sweep, rows: Sequence[Mapping[str, Any]], token_budget: int) -> tuple[np.ndarray, int]:
-    """`Sweep.accuracy` with the token budget halved while memory runs out, and how often that was."""
-    from jobs.stages.attribute.compute import is_out_of_memory
-
-    splits = 0
-    while True:
-        try:
-            return sweep.accuracy(rows, token_budget >> splits), splits
-        except Exception as error:
-            if not is_out_of_memory(error) or token_budget >> splits <= 1:
-                raise
-            splits += 1
 
 
 def curve_table(sweep: Sweep, accuracy: np.ndarray, n: int) -> pa.Table:
