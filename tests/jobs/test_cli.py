@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from jobs.bench import BENCHES
@@ -252,9 +253,11 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, mo
     while not store.files("relevance", recursive=True):
         time.sleep(0.1)
         assert process.poll() is None
+    started = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     code, out, err = ended(process)
-    assert (code, out) == (130, "")
+    assert (code, out) == (130, ""), err
+    assert psutil.wait_procs(started, timeout=10)[1] == []
     assert err.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(line.startswith("attribute: ") for line in err.splitlines()[:-1])
     assert store.files("lock", ".json") == []
