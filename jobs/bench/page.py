@@ -26,6 +26,7 @@ TITLES = {
     "prune": "Pruning sweeps",
     "perturb": "Flipped tokens",
     "heads": "Methods of NormXLogit",
+    "context": "Length of the text",
     "metrics": "Metrics",
     "prepare": "Preparation",
 }

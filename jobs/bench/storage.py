@@ -22,7 +22,7 @@ _PLACE = {"part": ("part", "what"), "model": ("model",), "method": _METHOD} | {
     column: (column,) for column in ("task", "dtype", "length")
 }
 _UNITS = {"per_s": "1/s", "ms": "ms", "s": "s", "seconds": "s", "h": "h", "hours": "h", "bytes": "bytes"}
-_UNITS |= dict.fromkeys(("ratio", "speedup", "share", "utilisation"), RATIO)
+_UNITS |= {"usd": "USD"} | dict.fromkeys(("ratio", "speedup", "share", "utilisation"), RATIO)
 _SUMMARY = ("median", "q1", "q3", "n")
 
 
