@@ -118,6 +118,12 @@ VIT = "vit"
 _VIT = {"convolution": {GAMMA: 0.25}, "linear": {GAMMA: 0.05}, SOFTMAX: ZPLUS}
 
 
+def withheld(written: str) -> tuple[str, ...]:
+    """What of `FINER` is not known under a composite in canonical form: what biases keep, where linear layers have
+    rules other than epsilon."""
+    return ("boundaries",) if any(group in LINEAR_GROUPS for group, _ in Spec.of(written).rules) else ()
+
+
 @dataclass(frozen=True)
 class Choice:
     """The composites that a method may be given: those with a name, and others over its `groups`."""

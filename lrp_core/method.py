@@ -31,6 +31,7 @@ FINER: dict[str, tuple[str, tuple[Capability, ...]]] = {
     "layers": ("relevance by layer", (STATES, ONE_STACK)),
     "neurons": ("relevance of neurons", (NEURONS,)),
     "boundaries": ("relevance at the boundaries of layers", (ATTENTION, ONE_STACK)),
+    "projections": ("relevance of queries, keys, values and outputs of attention", (ATTENTION, ONE_STACK, NEURONS)),
 }
 _RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", *FINER, *SETTINGS)
 LAST = 1000  # the order of methods that say nothing about it: behind those that do, by name
@@ -53,6 +54,8 @@ class Option:
     reads: Callable[[Any], Any] | None = field(default=None, hash=False)
     shows: Callable[[Any], str] | None = field(default=None, hash=False)
     named_in: str = ""  # the key of a config that may give names to its values
+    #: What of FINER the method cannot give under a value; None: all that it gives.
+    withholds: Callable[[Any], tuple[str, ...]] | None = field(default=None, hash=False)
 
     def check(self, value: Any, method: str) -> Any:
         """`value` in the option's own type. Raises UserError naming method, option and what is allowed."""
@@ -243,6 +246,12 @@ class Method:
     def cost(self, tokens: float) -> float:
         """Forwards that a pass over a sample of so many `tokens` costs, beside the backward passes of `rules`."""
         return self.forwards(self.values, tokens) if callable(self.forwards) else self.forwards
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What it gives under the values of its options."""
+        withheld = {one for o in self.options if o.withholds for one in o.withholds(self.values[o.name])}
+        return tuple(one for one in self.gives if one not in withheld)
 
     def missing(self, capabilities: Collection[Capability]) -> tuple[Capability, ...]:
         """What the method needs and a model with these capabilities lacks."""

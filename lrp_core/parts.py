@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -203,10 +204,27 @@ class BlockView:
             bias = None if module.bias is None else module.bias.detach()
         return weight.unflatten(0, (self.n_heads, self.head_dim)), bias
 
+    def projections(self) -> dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]]:
+        """By module what it puts out: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
+        shapes = {"queries": (self.n_heads, self.head_dim), **dict.fromkeys(("keys", "values"), (self.n_kv_heads, -1))}
+        found: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
+        for at, (module, (name, shape)) in enumerate(
+            zip((self.query, self.key, self.value), shapes.items(), strict=True)
+        ):
+            found.setdefault(module, {})[name] = (self._rows(at), shape)
+        return found | {self.output: {"outputs": (slice(None), (-1,))}}
+
     def _value_rows(self, width: int) -> Tensor | slice:
         """Which outputs of the value module are values, in the order of heads."""
+        return self._rows(2)
+
+    def _rows(self, part: int) -> Tensor | slice:
+        """Which outputs of its module are queries (0), keys (1) or values (2), in the order of heads."""
         if self.family.qkv == "joined":
-            return slice(width - self.n_kv_heads * self.head_dim, width)
+            ends = [0, *accumulate(heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads))]
+            return slice(ends[part], ends[part + 1])
         if self.family.qkv == "per_head":
-            return torch.arange(width).view(self.n_heads, 3, self.head_dim)[:, 2].flatten()
+            return (
+                torch.arange(3 * self.n_heads * self.head_dim).view(self.n_heads, 3, self.head_dim)[:, part].flatten()
+            )
         return slice(None)

@@ -40,6 +40,7 @@ from lrp_core.rules import (
     share,
     soft_cap,
 )
+from lrp_core.rules.projections import ProjectionRelevance
 from lrp_core.view import ModelView
 
 _ATTENTION = KEPT.index("attention")
@@ -54,12 +55,13 @@ def rules_on(
     heads: HeadRelevance | None = None,
     neurons: NeuronRelevance | None = None,
     layers: LayerRelevance | None = None,
+    projections: ProjectionRelevance | None = None,
     checkpointing: bool = False,
 ) -> Iterator[Switch]:
     """Makes the model's gradients follow `composites`; set `switch.current` before each backward pass, in the scope.
 
-    `heads`, `neurons` and `layers` are told what passes. `checkpointing` keeps the inputs of blocks only and runs each
-    block again when the gradient reaches it.
+    `heads`, `neurons`, `layers` and `projections` are told what passes. `checkpointing` keeps the inputs of blocks only
+    and runs each block again when the gradient reaches it.
     """
     switch = Switch(tuple(composites), composites[0])
     with ExitStack() as undo:
@@ -71,6 +73,11 @@ def rules_on(
                     _tap_neurons, layer=layer, gated=block.gate is not None, neurons=neurons, switch=switch
                 )
                 undo.callback(block.down.register_forward_pre_hook(listen).remove)
+        if projections is not None:  # after the rules, as layers
+            for layer, block in enumerate(view.blocks):
+                for module, places in block.projections().items():
+                    read = partial(projections.read, layer, places)
+                    undo.callback(module.register_forward_hook(partial(_tap_output, read=read)).remove)
         if layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
             undo.enter_context(_tapped_layers(view, layers))
         ruled = any(composite.softmax.backward is not None for composite in composites)

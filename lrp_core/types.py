@@ -203,6 +203,13 @@ class Relevance:
     # it, biases and the softmax of attention [B, L, 2].
     boundaries: Tensor | None = None
     kept: Tensor | None = None
+    # Only when projections are asked for, sums over positions of what the layers of attention put out: queries
+    # [B, L, H, K], keys and values [B, L, G, K] by key-value head, outputs [B, L, D]. Queries and keys are None under
+    # rules that hold attention weights constant.
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    outputs: Tensor | None = None
     pixels: Tensor | None = None  # [B, H, W], summed over channels, of models of images and methods that reach pixels
     decoder_tokens: Tensor | None = None  # [B, U], of encoder-decoders where the method speaks of them; 0 on padding
 

@@ -17,7 +17,11 @@ from lrp_core.registry import OURS
 
 TOKENS = 30  # of the sample whose cost is shown
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
-_UNSAID = ("tokens", "boundaries")  # in the table: what every method gives, and the check of those with a sum
+_UNSAID = (
+    "tokens",
+    "boundaries",
+    "projections",
+)  # in the table: what every method gives, and the check of those with a sum
 START, END = "<!-- methods: written by python -m jobs.commands.methods -->", "<!-- end of methods -->"
 
 

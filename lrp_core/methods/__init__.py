@@ -49,6 +49,7 @@ COMPOSITE = Option(
     reads=composites.OF_ATTNLRP.read,
     shows=composites.OF_ATTNLRP.show,
     named_in="composites",
+    withholds=composites.withheld,
 )
 COMPOSITE_OF_LRP = replace(COMPOSITE, reads=composites.OF_LRP.read, shows=composites.OF_LRP.show)
 DISCARD_THRESHOLD = Option(
@@ -64,7 +65,7 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
     of_all: dict[str, Any] = {
         "explain": "lrp_core.methods.gradients:explain_many",
         "needs": (GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
-        "gives": ("tokens", "heads", "neurons", *(("boundaries",) if conserves else ())),
+        "gives": ("tokens", "heads", "neurons", "projections", *(("boundaries",) if conserves else ())),
         "explanations": EVERY,
         "passes": "gradients",
     }

@@ -18,6 +18,7 @@ from lrp_core.methods import METHODS
 from lrp_core.readout import explained_numbers
 from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance, changed
 from lrp_core.rules.heads import Measure
+from lrp_core.rules.projections import ProjectionRelevance
 from lrp_core.scope import rules_on
 from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView, Traced
@@ -37,6 +38,11 @@ class Reading:
     measure: Measure
     conserves: bool
 
+    @property
+    def bounded(self) -> bool:
+        """Whether boundaries of layers are accounted for: what biases keep is known under the epsilon rule alone."""
+        return self.conserves and not self.composite.linear.ruled
+
 
 @dataclass(frozen=True)
 class Inside:
@@ -45,21 +51,24 @@ class Inside:
     heads: HeadRelevance | None
     neurons: NeuronRelevance | None
     layers: LayerRelevance | None
+    projections: ProjectionRelevance | None
 
     def begin(self, measures: dict[str, Measure]) -> None:
         """Starts a backward pass that is read under each of these measures."""
-        for one in (self.heads, self.neurons, self.layers):
+        for one in (self.heads, self.neurons, self.layers, self.projections):
             if one is not None:
                 one.begin(measures)
 
-    def of(self, method: str, conserves: bool) -> dict[str, Any]:
+    def of(self, method: str, reading: Reading) -> dict[str, Any]:
         """Fields of `Relevance`, of the pass that has just ended."""
         found: dict[str, Any] = {} if self.heads is None else {"heads": self.heads.of(method)}
         if self.neurons is not None:
             own = self.neurons.of(method)
             found |= {"neurons": own.total, "neuron_positions": own.at, "neuron_values": own.value}
-        if self.layers is not None and conserves:
+        if self.layers is not None and reading.bounded:
             found["boundaries"], found["kept"] = self.layers.of(method)
+        if self.projections is not None:
+            found |= self.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
         return found
 
 
@@ -78,6 +87,7 @@ def explain_many(
     heads: bool = False,
     neurons: bool = False,
     boundaries: bool = False,
+    projections: bool = False,
     checkpoint: bool = False,
     clock: StageClock | None = None,
     composite: Composite | None = None,
@@ -86,14 +96,15 @@ def explain_many(
 
     Embeddings share a pass, since their sum has the gradient of each of its terms; of images, the pixels do, too.
     `heads` pools the relevance of the attention heads' outputs, `neurons` sums that of the feed-forward layers'
-    neurons, `boundaries` that between blocks, for methods that promise a sum; `checkpoint` trades a second forward for
-    memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward and
-    aggregation.
+    neurons, `boundaries` that between blocks, for methods that promise a sum and composites without rules of linear
+    layers, `projections` that of what attention's queries, keys, values and outputs are; `checkpoint` trades a second
+    forward for memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward
+    and aggregation.
     `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
     """
     readings = {request: _reading(request, composite) for request in requests}
-    if boundaries and any(reading.composite.linear.ruled for reading in readings.values()):
+    if boundaries and all(reading.composite.linear.ruled for reading in readings.values()):
         raise UnsupportedMethod("what biases keep is known with the epsilon rule alone: ask for composite 'epsilon'")
     passes: dict[tuple[Composite, str], list[Request]] = {}
     for request in requests:
@@ -104,6 +115,7 @@ def explain_many(
         HeadRelevance(view.n_layers) if heads else None,
         NeuronRelevance(view.n_layers, batch.attention_mask) if neurons else None,
         LayerRelevance(view.n_layers, len(batch)) if boundaries else None,
+        ProjectionRelevance(view.n_layers, batch.attention_mask) if projections else None,
     )
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
     results: dict[Request, Relevance] = {}
@@ -191,7 +203,7 @@ def _read(
         explained=explained.detach(),
         logit_target=logits[:, 0].detach(),
         logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-        **inside.of(request.method, reading.conserves),
+        **inside.of(request.method, reading),
         conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
         pixels=pixels,
     )

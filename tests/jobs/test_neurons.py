@@ -132,6 +132,18 @@ def test_the_activation_ranking_is_by_the_largest_over_positions_and_random_ones
     assert len(drawn) == len(rows)
 
 
+def test_neurons_under_rules_of_linear_layers_are_kept_without_what_crosses_boundaries(tmp_path, model, inline):
+    methods = ["attnlrp", {"attnlrp": {"name": "gamma", "composite": {"linear": {"gamma": 0.1}}}}]
+    config = config_of(tmp_path / "root", model, methods=methods, neurons={"tasks": {"sva": 2}, "knockout": None})
+    store = prepared(config, rows_of(2))
+    assert attribute(config, store).complete
+    stored = {name: Ledger(store).read(cell, NEURONS).to_pylist() for name, cell in cells_of(config, store).items()}
+    assert set(stored) == {"attnlrp", "gamma"}
+    assert all(row["boundaries"] is None and row["kept_by_biases"] is None for row in stored["gamma"])
+    assert all(row["boundaries"] is not None for row in stored["attnlrp"])
+    assert stored["gamma"][0]["relevance"] != stored["attnlrp"][0]["relevance"]
+
+
 def test_without_neurons_in_the_config_the_stage_says_what_to_set(closelook, tmp_path):
     code, _, err = closelook("neurons", "--config", "smoke", "--root", str(tmp_path))
     assert code == 2

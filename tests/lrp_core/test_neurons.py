@@ -112,6 +112,71 @@ def test_what_crosses_layer_boundaries_is_accounted_for(any_view, name):
         torch.testing.assert_close(found.boundaries[:, 0], found.tokens.sum(-1), rtol=1e-9, atol=1e-10)
 
 
+def parted(view, tensor):
+    """Queries [B, T, H, K], keys and values [B, T, G, K] from what a fused module puts out."""
+    heads, groups, width = view.n_heads, view.n_kv_heads, view.head_dim
+    if view.family.qkv == "per_head":
+        return tensor.unflatten(-1, (heads, 3, width)).unbind(3)
+    parts = tensor.split([heads * width, groups * width, groups * width], dim=-1)
+    return tuple(part.unflatten(-1, (-1, width)) for part in parts)
+
+
+@pytest.mark.parametrize("name", LISTENING)
+def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(any_view, name):
+    view = any_view
+    batch = Batch.collate(ragged_rows(view), 0)
+    found = attribute(name, view, batch, projections=True)
+    weighed = READINGS[name].composite.bilinear.serves_gate
+    assert (found.queries is None) == (found.keys is None) == (not weighed)
+    wanted = {"outputs": gradients_inside(view, batch, name, lambda block: (block.output, True))}
+    if view.family.qkv == "separate":
+        for field in ("queries", "keys", "values") if weighed else ("values",):
+            part = {"queries": "query", "keys": "key", "values": "value"}[field]
+            own = gradients_inside(view, batch, name, lambda block, part=part: (getattr(block, part), True))
+            wanted[field] = [[x.unflatten(-1, (-1, view.head_dim)) for x in layers] for layers in own]
+    else:
+        own = [
+            [parted(view, x) for x in layers]
+            for layers in gradients_inside(view, batch, name, lambda block: (block.value, True))
+        ]
+        for at, field in enumerate(("queries", "keys", "values")):
+            if weighed or field == "values":
+                wanted[field] = [[x[at] for x in layers] for layers in own]
+    for field, (gradients, values) in wanted.items():
+        for layer, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
+            relevance = READINGS[name].measure(gradient, value)
+            mask = batch.attention_mask.view(*batch.attention_mask.shape, *(1,) * (relevance.dim() - 2))
+            torch.testing.assert_close(
+                getattr(found, field)[:, layer], (relevance * mask).sum(1), rtol=1e-9, atol=1e-12
+            )
+    groups = (len(batch), view.n_layers, view.n_kv_heads, view.head_dim)
+    assert found.values.shape == groups
+    assert not weighed or (found.keys.shape, found.queries.shape[2]) == (groups, view.n_heads)
+
+
+@pytest.mark.parametrize("name", ["lrp", "attnlrp"])
+def test_queries_keys_and_values_have_what_outputs_have_but_for_what_attention_keeps(any_view, name):
+    view = without_biases(any_view)
+    if view.blocks[0].head_norms or view.caps_scores or view.blocks[0].added_norms:
+        pytest.skip("what stands between takes a share of its own")
+    found = attribute(name, view, Batch.collate(ragged_rows(view), 0), projections=True, boundaries=True)
+    parts = [part.sum((2, 3)) for part in (found.queries, found.keys, found.values) if part is not None]
+    torch.testing.assert_close(found.outputs.sum(-1) - sum(parts), found.kept[..., 1], rtol=1e-9, atol=1e-10)
+
+
+def test_a_composite_with_rules_of_linear_layers_gives_neurons_without_boundaries(view, batch):
+    method = METHODS["attnlrp"].configured(composite={"linear": {"gamma": 0.1}})
+    assert set(METHODS["attnlrp"].given) - set(method.given) == {"boundaries"}
+    gamma, epsilon = method.bound(Request("attnlrp")), Request("attnlrp")
+    found = explain_many(view, batch, [gamma, epsilon], neurons=True, boundaries=True)
+    alone = explain_many(view, batch, [epsilon], neurons=True, boundaries=True)[epsilon]
+    assert found[gamma].boundaries is None
+    torch.testing.assert_close(found[epsilon].boundaries, alone.boundaries, rtol=1e-9, atol=1e-10)
+    assert not torch.allclose(found[gamma].neurons, alone.neurons)
+    with pytest.raises(UnsupportedMethod, match="ask for composite 'epsilon'"):
+        method(view, batch, boundaries=True)
+
+
 def test_neurons_and_boundaries_are_the_same_under_checkpointing_padding_and_company(view, batch):
     names = ("lrp", "attnlrp", "gradient_x_input")
     requests = [Request(name, explanation) for name in names for explanation in ("contrastive", "target")]

@@ -27,7 +27,7 @@ from lrp_core.types import UnusableRows, UserError
 #: What no row is to blame for: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
 
-#: What is asked for with a product, where methods give it.
+#: What is asked for with a product, where methods give it under their options.
 BESIDE = {"neurons": ("boundaries",)}
 
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id
@@ -131,7 +131,7 @@ class Explainer:
     ) -> dict[Request, Relevance]:
         """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
         asked = {request: self.methods[request.method].bound(request) for request in requests}
-        given = {name for request in requests for name in self.methods[request.method].gives}
+        given = {name for request in requests for name in self.methods[request.method].given}
         wanted = (self.product, *BESIDE.get(self.product, ()))
         capabilities = self.view.family.capabilities
         finer = {name: True for name in wanted if name in given and set(FINER[name][1]) <= capabilities}
