@@ -235,6 +235,16 @@ LAYER_SCORES = _schema(
 )
 
 
+def layer_scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
+    """One layer of a sample under one variant, with a column for each of `metrics`."""
+    columns = [("sample_id", _STR, False), ("correct", _BOOL, False), *[(name, pa.float32(), True) for name in metrics]]
+    return _schema("layer_scores_samples", 1, [*_VARIANT, ("layer", _INT, False), *columns])
+
+
+#: What every file of them has, whatever metrics there were; the input of intervals and paired tests.
+LAYER_SCORES_SAMPLES = layer_scores_samples_schema(())
+
+
 def scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
     """One sample under one variant, with a column for each of `metrics`: null where one does not apply to the task."""
     return _schema(
@@ -346,6 +356,7 @@ SCHEMAS = {
         RUNTIME,
         SCORES,
         LAYER_SCORES,
+        LAYER_SCORES_SAMPLES,
         SCORES_SAMPLES,
         PRUNING,
         CURVES,

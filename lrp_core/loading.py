@@ -6,6 +6,8 @@ import difflib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,18 @@ def load_model(
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
     _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
-    return ModelView.of(model if folder is None else adapters.attached(model, folder, merge), family)
+    view = ModelView.of(model if folder is None else adapters.attached(model, folder, merge), family)
+    return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
+
+
+def _tokenizer(name: str, revision: str | None) -> Any:
+    """Raises UserError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} has no tokenizer that can be read: {str(error).strip().splitlines()[0]}") from error
 
 
 def read_config(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,8 @@ class ModelView:
 
     model: PreTrainedModel
     family: Family
+    #: Gives its tokenizer, where whoever opened the model knows it; words of one's own are asked of it alone.
+    read_tokenizer: Callable[[], Any] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, model: PreTrainedModel, family: str | None = None) -> ModelView:

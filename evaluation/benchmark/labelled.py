@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Malformed, Row
 from lrp_core.kinds import Kind
-from lrp_core.types import UserError
 
 
 def separates(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -39,7 +38,9 @@ def read_whole(
     for paired, group in groupby(rows, lambda row: row["second"] is not None):
         own = list(group)
         if paired and not separates(tokenizer):
-            raise UserError(f"{tokenizer.name_or_path} puts nothing between two texts, and these samples are pairs")
+            for row in own:
+                refuse(row, Malformed("the tokenizer puts nothing between two texts"))
+            continue
         for row, whole in zip(own, _encoded(own, paired, tokenizer), strict=True):
             try:
                 encoding, cut = whole, None

@@ -7,22 +7,26 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import LAYER_SCORES, LAYERS
+from evaluation.schema import LAYER_SCORES, LAYERS, layer_scores_samples_schema
 from evaluation.scoring.metrics import Metric
 from evaluation.scoring.samples import VARIANT, Masks, score_relevance, summarise
 
-_NOTHING = LAYER_SCORES.empty_table().select([*VARIANT, "layer", "metric", "value", "n"])
+_MEANS = [*VARIANT, "layer", "metric", "value", "n"]
 
 
-def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) -> pa.Table:
-    """VARIANT, layer, metric, value, n: of each layer the means over correctly predicted samples, as of relevance.
+def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) -> tuple[pa.Table, pa.Table]:
+    """Of each layer the means over correctly predicted samples, as of relevance, and every sample.
 
-    `layers` is of the schema LAYERS. Raises what `score_relevance` raises.
+    Columns: VARIANT, layer, metric, value, n; and VARIANT, layer, sample_id, correct, metrics as they compute. `layers`
+    is of the schema LAYERS. Raises what `score_relevance` raises.
     """
-    tables = []
+    of_samples = [*VARIANT, "layer", "sample_id", "correct", *metrics]
+    means = [LAYER_SCORES.empty_table().select(_MEANS)]
+    every = [layer_scores_samples_schema(metrics).empty_table().select(of_samples)]
     for layer in pc.unique(layers["layer"]).sort().to_pylist():
         of_layer = layers.filter(pc.equal(layers["layer"], layer))
         samples, _ = score_relevance(of_layer, masks, metrics)
-        means = summarise(samples, metrics)
-        tables.append(means.append_column("layer", pa.array([layer] * len(means), LAYERS.field("layer").type)))
-    return pa.concat_tables(tables).select(_NOTHING.column_names) if tables else _NOTHING
+        for tables, found, columns in ((means, summarise(samples, metrics), _MEANS), (every, samples, of_samples)):
+            numbered = found.append_column("layer", pa.array([layer] * len(found), LAYERS.field("layer").type))
+            tables.append(numbered.select(columns).cast(tables[0].schema))
+    return pa.concat_tables(means), pa.concat_tables(every)

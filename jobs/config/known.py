@@ -82,6 +82,8 @@ def _read(config: RunConfig, task: str) -> None:
         return
     if config.tasks[task].output is not None and (config.tasks[task].source != SAMPLES.name or task in known_tasks()):
         raise UserError("what it asks for is known: leave out `output`, which is for samples of your own")
+    if config.tasks[task].evidence and config.tasks[task].output is None:
+        raise UserError("`evidence` is for samples of your own with `output`: what evidence others have is known")
     if record.beginning is None and (config.tasks[task].tokens or config.tasks[task].explains):
         raise UserError("its texts have a slot: leave out `tokens` and `explains`")
     if all(map(needs_foil, config.explanations)) and _is_without_foils(config, task):

@@ -52,6 +52,7 @@ class TaskConfig(Frozen):
     sha256: str | None = None  # of the file at `path`
     optional: bool = False  # a missing `path` drops the task instead of failing
     output: Literal["label", "score"] | None = None  # of the user's own file, where its samples have these and no words
+    evidence: bool = False  # of samples with `output`: whether all of them have evidence
     limit: int | None = Field(default=None, ge=1)  # samples; for the demo source, how many to generate
     spacy: Candidates = ()  # spaCy models that find evidence by parse, or a path; the first that loads is used
     coref: str | None = None  # a fastcoref model
@@ -232,7 +233,7 @@ class RunConfig(Frozen):
             own = Beginning(settings.tokens or record.beginning.tokens, settings.explains or record.beginning.explains)
             record = replace(record, beginning=own)
         if settings.output is not None:
-            record = replace(record, output=settings.output, evidence=None)
+            record = replace(record, output=settings.output, evidence="source" if settings.evidence else None)
         return record if settings.words is None else replace(record, words=settings.words)
 
     def benchmark(self) -> BenchConfig:

@@ -156,7 +156,8 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     model = resolved.config
     geometry = geometry_of(resolved.location)
     if resolved.location.startswith("random/") and geometry is not None:
-        return random_model(geometry.config(model.classes or ()), seed, dtype, attn=model.attn, device=device)
+        view = random_model(geometry.config(model.classes or ()), seed, dtype, attn=model.attn, device=device)
+        return replace(view, read_tokenizer=partial(load_tokenizer, model))
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
@@ -182,7 +183,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
-    return view
+    return replace(view, read_tokenizer=partial(load_tokenizer, model))
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import LAYER_SCORES as SCHEMA
-from evaluation.schema import LAYERS, VIEW
+from evaluation.schema import LAYERS, VIEW, layer_scores_samples_schema
 from evaluation.scoring.layers import score_layers
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.samples import VIEW_COLUMNS, Masks, Mismatch
@@ -48,11 +48,14 @@ def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScore
             scored_by = metrics_of_layers(config, cell.task)
             own = {name: METRICS[name] for name in (str(entry[0]) for entry in scored_by) if name}
             try:
-                table = score_layers(ledger.read(cell, LAYERS), masks[place], own)
+                tables = score_layers(ledger.read(cell, LAYERS), masks[place], own)
             except Mismatch as error:
                 failures.append(f"{cell}: {error}")
                 continue
-            store.write_shard(f"{one.artifact.folder}/{one.artifact.shard()}", _of_cell(table, cell), SCHEMA)
+            schemas = (SCHEMA, layer_scores_samples_schema(own))
+            written = zip(one.artifact.folders, tables, schemas, strict=True)
+            for folder, table, schema in reversed(list(written)):
+                store.write_shard(f"{folder}/{one.artifact.shard()}", _of_cell(table, cell, schema), schema)
             record = {"layers": cell.name, "metrics": scored_by}
             ledger.commit(one.artifact, record, config=config.model_dump(mode="json"))
             computed += 1
@@ -67,7 +70,7 @@ def _masks(ledger: Ledger, model: ModelPlan, task: str) -> Masks:
     return masks.without_slots(views["position"].to_numpy()) if resolved.kind.slot else masks
 
 
-def _of_cell(table: pa.Table, cell: Artifact) -> pa.Table:
+def _of_cell(table: pa.Table, cell: Artifact, schema: pa.Schema) -> pa.Table:
     for name in ("model", "task", "dtype", "method"):
         table = table.append_column(name, pa.array(np.full(len(table), getattr(cell, name)), pa.string()))
-    return table.select(SCHEMA.names)
+    return table.select(schema.names)

@@ -53,7 +53,9 @@ LAYOUTS = {
         (f"{_VIEWS}/task={{task}}", f"{_VIEWS}/rejects/task={{task}}"), _SHARD, "views.{tokenizer}.{task}", None
     ),
     "scores": Layout(("scores", "scores_samples"), f"{_DOTTED}.parquet", f"scores.{_DOTTED}", None),
-    "layer_scores": Layout(("layer_scores",), f"{_DOTTED}.parquet", f"layer_scores.{_DOTTED}", None),
+    "layer_scores": Layout(
+        ("layer_scores", "layer_scores_samples"), f"{_DOTTED}.parquet", f"layer_scores.{_DOTTED}", None
+    ),
     "pruning": Layout(
         ("pruning/model={model}/task={task}/dtype={dtype}",), f"{{method}}-{_SHARD}", f"pruning.{_DOTTED}", None
     ),

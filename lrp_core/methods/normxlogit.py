@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.explained import NONE, explained_by, relevance_of, whichever
-from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, WORD
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
+from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.view import ModelView
+from lrp_core.words import token_of
 
 #: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and what the head reads behind each layer.
 _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -32,19 +34,21 @@ def explain_many(
     formula has it; `reverse` ranks as the paper's text says. With `layers` the states behind the blocks below are read
     too, through the final norm where the model has one (the paper's own, RoBERTa, has none); what `embedding_norm` says
     of a layer is the norm of the state behind it, read so. Tokens behind the
-    prediction of a causal model get nothing: they have no say. Raises UserError for a contrastive request without
-    foils.
+    prediction of a causal model get nothing: they have no say. With `word` the logit of another word stands in for the
+    target's, and what is explained is that number. Raises UserError for a contrastive request without foils, and for a
+    word where there is none.
     """
     batch = batch.to(view.device)
     with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
         last = view.hidden(batch)
     behind = [*(_final(view, states[layer].to(last.device)) for layer in range(1, len(states))), last]
     logits = view.logits(last, batch)
-    read = torch.stack([view.unembed(view.head(state), batch) for state in behind], 2)  # [B, 2, L, T]
-    seen, far = _with_a_say(view, batch).to(logits.device), None
-    if view.predicts_score:
-        at = batch.position.to(read.device)[:, None, None, None].expand(*read.shape[:3], 1)
-        far = (read - read.gather(3, at)).abs()
+    words = dict.fromkeys(request.option("word", TARGET) for request in requests)
+    asked = {word: _asked(view, batch, word) for word in words}
+    reads = {  # [B, 2, L, T] each
+        word: torch.stack([view.unembed(view.head(state), own) for state in behind], 2) for word, own in asked.items()
+    }
+    seen = _with_a_say(view, batch).to(logits.device)
     vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.tokens(batch)}
     results = {}
     for request in requests:
@@ -52,7 +56,13 @@ def explain_many(
             explained_by(request.explanation) if request.explanation != NONE else whichever(logits.shape[1] == 2)
         )
         norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
-        of_head = explained.of(read if far is None else -far if request.option("reverse", False) else far)
+        word = request.option("word", TARGET)
+        read = reads[word]
+        if view.predicts_score:
+            at = batch.position.to(read.device)[:, None, None, None].expand(*read.shape[:3], 1)
+            far = (read - read.gather(3, at)).abs()
+            read = -far if request.option("reverse", False) else far
+        of_head = explained.of(read)
         scores = _shown(_MEASURES[request.method](norm, of_head), seen, batch)
         norms = layers and request.method == "embedding_norm"
         by_layer = (
@@ -63,11 +73,24 @@ def explain_many(
         results[request] = relevance_of(
             scores[:, -1],
             logits,
-            explained.of(logits),
+            explained.of(logits if word == TARGET else view.logits(last, asked[word])),
             conserves=False,
             layers=by_layer if layers else None,
         )
     return results
+
+
+def _asked(view: ModelView, batch: Batch, word: str) -> Batch:
+    """`batch` with another word as its target. Raises UserError where there is none."""
+    if word == TARGET:
+        return batch
+    if view.predicts_score:
+        raise UserError(f"a score has no {word!r}: leave out the option 'word'")
+    if word != FOIL:
+        return replace(batch, target_ids=torch.full_like(batch.target_ids, token_of(view, word)))
+    if batch.foil_ids is None:
+        raise UserError("logat of the foil needs foil_ids")
+    return replace(batch, target_ids=batch.foil_ids, foil_ids=batch.target_ids)
 
 
 @contextmanager

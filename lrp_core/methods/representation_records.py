@@ -6,8 +6,10 @@ from typing import Any
 
 from lrp_core.capabilities import ATTENTION, ONE_STACK, STATES
 from lrp_core.method import Method, Option
+from lrp_core.types import UserError
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
+TARGET, FOIL = "target", "foil"  # of a sample
 _NO_CHOICE = ("none",)  # of an explanation or an embedding
 _NORM = Option(
     "norm",
@@ -20,6 +22,23 @@ _REVERSE = Option(
     "reverse",
     False,
     "of a score: tokens whose states read most like the prediction come first, as the text has it, not the formula",
+    per_request=True,
+)
+
+
+def _word(value: Any) -> str:
+    """Raises UserError for what is no word."""
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"a word, {TARGET!r} or {FOIL!r}, not {value!r}")
+    return value.strip()
+
+
+_WORD = Option(
+    "word",
+    TARGET,
+    "whose logit the head reads in place of the target's: the foil's, which changes places with it, or that of a word "
+    "of one's own, such as plural (of several tokens the first)",
+    reads=_word,
     per_request=True,
 )
 
@@ -71,7 +90,7 @@ REPRESENTATION = (
     _of_states(
         "logat",
         "LogAt",
-        options=(_REVERSE,),
+        options=(_REVERSE, _WORD),
         gives=("tokens", "layers"),
         order=87,
         about="the explained number as the head reads it from every token's last state",

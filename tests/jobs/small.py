@@ -109,6 +109,24 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     return found
 
 
+def killed_once(worker: type, commit: str) -> type:
+    """A worker whose process is killed once, in the middle of a unit: after its method `commit` ended a first time."""
+
+    class Killed(worker):
+        def __init__(self, store, *arguments):
+            super().__init__(store, *arguments)
+            self._mark = Path(store.root) / "killed"
+
+    def killing(self, *arguments):
+        getattr(super(Killed, self), commit)(*arguments)
+        if not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Killed, commit, killing)
+    return Killed
+
+
 def closelook(
     *arguments: str, inside: tuple[str, ...] = (), module: str = "jobs", **environment: str
 ) -> subprocess.Popen[str]:

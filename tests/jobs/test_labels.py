@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from evaluation.schema import CURVES, PRUNING, VIEW
+from evaluation.schema import CURVES, PRUNING, SCORES, VIEW
 from evaluation.scoring.shares import shares_of
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan, validate
@@ -251,6 +251,51 @@ def test_pairs_need_a_tokenizer_that_separates_them(folders, tmp_path):
     with pytest.raises(UserError, match="task stsb has pairs of texts, and the tokenizer of model joined puts nothing"):
         prepare(config, store)
     assert not store.files("benchmark")
+
+
+def own_file(path, task, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"mine": {"source": "samples", "path": str(path), "output": "label", **task}}
+
+
+def test_evidence_of_ones_own_labelled_texts_is_scored(folders, tmp_path, inline):
+    rows = [{"text": text, "label": ("negative", "positive")[label], "evidence": [0, 1]} for text, label in SST2[:4]]
+    rows.append({"text": "a b", "label": "positive"})
+    tasks = own_file(tmp_path / "mine.jsonl", {"evidence": True}, *rows)
+    config = run_of(folders, tmp_path / "root", ["sentiment"], tasks=tasks)
+    store = Store(config.root)
+    store.create()
+    validate(config)
+    summary = prepare(config, store)
+    assert "mine: 5 rows = 4 samples + 1 rejected (1 no evidence)" in summary.lines
+    assert all(stage(config, store).complete for stage in (attribute, evaluate))
+    _, views = views_of(config, store, "mine")
+    for view in views:
+        assert view["evidence_mask"] == [at == 1 for at in range(view["length"])], "the first word"
+    tables = {name.split("/")[-1]: table.to_pylist() for name, table in relevance_of(config, store).items()}
+    for method, relevance in tables.items():
+        scores = store.read(f"scores/sentiment.mine.float32.{method}.parquet", SCORES).to_pylist()
+        [pg] = [row for row in scores if (row["metric"], row["tokens"], row["scope"]) == ("pg", "non_special", "full")]
+        gold = {view["sample_id"]: ["negative", "positive"].index(view["label"]) for view in views}
+        right = [row["relevance"][1:-1] for row in relevance if row["predicted_id"] == gold[row["sample_id"]]]
+        assert pg["n"] == len(right)
+        if right:
+            assert pg["value"] == pytest.approx(100 * np.mean([np.argmax(values) == 0 for values in right]))
+    unsaid = run_of(folders, tmp_path / "unsaid", ["sentiment"], tasks=own_file(tmp_path / "mine.jsonl", {}, *rows))
+    Store(unsaid.root).create()
+    lines = prepare(unsaid, Store(unsaid.root)).lines
+    assert "mine: 5 rows = 1 samples + 4 rejected (4 evidence: say `evidence: true` of its task)" in lines
+    with pytest.raises(UserError, match="`evidence` is for samples of your own with `output`"):
+        run_of(folders, tmp_path / "other", ["sentiment"], tasks={"sst2": {"source": "sst2", "evidence": True}})
+
+
+def test_own_pairs_are_rejects_where_nothing_separates_them(folders, tmp_path, inline):
+    rows = [{"text": "a b", "second": "c", "label": "positive"}, {"text": "a b d", "label": "negative"}]
+    tasks = own_file(tmp_path / "pairs.jsonl", {}, *rows)
+    config = run_of(folders, tmp_path / "root", ["causal"], tasks=tasks)
+    Store(config.root).create()
+    [told] = [line for line in prepare(config, Store(config.root)).lines if "views" in line]
+    assert told.endswith("2 samples = 1 views + 1 rejected (1 the tokenizer puts nothing between two texts)")
 
 
 def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tmp_path, inline):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.schema import LAYER_SCORES, LAYERS
+from evaluation.schema import LAYER_SCORES, LAYER_SCORES_SAMPLES, LAYERS
 from jobs.commands.status import collect
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
@@ -13,17 +13,21 @@ from jobs.stages.evaluate import evaluate
 from jobs.stages.report.parts.layers import layers_part
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
-from lrp_core import Batch, load_model
+from lrp_core import Batch, Method, load_model
 from tests import oracles_metrics
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
-NAMES = ["normxlogit", "value_zeroing", "alti", "embedding_norm"]
+OTHER_WORD = {"name": "logat_w7", "method": "logat", "word": "w7"}
+METHODS_OF_RUN = ["normxlogit", "value_zeroing", "alti", "embedding_norm", OTHER_WORD]
+NAMES = [one if isinstance(one, str) else one["name"] for one in METHODS_OF_RUN]
 
 
 @pytest.fixture
 def run(tmp_path, inline):
     directory = save_model(tmp_path / "bert", "bert")
-    config = config_of(tmp_path / "root", directory, methods=NAMES, layers={"sva": None}, explanations=["target"])
+    config = config_of(
+        tmp_path / "root", directory, methods=METHODS_OF_RUN, layers={"sva": None}, explanations=["target"]
+    )
     return config, prepared(config, rows_of(6)), directory
 
 
@@ -39,13 +43,13 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
         assert len(entries) == len(rows) * view.n_layers
         for entry in entries:
             row = rows[entry["sample_id"]]
-            own = METHODS[name](view, Batch.collate([row], 0), layers=True, **_asked(name)).layers
+            own = _method(name)(view, Batch.collate([row], 0), layers=True, **_asked(name)).layers
             assert own is not None
             found = torch.tensor(entry["relevance"])
             torch.testing.assert_close(found, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
     summary = evaluate(config, store)
     assert (summary.computed, summary.failures) == (len(NAMES) + len(cells), ())
-    assert "4 cells scored by layer, 0 were up to date" in summary.lines
+    assert f"{len(NAMES)} cells scored by layer, 0 were up to date" in summary.lines
     for name, entries in stored.items():
         scores = store.read(f"layer_scores/bert.sva.float32.{name}.parquet", LAYER_SCORES).to_pylist()
         assert {row["metric"] for row in scores} == {"ap", "dot", "dot_softmax"}
@@ -56,25 +60,36 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
                 oracle = getattr(oracles_metrics, score["metric"])
                 told = [oracle(*_but_the_slot(e["relevance"], rows[e["sample_id"]])) for e in right]
                 assert score["value"] == pytest.approx(100 * np.mean(told), rel=1e-4)
+        samples = store.read(f"layer_scores_samples/bert.sva.float32.{name}.parquet", LAYER_SCORES_SAMPLES, ["correct"])
+        assert len(samples) == len(entries) * 2, "special tokens count, or do not"
     results = results_of(config, plan, store)
     part = layers_part(config, plan, Ledger(store), results)
-    (figure,), (table,) = part.figures, part.details
+    (figure,), (table, differences) = part.figures, part.details
     assert not part.note
     best = store.read("layer_scores/bert.sva.float32.alti.parquet", LAYER_SCORES).to_pylist()
     (ap,) = (row["value"] for row in best if (row["metric"], row["tokens"], row["layer"]) == ("ap", "all", 1))
     assert f">{ap:.1f}<" in figure.svg
     assert figure.svg.count("<rect") == figure.narrow.count("<rect") == len(cells) * 3 * view.n_layers
     column = next(at for at, c in enumerate(table.columns) if (c.group, c.label) == ("ALTI", "AP"))
-    assert [row.cells[column].value for row in table.rows] == [ap]
+    (cell,) = [row.cells[column] for row in table.rows]
+    assert cell.value == ap
+    assert cell.low <= ap <= cell.high
+    assert [len(row.cells) for row in differences.rows] == [len(cells) * 3]
+    best = [c.value for c in differences.rows[0].cells[0::3]]
+    assert best.count(None) == 1, "the best of a metric"
     again = attribute(config, store), evaluate(config, store)
     assert [one.computed for one in again] == [0, 0]
     states = collect(config, make_plan(config, store), Ledger(store))
     for product in ("layers", "layer_scores"):
-        assert states["bert", "sva", "float32", product].states == {"done": 4}
+        assert states["bert", "sva", "float32", product].states == {"done": len(NAMES)}
+
+
+def _method(name: str) -> Method:
+    return METHODS["logat"].configured(word="w7") if name == OTHER_WORD["name"] else METHODS[name]
 
 
 def _asked(name: str) -> dict:
-    return {"explanation": "target"} if name == "normxlogit" else {}
+    return {"explanation": "target"} if name in ("normxlogit", OTHER_WORD["name"]) else {}
 
 
 def _but_the_slot(relevance: list[float], row: dict) -> list[np.ndarray]:
@@ -86,7 +101,7 @@ def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_n
     config, store, _ = run
     plan = make_plan(config, store)
     part = layers_part(config, plan, Ledger(store), results_of(config, plan, store))
-    assert part.note.startswith("4 cells of layers have no scores")
+    assert part.note.startswith(f"{len(NAMES)} cells of layers have no scores")
     without = config.model_copy(update={"layers": None})
     assert {planned.cell.product for planned in make_plan(without, store).cells()} == {"relevance"}
     with pytest.raises(ValueError, match="layers: no task 'sv'"):

@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import signal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +28,7 @@ from jobs.store.artifacts import samples_of
 from lrp_core import load_model
 from lrp_core.types import UserError
 from tests.jobs.inline import without_ray
-from tests.jobs.small import config_of, prepared, rows_of, save_model
+from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model
 from tests.jobs.test_perturb_compute import logit_of
 from tests.leaves import first_leaf
 
@@ -293,26 +290,13 @@ def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, mon
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
     tmp_path, model, local_ray, small_units, monkeypatch
 ):
-    class Killed(Perturber):
-        """Its process is killed once, in the middle of a unit."""
-
-        def __init__(self, store, *arguments):
-            super().__init__(store, *arguments)
-            self._mark = Path(store.root) / "killed"
-
-        def _commit(self, part, drawn):
-            super()._commit(part, drawn)
-            if not self._mark.exists():
-                self._mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
     config, store = run_of(tmp_path / "whole", model)
     write_relevance(config, store)
     with pytest.MonkeyPatch.context() as patch:
         without_ray(patch.setattr)
         assert perturb(config, store).complete
     whole = bytes_of(config, store)
-    monkeypatch.setattr(stage, "Perturber", Killed)
+    monkeypatch.setattr(stage, "Perturber", killed_once(Perturber, "_commit"))
     config, store = run_of(tmp_path / "killed", model)
     write_relevance(config, store)
     assert perturb(config, store).failures == ()

@@ -22,10 +22,12 @@ from jobs.stages.perturb import perturb
 from jobs.stages.report.parts.faithfulness import faithfulness_part
 from jobs.stages.report.results import results_of
 from jobs.stages.select import select
+from jobs.stages.select.worker import Selector
 from jobs.store import Ledger
 from lrp_core.method import Option
 from lrp_core.types import UserError
-from tests.jobs.small import config_of, prepared, rows_of
+from tests.jobs.inline import without_ray
+from tests.jobs.small import config_of, killed_once, prepared, rows_of
 
 ROWS = rows_of(9)
 SIGMAS = [3.0, 0.1]
@@ -165,6 +167,23 @@ def test_a_second_run_tries_nothing_and_one_that_was_stopped_goes_on_to_the_same
     assert select(config, store).computed == 2
     assert len(tried) == 1
     assert trial_bytes(config, store) == whole
+
+
+@pytest.mark.ray
+def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_trials(tmp_path, model, local_ray, monkeypatch):
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 5000)
+    config, store = run_of(tmp_path / "whole", model)
+    with pytest.MonkeyPatch.context() as patch:
+        without_ray(patch.setattr)
+        assert select(config, store).complete
+    whole = trial_bytes(config, store)
+    assert len(whole) > 2, "several units"
+    monkeypatch.setattr(stage, "Selector", killed_once(Selector, "_commit_trials"))
+    config, store = run_of(tmp_path / "killed", model)
+    assert select(config, store).failures == ()
+    assert (tmp_path / "killed" / "killed").exists()
+    assert trial_bytes(config, store) == whole
+    assert store.files("attempts", ".json", recursive=True) == []
 
 
 def test_what_a_choice_depends_on_makes_another_and_the_others_stay(tmp_path, model, inline):

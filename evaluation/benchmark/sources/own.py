@@ -4,7 +4,8 @@ Columns: `text`; `slot`, the offset in `text` where the target goes, or `___` th
 empty); `evidence`, which is words of the text that occur once, or [start, end) spans of characters of the text as it is
 written, one or a list of them. In CSV, spans and lists are JSON. Other columns are kept in `meta.columns`.
 
-For classifiers and regressors: `text`, `label` (a name that the model knows) or `score`, and for pairs `second`.
+For classifiers and regressors: `text`, `label` (a name that the model knows) or `score`, for pairs `second`, and where
+the task's config says so, `evidence` in the (first) text.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def parse(record: Any) -> Row:
 
 def _labelled(record: dict[str, Any], text: str) -> Row:
     """Raises Malformed."""
-    for name in COLUMNS[1:]:
+    for name in COLUMNS[1:-1]:
         if record.get(name) not in (None, "", []):
             raise Malformed(f"both a label or score and {name!r}", "a text that is judged as a whole has no slot")
     label = None if record.get("label") in (None, "") else str(record["label"]).strip()
@@ -63,8 +64,9 @@ def _labelled(record: dict[str, Any], text: str) -> Row:
     if label is not None and score is not None:
         raise Malformed("both a label and a score")
     second = None if record.get("second") is None else field(record, "second")
+    evidence = () if record.get("evidence") in (None, "", []) else tuple(_evidence(text, record["evidence"]))
     meta = _rest({name: value for name, value in record.items() if name not in LABELLED})
-    return sample(NAME, text, None, None, None, second=second, label=label, score=score, meta=meta)
+    return sample(NAME, text, None, None, None, second=second, label=label, score=score, evidence=evidence, meta=meta)
 
 
 def _slot(text: str, given: Any) -> tuple[int, str]:

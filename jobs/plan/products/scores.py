@@ -39,7 +39,8 @@ def wanted_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[W
         cell, metrics = planned.cell, metrics_of_layers(config, planned.cell.task)
         if metrics:
             numbers = {"evidence": evidence, "metrics": metrics, "labels": model.resolved.labels}
-            key = key_of(schema=schemas.titled(schemas.LAYER_SCORES), layers=cell.key, without="slots", **numbers)
+            written = [schemas.titled(schema) for schema in (schemas.LAYER_SCORES, schemas.LAYER_SCORES_SAMPLES)]
+            key = key_of(schema=written, layers=cell.key, without="slots", **numbers)
             scores = Artifact("layer_scores", cell.model, cell.task, cell.dtype, cell.method, key)
             yield Wanted(scores, planned.rows, (cell,))
 

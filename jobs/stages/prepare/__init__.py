@@ -140,6 +140,7 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
         survey=[survey.digest, survey.rejected],
         annotator=evidence and evidence.name,
         part_rows=config.shard_rows,
+        **({"marked": True} if settings.evidence else {}),
     )
     samples, views = replace(samples_of(task), key=key), []
     for reader in readers:
@@ -152,7 +153,8 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
         view = ViewWork(place, reader.kind, *options, settings.first_piece, reader.preprocessing)
         if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
-    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples))
+    marked = settings.evidence if settings.output else None
+    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples), marked)
 
 
 def _origin(config: RunConfig, task: str) -> Origin:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from evaluation.benchmark import sources
 from evaluation.benchmark.pictures import Preprocessing, look
-from evaluation.benchmark.samples import Beginning, Row, Words, is_reject
+from evaluation.benchmark.samples import Beginning, Row, Words, is_reject, reject
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
@@ -77,6 +77,7 @@ class TaskWork:
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
     has_generic: bool  # all generic shards are there: the source is not read again
+    marked: bool | None = None  # whether samples must have evidence, or must have none; None: as the source has it
 
     @property
     def task(self) -> str:
@@ -180,6 +181,11 @@ class PartWorker:
             found = self._annotator(work.evidence).annotate(accepted, work.evidence.kind)
             accepted = [row for row in found if not is_reject(row)]
             rejects += [row for row in found if is_reject(row)]
+        if work.marked is not None:
+            why = "no evidence" if work.marked else "evidence: say `evidence: true` of its task"
+            wrong = [row for row in accepted if bool(row["evidence"]) != work.marked]
+            rejects += [reject("source", why, sample_id=row["sample_id"]) for row in wrong]
+            accepted = [row for row in accepted if bool(row["evidence"]) == work.marked]
         return accepted, rejects
 
     def _annotator(self, evidence: Evidence) -> Annotator:

@@ -1,9 +1,12 @@
 """Maps of layers and methods: every number is there, in its place, beside the paper's where the model is its own."""
 
+import numpy as np
 import pytest
 
-from evaluation.report.layer_maps import LayerScore, layer_figures, layer_table, published
-from evaluation.scoring.metrics import BY_LAYER, shown
+from evaluation.report.layer_maps import LayerScore, layer_figures
+from evaluation.report.layer_tables import layer_differences, layer_table, of_layer, published
+from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
+from evaluation.scoring.statistics import compare
 from jobs.methods import METHODS
 
 NAMES = ("alti", "normxlogit")
@@ -27,7 +30,7 @@ def test_every_layer_and_method_has_a_cell_in_every_map_and_the_highest_is_the_d
 
 
 def test_the_table_has_the_numbers_of_the_paper_beside_those_of_its_models():
-    table = layer_table(SCORES, METHODS, frozenset({("blimp5", "roberta-base", "globenc")}))
+    table = layer_table(SCORES, METHODS, frozenset({("blimp5", "roberta-base", "globenc")}), {})
     assert [row.labels for row in table.rows] == [("roberta-base", "2"), ("roberta-base", "1")]
     cells = dict(zip(((c.group, c.label) for c in table.columns), table.rows[1].cells, strict=True))
     assert (cells["ALTI", "AP"].value, cells["ALTI", "AP"].reference) == (10.0, 24.85)
@@ -36,7 +39,33 @@ def test_the_table_has_the_numbers_of_the_paper_beside_those_of_its_models():
     assert (cells["GlobEnc", "AP"].value, cells["GlobEnc", "AP"].state) == (None, "missing")
 
 
+def test_intervals_and_tests_of_layers_are_those_of_their_samples():
+    draw = np.random.default_rng(0)
+    values = np.stack([draw.random((40, 6)), 0.05 + draw.random((40, 6))], 1)  # [N, M, K]
+    values[:, 1, 5] = values[:, 0, 5] + 0.5  # of layer 2 and the last metric, beyond any chance
+    names = tuple(of_layer(layer, metric) for layer in (1, 2) for metric in shown(BY_LAYER))
+    found = compare(values, NAMES, names, resamples=2000, seed=1)
+    compared = {("blimp5", "roberta-base"): found}
+    table = layer_table(SCORES, METHODS, frozenset(), compared)
+    differences = layer_differences(SCORES, METHODS, frozenset(), compared)
+    for shown_table in (table, differences):
+        assert [row.labels[1] for row in shown_table.rows] == ["2", "1"]
+    for k, metric in enumerate(shown(BY_LAYER), start=3):  # of layer 2
+        named = {c.group: at for at, c in enumerate(table.columns) if c.label == METRICS[metric].label}
+        cells = [table.rows[0].cells[named[name]] for name in ("ALTI", "NormXLogit")]
+        for method, cell in enumerate(cells):
+            drawn = np.random.default_rng(k).integers(0, 40, (4000, 40))
+            ends = np.quantile(100 * values[drawn, method, k].mean(1), [0.025, 0.975])
+            assert (cell.low, cell.high) == pytest.approx(ends, abs=1)
+        told = [differences.rows[0].cells[named[name]] for name in ("ALTI", "NormXLogit")]
+        best = int(values[:, :, k].mean(0).argmax())
+        assert told[best].value is None
+        assert told[1 - best].value == pytest.approx(-100 * np.abs(np.diff(values[:, :, k].mean(0))))
+        assert told[1 - best].low <= told[1 - best].value <= told[1 - best].high
+    assert told[0].p < 0.01, "of the last metric"
+
+
 def test_the_paper_has_twelve_layers_of_each_method():
     by_place = {key[1:3] + key[4:] for key in published()}
-    assert len(published()) == 12 * len(by_place) == 12 * (2 * 3 * 2 + 2 * 2)
+    assert len(published()) == 12 * len(by_place) == 12 * (2 * 3 * 2 + 4 * 2)
     assert published()["blimp5", "roberta-base-blimp5", "alti", 11, "ap"] == pytest.approx(40.43)

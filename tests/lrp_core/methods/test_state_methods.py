@@ -1,14 +1,20 @@
 """NormXLogit and its parts, and Value Zeroing, against their formulas on stock models."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod
+from lrp_core.types import UserError
 from tests import oracles_states as oracles
 from tests.asked import CLOSE, close, explain
-from tests.tiny import MORE, TINY, ragged_rows, tiny_model
+from tests.tiny import MORE, TINY, ragged_rows, tiny_classifier, tiny_model
 
 STATES = ("embedding_norm", "logat", "normxlogit")
 
@@ -36,6 +42,44 @@ def test_logat_is_the_stock_head_on_each_token(view, rows, explanation):
             torch.testing.assert_close(found.layers[i, layer, -len(wanted) :], wanted, **CLOSE)
         torch.testing.assert_close(found.tokens[i], found.layers[i, -1])
         torch.testing.assert_close(found.tokens[i, batch.position[i]], found.explained[i])
+
+
+def words() -> PreTrainedTokenizerFast:
+    """Knows w0 to w9 by their numbers."""
+    found = Tokenizer(WordLevel({f"w{i}": i for i in range(10)}, unk_token="w0"))
+    found.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=found, unk_token="w0")
+
+
+def test_logat_of_another_word_is_the_same_head_on_its_logit(view, rows):
+    view, batch = replace(view, read_tokenizer=words), Batch.collate(rows, 0)
+    for word, explanation in product(("w7", "foil"), ("contrastive", "target")):
+        found = METHODS["logat"](view, batch, explanation=explanation, layers=True, word=word)
+        for i, row in enumerate(rows):
+            turned = {"target_id": row["foil_id"], "foil_id": row["target_id"]} if word == "foil" else {"target_id": 7}
+            for layer, state in enumerate(oracles.hidden_states(view, row)[1:]):
+                pair = oracles.logat(view, row | turned, state)
+                wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
+                torch.testing.assert_close(found.layers[i, layer, : len(wanted)], wanted, **CLOSE)
+            torch.testing.assert_close(found.tokens[i, row["position"]], found.explained[i])
+        plain = METHODS["logat"](view, batch, explanation=explanation)
+        assert torch.equal(found.logit_target, plain.logit_target), "what tells whether a prediction is right"
+
+
+def test_a_word_that_is_none_is_refused_in_one_line():
+    view, row = tiny_model("gpt2"), ragged_rows(tiny_model("gpt2"))[0]
+    known = replace(view, read_tokenizer=words)
+    score = replace(tiny_classifier("bert", labels=1), read_tokenizer=words)
+    for of, word, message in (
+        (view, "plural", "'plural': no tokenizer is known of this model"),
+        (known, "plural", "'plural': the tokenizer does not know the word"),
+        (known, " ", "option 'word': a word, 'target' or 'foil', not ' '"),
+        (replace(tiny_classifier("bert"), read_tokenizer=words), "w7", "'w7': .* predict labels, not words"),
+        (score, "foil", "a score has no 'foil'"),
+    ):
+        own = row | {"position": 0, "target_id": 0, "foil_id": None} if of.kind.labels else row
+        with pytest.raises(UserError, match=message):
+            METHODS["logat"](of, Batch.collate([own], 0), word=word)
 
 
 @pytest.mark.parametrize("which", ["embedding_output", "word"])

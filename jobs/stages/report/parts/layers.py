@@ -1,22 +1,35 @@
-"""What each layer says of the tokens, held against evidence (figures 4 and 5 of NormXLogit)."""
+"""What each layer says of the tokens, held against evidence (figures 4, 5 and 25 to 28 of NormXLogit)."""
 
 from __future__ import annotations
 
-from evaluation.report.layer_maps import LayerScore, layer_figures, layer_table
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from evaluation.report.layer_maps import LayerScore, layer_figures
+from evaluation.report.layer_tables import layer_differences, layer_table, of_layer
 from evaluation.report.page import Part
 from evaluation.report.results import Results
 from evaluation.schema import LAYER_SCORES as SCHEMA
+from evaluation.schema import LAYER_SCORES_SAMPLES
+from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
 from jobs.plan.products.scores import LAYER_SCORES
-from jobs.store import Ledger
+from jobs.store import Artifact, Ledger, Store
 from lrp_core.explained import EXPLAINED, NONE, TARGET
+
+_SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
 def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Scores of layers that are done: of the target alone where it is explained, in a context where there is one."""
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
+    together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
     for one in LAYER_SCORES.wanted(config, plan, ledger):
         artifact = one.artifact
         if one.state(ledger) != "done":
@@ -25,15 +38,56 @@ def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
         rows = ledger.store.read(f"{artifact.folder}/{artifact.shard()}", SCHEMA).to_pylist()
         explained = [name for name in (TARGET.name, *EXPLAINED, NONE) if any(r["explanation"] == name for r in rows)]
         scope = "context" if any(row["scope"] == "context" for row in rows) else "full"
-        scores += [
+        own = [
             LayerScore(row["model"], row["task"], row["method"], row["layer"], row["metric"], row["value"], row["n"])
             for row in rows
             if (row["explanation"], row["tokens"], row["scope"]) == (explained[0], "all", scope)
         ]
+        scores += own
+        if own:
+            together[artifact.task, artifact.model].append((artifact, explained[0], scope, own))
+    compared = {place: _compared(config, ledger.store, shown) for place, shown in together.items()}
+    known = {place: found for place, found in compared.items() if found is not None}
     how = "No layers are kept and scored: set `layers` in the config, run `closelook attribute` and `evaluate`."
     note = (
         f"{len(lacking)} cells of layers have no scores: run `closelook attribute` and `evaluate`." if lacking else ""
     )
-    figures = layer_figures(scores, results.methods)
-    details = [layer_table(scores, results.methods, frozenset(lacking))] if scores else []
+    figures, missing = layer_figures(scores, results.methods), frozenset(lacking)
+    tables = (layer_table, layer_differences) if scores else ()
+    details = [table(scores, results.methods, missing, known) for table in tables]
     return Part("Evidence by layer", how, figures, note=note, page="faithfulness.html", details=details)
+
+
+_Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and of which explanation and scope
+
+
+def _compared(config: RunConfig, store: Store, shown: list[_Shown]) -> Comparison | None:
+    """Methods of one task and model on the correctly predicted samples that all of them have, by layer and metric."""
+    places = sorted({(score.layer, score.metric) for _, _, _, own in shown for score in own})
+    metrics = list(dict.fromkeys(metric for _, metric in places))
+    values = [_values(store, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
+    common = sorted(set.intersection(*(set(found) for found in values)))
+    if not common:
+        return None
+    stacked = np.array(
+        [[[found[name][layer][metric] for layer, metric in places] for found in values] for name in common], np.float64
+    )
+    methods = tuple(artifact.method for artifact, _, _, _ in shown)
+    names = tuple(of_layer(layer, metric) for layer, metric in places)
+    scale = np.array([METRICS[metric].scale for _, metric in places])
+    return compare(stacked, methods, names, config.report.resamples, config.seed, scale)
+
+
+def _values(
+    store: Store, artifact: Artifact, explained: str, scope: str, metrics: list[str]
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """Metrics by sample and layer, of samples that the model predicts rightly."""
+    path = f"{artifact.folders[1]}/{artifact.shard()}"
+    found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    wanted = pc.field("correct")
+    for name, value in (("explanation", explained), ("tokens", "all"), ("scope", scope)):
+        wanted &= pc.field(name) == value
+    rows = store.read(path, LAYER_SCORES_SAMPLES, [*_SAMPLE, *metrics]).filter(wanted)
+    for row in rows.select(["sample_id", "layer", *metrics]).to_pylist():
+        found[row["sample_id"]][row["layer"]] = row
+    return found
