@@ -6,13 +6,14 @@ from pathlib import Path
 
 from evaluation.benchmark.demo.grammar import TASKS, generate
 
-__all__ = ["EVERY", "HEADS", "MODELS", "TASKS", "VISION", "generate", "model_dir"]
+__all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "TASKS", "VISION", "generate", "model_dir"]
 
 MODELS = ("bert", "gpt2", "llama")  # language models
 #: Models with a classifier or a regressor on top, and the task of each.
 HEADS = {"bert-sentiment": "sentiment", "gpt2-sentiment": "sentiment", "bert-score": "similarity"}
+ANSWERING = {"t5": "qa"}  # encoder-decoders, and the task of each
 VISION = ("vit",)  # models of images
-EVERY = (*MODELS, *HEADS, *VISION)
+EVERY = (*MODELS, *HEADS, *ANSWERING, *VISION)
 
 
 def model_dir(name: str) -> Path:

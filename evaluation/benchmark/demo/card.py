@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
+    from evaluation.benchmark.demo.answering import AnswerRecipe
     from evaluation.benchmark.demo.heads import HeadRecipe
     from evaluation.benchmark.demo.train import Recipe
     from evaluation.benchmark.demo.vision import VisionRecipe
@@ -50,7 +51,7 @@ def write_card(
     out: Path,
     name: str,
     model: PreTrainedModel,
-    recipe: Recipe | HeadRecipe | VisionRecipe,
+    recipe: Recipe | HeadRecipe | AnswerRecipe | VisionRecipe,
     *,
     tasks: Sequence[str],
     rows: Mapping[str, str],
@@ -61,11 +62,13 @@ def write_card(
     language: str = "en",
     command: str | None = None,
     data: str | None = None,
+    layers: str | None = None,
 ) -> None:
     """Write README.md into the model's folder.
 
     `rows` are what was measured on each task, under `title`, which the sentence `found` explains. `about` says what the
-    model was trained on; `command` and `data` are by default those of the demo's script and language.
+    model was trained on, `layers` how many it has where one number does not say it; `command` and `data` are by default
+    those of the demo's script and language.
     """
     train = f"python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}"
     drawn = f"{recipe.pool:,} draws a task ({', '.join(tasks)}), seed {recipe.seed}, the training side of the split"
@@ -79,7 +82,7 @@ def write_card(
         command=command or train,
         data=data or drawn,
         kind=type(model).__name__,
-        layers=config.num_hidden_layers,
+        layers=layers or config.num_hidden_layers,
         width=config.hidden_size,
         heads=heads,
         parameters=model.num_parameters(),

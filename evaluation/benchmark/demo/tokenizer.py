@@ -1,8 +1,10 @@
 """Tokenizers of the demo models, trained on the demo language.
 
 BERT reads lower-cased WordPiece with [CLS] and [SEP]; the causal models read byte-level BPE that keeps the leading
-space in the token, and Llama's template adds a BOS. Vocabularies are small, so some nouns fall into pieces, while every
-target and foil stays whole; any other English text can be read too, if in many pieces.
+space in the token, and Llama's template adds a BOS. T5 reads BPE over words that begin with a mark wherever they stand,
+so that an answer is the same token in a passage and by itself, and ends with an EOS. Vocabularies are small, so some
+nouns fall into pieces, while every target and foil stays whole; any other English text can be read too, if in many
+pieces.
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'\"-()"
 def build(
     name: str, texts: list[str], max_length: int, whole: Sequence[str] = (), size: int = _BPE_SIZE
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer of the demo's bert, gpt2 or llama for `texts`; equal texts give equal tokenizers.
+    """The tokenizer of the demo's bert, gpt2, llama or t5 for `texts`; equal texts give equal tokenizers.
 
-    `whole` words, by default the targets, stay in one piece; byte-level BPE has `size` entries. Raises ValueError where
+    `whole` words, by default the targets, stay in one piece; BPE has `size` entries. Raises ValueError where
     one of them would not be one token.
     """
     whole = [f" {word}" for word in whole or lexicon.targets()]
     corpus = [*texts, *whole * _WHOLE_COPIES]
-    tokenizer = _wordpiece(corpus, max_length) if name == "bert" else _byte_level(name, corpus, max_length, size)
+    if name == "bert":
+        tokenizer = _wordpiece(corpus, max_length)
+    elif name == "t5":
+        tokenizer = _marked(corpus, max_length, size)
+    else:
+        tokenizer = _byte_level(name, corpus, max_length, size)
     broken = [word.strip() for word in whole if len(tokenizer.tokenize(word)) != 1]
     if broken:
         raise ValueError(f"{name}: the targets {', '.join(broken)} are several tokens; enlarge the vocabulary")
@@ -99,5 +106,32 @@ def _byte_level(name: str, corpus: list[str], max_length: int, size: int) -> Pre
         bos_token=begin,
         eos_token=end,
         pad_token=end,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _marked(corpus: list[str], max_length: int, size: int) -> PreTrainedTokenizerFast:
+    pad, end, unknown = "<pad>", "</s>", "<unk>"
+    tokenizer = Tokenizer(models.BPE(unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Punctuation()]
+    )
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[pad, end, unknown],
+        initial_alphabet=sorted({*_LETTERS, *_LETTERS.upper()}),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        pad_token=pad,
+        eos_token=end,
+        unk_token=unknown,
         model_input_names=["input_ids", "attention_mask"],
     )

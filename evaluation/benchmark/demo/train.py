@@ -25,7 +25,19 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from evaluation.benchmark.demo import EVERY, HEADS, MODELS, TASKS, VISION, generate, heads, model_dir, vision
+from evaluation.benchmark.demo import (
+    ANSWERING,
+    EVERY,
+    HEADS,
+    MODELS,
+    TASKS,
+    VISION,
+    answering,
+    generate,
+    heads,
+    model_dir,
+    vision,
+)
 from evaluation.benchmark.demo.card import write_card
 from evaluation.benchmark.demo.grammar import Draw, draws
 from evaluation.benchmark.demo.tokenizer import build
@@ -226,6 +238,9 @@ def main() -> None:
         out = chosen.out / name if chosen.out else model_dir(name)
         if name in MODELS:
             scores = train(name, out, Recipe(seed=chosen.seed, steps=chosen.steps or Recipe.steps))
+        elif name in ANSWERING:
+            recipe = answering.AnswerRecipe(seed=chosen.seed)
+            scores = answering.train(name, out, replace(recipe, steps=chosen.steps or recipe.steps))
         elif name in VISION:
             own = vision.SHAPES
             scores = vision.train(name, out, replace(own, steps=chosen.steps or own.steps, seed=chosen.seed))

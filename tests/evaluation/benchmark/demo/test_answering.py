@@ -1,0 +1,54 @@
+"""The demo's encoder-decoder answers questions that it has not seen, and its training runs."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from evaluation.benchmark.demo import ANSWERING, generate, lexicon, model_dir
+from evaluation.benchmark.demo.answering import AnswerRecipe, accuracy, train
+from evaluation.benchmark.views import tokenise
+from lrp_core import load_model
+
+UNSEEN_SEED = 77  # neither the training's nor the card's
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    folder = model_dir("t5")
+    return load_model(str(folder)), AutoTokenizer.from_pretrained(folder)
+
+
+def test_its_first_token_is_the_answer_to_unseen_questions(shipped):
+    assert accuracy(*shipped, "qa", n=400, seed=UNSEEN_SEED) >= 0.95
+
+
+def test_an_answer_is_the_same_token_in_the_passage_and_by_itself(shipped):
+    view, tokenizer = shipped
+    rows = list(generate("qa", 200, seed=UNSEEN_SEED))
+    views, rejects = tokenise(rows, tokenizer, kind=view.kind, max_length=view.max_length)
+    assert not rejects
+    for row, tokens in zip(rows, views, strict=True):
+        [(start, end)] = row["evidence"]
+        pieces = [token for token, chosen in zip(tokens["input_ids"], tokens["evidence_mask"], strict=True) if chosen]
+        assert pieces == [tokens["target_id"]]
+        assert tokenizer.decode(pieces) == row["text"][start:end] == row["target"]
+        assert tokens["decoder_input_ids"] == []
+
+
+def test_every_answer_is_one_token_and_other_english_can_be_read(shipped):
+    _, tokenizer = shipped
+    assert all(len(tokenizer.tokenize(word)) == 1 for words in lexicon.kinds().values() for word in words)
+    assert tokenizer.unk_token_id not in tokenizer("Quixotic zebras, unheard of!")["input_ids"]
+
+
+def test_it_is_some_hundred_kilobytes_with_its_card():
+    files = {file.name: file.stat().st_size for name in ANSWERING for file in model_dir(name).iterdir()}
+    assert sum(files.values()) < 700_000
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= files.keys()
+
+
+def test_training_runs_and_writes_a_model_that_loads(tmp_path, capsys):
+    scores = train("t5", tmp_path, AnswerRecipe(steps=2, batch=4, pool=50, evaluated=20))
+    view, tokenizer = load_model(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    assert accuracy(view, tokenizer, "qa", n=20, seed=1) == scores["qa"]
+    assert "--models t5 --steps 2 --seed 0" in (tmp_path / "README.md").read_text()
+    assert "t5 step     2" in capsys.readouterr().out
