@@ -102,7 +102,7 @@ def relevance_schema(dtype: pa.DataType) -> pa.Schema:
     """Relevance of tokens of one cell; `dtype` is float64 for models run in double precision, float32 otherwise."""
     return _schema(
         "relevance",
-        3,
+        4,
         [
             ("sample_id", _STR, False),
             ("explanation", _STR, False),  # contrastive | target | log_prob | none
@@ -114,6 +114,9 @@ def relevance_schema(dtype: pa.DataType) -> pa.Schema:
             ("logit_foil", _FLOAT, True),
             ("predicted_id", _INT, True),  # the model's own prediction, where that is explained (version 2)
             ("pixels", pa.list_(dtype), True),  # [H * W] of an image, of methods that reach its pixels (version 3)
+            # [U] of an encoder-decoder, of methods that speak of it: the start token, then the view's
+            # `decoder_input_ids` (version 4)
+            ("decoder_relevance", pa.list_(dtype), True),
         ],
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline"]
 #: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
 #: the record says so.
-SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed")
+SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed", "one_text")
 #: What may be asked for beside relevance of tokens, where a method gives it: what it is, and what it needs of a model.
 FINER: dict[str, tuple[str, tuple[Capability, ...]]] = {
     "heads": ("relevance of attention heads", (ATTENTION,)),
@@ -230,6 +230,11 @@ class Method:
     def key(self) -> list[Any]:
         """What enters a cell key: the record, its version, and the value of every option."""
         return [self.base, self.version, sorted(map(list, self.values.items()))]
+
+    @property
+    def shares_forwards(self) -> bool:
+        """Whether several predictions of one text cost one forward: it knows the setting `one_text`."""
+        return "one_text" in self._parameters
 
     @property
     def group(self) -> tuple[Any, ...]:

@@ -138,6 +138,10 @@ class Batch:
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         return replace(self, input_ids=ids, attention_mask=mask, position=position, token_type_ids=types)
 
+    def row(self, at: int) -> Batch:
+        """The batch of this one row, with the padding that it has here."""
+        return replace(self, **{name: value[at : at + 1] for name, value in vars(self).items() if value is not None})
+
     def to(self, device: torch.device | str) -> Batch:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
@@ -219,6 +223,19 @@ class Relevance:
         for name, value in values.items():
             if value is not None and not isinstance(value, bool):
                 values[name] = change(value)
+        return Relevance(**values)
+
+    @staticmethod
+    def joined(several: Sequence[Relevance]) -> Relevance:
+        """The rows of all, one after the other; they say the same things of as many tokens."""
+        import torch
+
+        if len(several) == 1:
+            return several[0]
+        values: dict[str, Any] = {one.name: getattr(several[0], one.name) for one in fields(Relevance)}
+        for name, value in values.items():
+            if value is not None and not isinstance(value, bool):
+                values[name] = torch.cat([getattr(each, name) for each in several])
         return Relevance(**values)
 
     @property

@@ -17,6 +17,7 @@ from rich.text import Text
 from evaluation.scoring.samples import NOISE
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black on any of them is legible
+START = "‹start›"  # what a decoder sees first, by whatever token
 FAINT = 0.04  # below this share of the scale nothing is painted
 
 
@@ -64,6 +65,7 @@ class Line(NamedTuple):
     values: Sequence[float]
     explanation: str = "none"
     curve: Curve | None = None  # where tokens were taken away in this order
+    decoder: Sequence[float] | None = None  # of an encoder-decoder: relevance of what the decoder has seen
 
 
 class Curve(NamedTuple):
@@ -87,12 +89,14 @@ def data(
     evidence: Sequence[bool] | None = None,
     special: Sequence[bool] | None = None,
     scope: Sequence[bool] | None = None,
+    decoder: Sequence[str] | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
     """What `heatmap.js` draws: the tokens once, and for each line its values (4 digits) and scale.
 
     Whether a line points at evidence is told over ordinary tokens in the `scope` (all by default), as the pointing game
-    does. `facts` stand above: text, slot, target, foil, task, model, correct, margin, attractors, sample_id.
+    does. `decoder` are the tokens that the decoder of an encoder-decoder has seen, of :func:`seen`. `facts` stand
+    above: text, slot, target, foil, task, model, correct, margin, attractors, sample_id.
     """
     evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
     counted = [inside and not dim for inside, dim in zip(scope or [True] * len(tokens), special, strict=True)]
@@ -101,7 +105,8 @@ def data(
             "label": line.label,
             "explanation": line.explanation,
             "scale": scale(line.values, special),
-            "values": [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in line.values],
+            "values": _short(line.values),
+            **({"decoder": _short(line.decoder)} if line.decoder is not None else {}),
             **({"hit": int(evidence[_top(line.values, counted)])} if any(evidence) else {}),
             **({"curve": _rounded(line.curve)} if line.curve is not None else {}),
         }
@@ -110,7 +115,13 @@ def data(
     unknown = dict.fromkeys(("task", "model", "foil", "correct", "attractors", "margin", "position", "sample_id"), None)
     known = {"text": "", "slot": 0, "target": "", "disagreement": disagreement(lines, counted)}
     marks = {"evidence": [int(mark) for mark in evidence], "special": [int(mark) for mark in special]}
-    return {"tokens": list(tokens), "rows": rows, **marks, **unknown, **known, **facts}
+    seen = {} if decoder is None else {"decoder": list(decoder)}
+    return {"tokens": list(tokens), "rows": rows, **marks, **seen, **unknown, **known, **facts}
+
+
+def _short(values: Sequence[float]) -> list[float]:
+    """Four digits of each."""
+    return [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in values]
 
 
 def _rounded(curve: Curve) -> dict[str, Any]:
@@ -139,6 +150,11 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         if together.startswith(before):  # not so inside a character that spans tokens
             texts[at] = together[len(before) :]
     return texts
+
+
+def seen(tokenizer: Any, said: Sequence[int]) -> list[str]:
+    """What a decoder has seen that has `said` these tokens: the start token, then the text of each."""
+    return [START, *pieces(tokenizer, said)]
 
 
 def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:

@@ -15,7 +15,7 @@ import torch
 
 from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
-from evaluation.report.heatmap import Line, beyond_noise, data, pieces, words
+from evaluation.report.heatmap import Line, beyond_noise, data, pieces, seen, words
 from evaluation.report.overlay import patch_names, with_picture
 from jobs.commands.question import PLACE, Question, read, tokens_of
 from jobs.config import ModelConfig
@@ -25,6 +25,9 @@ from lrp_core.method import Method
 from lrp_core.readout import rows_for, with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.view import ModelView
+
+#: What grows as a text or an answer goes on.
+_READ = ("input_ids", "special_mask", "decoder_input_ids")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Answer:
     relevance: dict[str, Relevance]  # by method, of a batch of one
     number: str = "logit"  # what is explained
     images: Preprocessing | None = None  # of a model of images: how the image was prepared
+    decoder: list[str] | None = None  # of an encoder-decoder: what the decoder has seen
 
     @property
     def what(self) -> str:
@@ -84,13 +88,22 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
 
     Raises UserError for questions that the model or a method has no answer to.
     """
+    rows = list(_rows(question, opened))
+    for row, relevance in zip(
+        rows, _relevance_in_turn(opened, methods, rows, question.explanation, **finer), strict=True
+    ):
+        yield _answer(question, opened, row, relevance)
+
+
+def _rows(question: Question, opened: Opened) -> Iterator[Row]:
+    """What the model reads for each of the predictions that are asked for, and what it predicts there."""
     asked, view = read(question, opened.tokenizer, opened.resolved), opened.view
     given = tokens_of(question, opened.tokenizer, view.kind.decoder) if question.words == "each" else []
     for step in range(len(given) or question.generate):
         if given:
             asked = {**asked, "target_id": given[step]}
         row = dict(with_predictions(view, rows_for(view, [asked]))[0])
-        yield _answer(question, opened, row, _relevance(opened, methods, [row], question.explanation, **finer))
+        yield row
         if view.kind.labels or row["target_id"] == opened.tokenizer.eos_token_id:
             return
         asked = _after(asked, row["target_id"])
@@ -126,14 +139,19 @@ def answers_of_batches(
             some = places[start : start + size]
             relevance = _relevance(opened, methods, [rows[at] for at in some], explanation)
             for i, at in enumerate(some):
-                own = {name: _of_row(each, i, len(rows[at]["input_ids"])) for name, each in relevance.items()}
+                own = {name: _of_row(each, i, rows[at]) for name, each in relevance.items()}
                 found[at] = _answer(questions[at], opened, rows[at], own)
     return [found[at] for at in range(len(questions))]
 
 
 def lines_of(answer: Answer, methods: Sequence[Method]) -> list[Line]:
     """A line a method; all zero where a method that shares out a logit has nothing but rounding."""
-    found = [Line(name, result.tokens[0].double().tolist()) for name, result in answer.relevance.items()]
+    found = [
+        Line(
+            name, one.tokens[0].tolist(), decoder=None if one.decoder_tokens is None else one.decoder_tokens[0].tolist()
+        )
+        for name, one in answer.relevance.items()
+    ]
     return [
         beyond_noise(line, answer.logits) if info.conserves else line for line, info in zip(found, methods, strict=True)
     ]
@@ -165,7 +183,10 @@ def entry(
     if question.second is not None:
         text = f"{question.sentence} | {question.second} "
         slot = len(text)
-    if at:
+    if answer.decoder is not None:
+        text = f"{question.before.rstrip()} → {''.join(answer.decoder[1:])} "
+        slot = len(text)
+    elif at:
         text = "".join(answer.tokens) + " "
         slot = len(text)
     facts: dict[str, Any] = {
@@ -175,7 +196,7 @@ def entry(
         "target": answer.target,
         "foil": answer.foil,
     }
-    shown = data(tokens, found, special=special, model=model, **facts)
+    shown = data(tokens, found, special=special, decoder=answer.decoder, model=model, **facts)
     if answer.images is None:
         return shown
     maps = [None if one.pixels is None else one.pixels[0].flatten().tolist() for one in answer.relevance.values()]
@@ -219,11 +240,30 @@ def _relevance(
         raise UserError(f"{opened.resolved.config.id}: {error.detail}") from None
 
 
-def _of_row(relevance: Relevance, at: int, length: int) -> Relevance:
-    """A batch of the one row, without the padding behind its `length` tokens."""
-    one = relevance.mapped(lambda value: value[at : at + 1])
+def _relevance_in_turn(
+    opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
+) -> Iterator[dict[str, Relevance]]:
+    """That of each of `rows`, which go on with one another.
+
+    Methods that can read the last of them in one forward for all, whose tokens each of them has the first of.
+    """
+    last = rows[-1]
+    whole = [{**row, **{name: last.get(name) for name in _READ}} for row in rows]
+    shared = [one for one in methods if one.shares_forwards] if len(rows) > 1 else []
+    together = _relevance(opened, shared, whole, explanation, one_text=True, **finer) if shared else {}
+    for at, row in enumerate(rows):
+        alone = [one for one in methods if one not in shared]
+        found = _relevance(opened, alone, [row], explanation, **finer) if alone else {}
+        found |= {name: _of_row(each, at, row) for name, each in together.items()}
+        yield {one.name: found[one.name] for one in methods}
+
+
+def _of_row(relevance: Relevance, at: int, row: Row) -> Relevance:
+    """A batch of the one row, without what is behind its tokens, and behind those that its decoder has seen."""
+    one, length = relevance.mapped(lambda value: value[at : at + 1]), len(row["input_ids"])
     layers = None if one.layers is None else one.layers[..., :length]
-    return replace(one, tokens=one.tokens[:, :length], layers=layers)
+    decoder = None if one.decoder_tokens is None else one.decoder_tokens[:, : len(row["decoder_input_ids"])]
+    return replace(one, tokens=one.tokens[:, :length], layers=layers, decoder_tokens=decoder)
 
 
 def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, Relevance]) -> Answer:
@@ -240,9 +280,9 @@ def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, R
     foil = question.foil if whole and isinstance(question.foil, str) else None
     if foil is None and row["foil_id"] is not None:
         foil = pieces(tokenizer, [*read, row["foil_id"]])[-1].strip()
-    return Answer(
-        pieces(tokenizer, row["input_ids"]) if resolved.kind.decoder else shown[:-1], row, target, foil, relevance
-    )
+    if resolved.kind.decoder:
+        return Answer(pieces(tokenizer, row["input_ids"]), row, target, foil, relevance, decoder=seen(tokenizer, read))
+    return Answer(shown[:-1], row, target, foil, relevance)
 
 
 def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:

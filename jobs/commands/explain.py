@@ -65,7 +65,10 @@ def explain(
 
 
 def show(one: Answer, methods: Sequence[Method], model_id: str, console: Console, by_word: bool = False) -> None:
-    """What is explained, then a line a method: its tokens in colours, or with numbers where there are no colours."""
+    """What is explained, then a line a method: its tokens in colours, or with numbers where there are no colours.
+
+    Behind the tokens of an encoder stands what its decoder has seen, where the method speaks of that, with numbers.
+    """
     logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
     console.print(f"{model_id}: why {one.what} ({logits})", markup=False)
     tokens, special, shown = one.tokens, one.row["special_mask"], lines_of(one, methods)
@@ -79,9 +82,16 @@ def show(one: Answer, methods: Sequence[Method], model_id: str, console: Console
         if one.images is not None:
             _show_patches(one, line, width, console)
             continue
+        told = Text(f"{line.label:{width}}  ")
         coloured = terminal(tokens, line.values, special=special)
-        numbers = Text(" ".join(f"{token.strip()} {v:+.2f}" for token, v in zip(tokens, line.values, strict=True)))
-        console.print(Text(f"{line.label:{width}}  ") + (coloured if console.color_system else numbers))
+        told += coloured if console.color_system else _numbers(tokens, line.values)
+        if one.decoder is not None and line.decoder is not None:
+            told += Text(" | ", "dim") + _numbers(one.decoder, line.decoder)
+        console.print(told)
+
+
+def _numbers(tokens: Sequence[str], values: Sequence[float]) -> Text:
+    return Text(" ".join(f"{token.strip()} {value:+.2f}" for token, value in zip(tokens, values, strict=True)))
 
 
 def _show_patches(one: Answer, line: Line, width: int, console: Console) -> None:

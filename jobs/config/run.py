@@ -68,6 +68,7 @@ class PruneConfig(Frozen):
     """Head pruning: which curves to draw, at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all that `heads` names
+    models: tuple[str, ...] | None = None  # by name; null: all
     methods: tuple[str, ...] | None = None  # null: all that give relevance of heads
     # How a head's relevance becomes one number (Close Look, figure 3).
     poolings: tuple[Literal["relu_dim", "relu_token", "none"], ...] = ("relu_dim", "relu_token", "none")

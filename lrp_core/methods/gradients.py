@@ -20,7 +20,7 @@ from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance,
 from lrp_core.rules.heads import Measure
 from lrp_core.rules.projections import ProjectionRelevance
 from lrp_core.scope import rules_on
-from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod
+from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError
 from lrp_core.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
@@ -91,6 +91,7 @@ def explain_many(
     checkpoint: bool = False,
     clock: StageClock | None = None,
     composite: Composite | None = None,
+    one_text: bool = False,
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one backward per composite and explanation.
 
@@ -101,7 +102,11 @@ def explain_many(
     forward for memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward
     and aggregation.
     `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
-    Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils.
+    With `one_text` the rows differ in nothing but what is predicted and where, as the tokens of an answer do that its
+    decoder is given: they share a forward of one row, and each has a backward. A causal model's prediction owes nothing
+    to what stands behind it.
+    Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils, and with
+    `one_text` for rows of several texts.
     """
     readings = {request: _reading(request, composite) for request in requests}
     if boundaries and all(reading.composite.linear.ruled for reading in readings.values()):
@@ -110,12 +115,14 @@ def explain_many(
     for request in requests:
         passes.setdefault((readings[request].composite, request.explanation), []).append(request)
     batch = batch.to(view.device)
+    read = _only_text(batch) if one_text else batch
+    rows = [batch.row(at) for at in range(len(batch))] if one_text else [batch]
     lap = clock.lap if clock is not None else _no_lap
     inside = Inside(
         HeadRelevance(view.n_layers) if heads else None,
-        NeuronRelevance(view.n_layers, batch.attention_mask) if neurons else None,
-        LayerRelevance(view.n_layers, len(batch)) if boundaries else None,
-        ProjectionRelevance(view.n_layers, batch.attention_mask) if projections else None,
+        NeuronRelevance(view.n_layers, read.attention_mask) if neurons else None,
+        LayerRelevance(view.n_layers, len(read)) if boundaries else None,
+        ProjectionRelevance(view.n_layers, read.attention_mask) if projections else None,
     )
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
     results: dict[Request, Relevance] = {}
@@ -123,27 +130,43 @@ def explain_many(
         scope.enter_context(torch.inference_mode(False))
         scope.enter_context(torch.enable_grad())
         switch = scope.enter_context(rules_on(view, composites, **vars(inside), checkpointing=checkpoint))
-        traced = view.traced(batch)
+        traced = view.traced(read)
         sources = (traced.token,) if traced.pixels is None else (traced.token, traced.pixels)
         explanations = [request.explanation for request in requests]
-        logits, numbers = explained_numbers(view, view.hidden(batch, traced.token), batch, explanations)
+        hidden = view.hidden(read, traced.token)
+        hidden = hidden.expand(len(batch), *hidden.shape[1:]) if one_text else hidden
+        logits, numbers = explained_numbers(view, hidden, batch, explanations)
         lap("forward", "gradients")
-        for i, ((rules, explanation), asked) in enumerate(passes.items()):
+        left = len(passes) * len(rows)
+        for (rules, explanation), asked in passes.items():
             switch.current = rules
-            inside.begin({request.method: readings[request].measure for request in asked})
-            explained = numbers[explanation]
-            gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=i + 1 < len(passes))
-            lap("backward", *(request.method for request in asked))
-            for request in asked:
-                results[request] = _read(
-                    request, readings[request], gradients, traced, batch, logits, explained, inside
-                )
-                lap("aggregate", request.method)
+            parts: dict[Request, list[Relevance]] = {request: [] for request in asked}
+            of_rows = zip(rows, logits.split(len(read)), numbers[explanation].split(len(read)), strict=True)
+            for row, own, explained in of_rows:
+                left -= 1
+                inside.begin({request.method: readings[request].measure for request in asked})
+                gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=left > 0)
+                lap("backward", *(request.method for request in asked))
+                for request in asked:
+                    found = _read(request, readings[request], gradients, traced, row, own, explained, inside)
+                    parts[request].append(found)
+                    lap("aggregate", request.method)
+            results |= {request: Relevance.joined(found) for request, found in parts.items()}
     return {request: results[request] for request in requests}
 
 
 #: The same, for methods whose softmax has a rule: in a call of their own they leave the kernels of others alone.
 explain_openly = partial(explain_many)
+
+
+def _only_text(batch: Batch) -> Batch:
+    """The first of rows that are all the same text. Raises UserError for others."""
+    names = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+    given = [value for name in names if (value := getattr(batch, name)) is not None]
+    if batch.pixel_values is not None or any((value != value[:1]).any() for value in given):
+        raise UserError("rows of one text have the same tokens: give others in another batch")
+    return batch.row(0)
+
 
 #: How a token's relevances [..., D] become one number [...], by the values of the option `reduce`.
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

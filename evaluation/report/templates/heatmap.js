@@ -27,6 +27,18 @@ const Heatmap = (() => {
     return made;
   }
 
+  /* What the decoder of an encoder-decoder has seen, behind what the encoder reads. */
+  function seen(entry, row) {
+    const special = entry.decoder.map((_, at) => (at ? 0 : 1)), first = entry.tokens.length;
+    const own = { tokens: entry.decoder, special, evidence: [] }, values = { values: row.decoder, scale: row.scale };
+    const made = element("span", "seen");
+    made.title = "what the decoder has seen";
+    own.tokens.forEach((_, at) => made.append(token(own, values, at)));
+    [...made.children].forEach((one, at) => { one.dataset.at = first + at; });
+    return made;
+  }
+  const valueOf = (entry, row, at) => (at < entry.tokens.length ? row.values[at] : row.decoder[at - entry.tokens.length]);
+
   function pictureLegend() {
     const made = element("p", "legend scale"), ramp = element("i", "ramp of-pictures");
     ramp.setAttribute("aria-hidden", "true");
@@ -109,6 +121,7 @@ const Heatmap = (() => {
       let strip = element("div", "tokens");
       if (entry.image) strip = picture(entry, row);
       else entry.tokens.forEach((_, at) => strip.append(token(entry, row, at)));
+      if (row.decoder) strip.append(seen(entry, row));
       line.append(head, strip);
       block.append(line);
     }
@@ -121,12 +134,12 @@ const Heatmap = (() => {
         line.querySelectorAll(".tok.chosen").forEach((old) => old.classList.remove("chosen"));
         const found = line.querySelectorAll(".tok")[at];
         if (found) found.classList.add("chosen");
-        line.querySelector(".value").textContent = found ? format(rows[i].values[at]) : "";
+        line.querySelector(".value").textContent = found ? format(valueOf(entry, rows[i], at)) : "";
       });
     };
     block.addEventListener("pointerover", (event) => event.target.dataset.at !== undefined && choose(+event.target.dataset.at));
     block.addEventListener("pointerleave", () => choose(-1));
-    block.step = (by) => choose(Math.max(0, Math.min(entry.tokens.length - 1, chosen + by)));
+    block.step = (by) => choose(Math.max(0, Math.min(entry.tokens.length + (entry.decoder || []).length - 1, chosen + by)));
     return block;
   }
   return { draw, element, format };

@@ -38,6 +38,8 @@ class CurveSet:
 
 def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> Iterator[CurveSet]:
     """A set for every method with planned contrastive heads, and one of random orders beside them."""
+    if model.name not in (settings.models or (model.name,)):
+        return
     places: dict[tuple[str, str], Artifact] = {}
     for planned in model.cells:
         cell = planned.cell
@@ -97,7 +99,11 @@ def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """One of each cell of heads, and one of random orders."""
     settings = config.prune
-    if settings is None or task not in (settings.tasks or (task,)):
+    if (
+        settings is None
+        or task not in (settings.tasks or (task,))
+        or model.name not in (settings.models or (model.name,))
+    ):
         return {}
     counts = heads_of(config, model, task, methods).items()
     return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}

@@ -85,6 +85,8 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
         finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
         if found.pixels is not None:
             finite &= found.pixels.flatten(1).isfinite().all(-1)
+        if found.decoder_tokens is not None:
+            finite &= found.decoder_tokens.isfinite().all(-1)
         if found.heads is not None:
             finite &= found.heads.flatten(1).isfinite().all(-1)
         if found.layers is not None:
@@ -98,14 +100,12 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
 def _relevance_columns(
     batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
-    flat = torch.cat([found.tokens[i, :length] for i, length in zip(keep, lengths, strict=True)])
     residual, foil = found.residual, found.logit_foil
     columns: dict[str, Any] = {
         "sample_id": [batch.rows[i]["sample_id"] for i in keep],
         "explanation": [request.explanation] * len(keep),
         "embedding": [request.embedding] * len(keep),
-        "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
+        "relevance": _of_tokens(batch, "input_ids", found.tokens, keep, schema.field("relevance").type),
         "explained": _floats(found.explained, keep),
         "residual": None if residual is None else _floats(residual, keep),
         "logit_target": _floats(found.logit_target, keep),
@@ -114,7 +114,21 @@ def _relevance_columns(
     }
     nothing = pa.nulls(len(keep), pa.float64())
     own = {k: nothing if v is None else v for k, v in columns.items()}
-    return [pa.table({**own, "pixels": _pixels(found, keep, schema.field("pixels").type)}, schema=schema)]
+    own["pixels"] = _pixels(found, keep, schema.field("pixels").type)
+    of_decoder, kind = found.decoder_tokens, schema.field("decoder_relevance").type
+    own["decoder_relevance"] = (
+        pa.nulls(len(keep), kind)
+        if of_decoder is None
+        else _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
+    )
+    return [pa.table(own, schema=schema)]
+
+
+def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:
+    """The rows `keep` of `values` [B, T], padded on the right, each as long as the ids in this column."""
+    lengths = [len(batch.rows[i][ids]) for i in keep]
+    flat = torch.cat([values[i, :length] for i, length in zip(keep, lengths, strict=True)])
+    return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
 
 
 def _pixels(found: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:

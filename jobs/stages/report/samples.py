@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.pictures import pixels_of
-from evaluation.report.heatmap import Curve, Line, beyond_noise, data, pieces
+from evaluation.report.heatmap import Curve, Line, beyond_noise, data, pieces, seen
 from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.results import Results, rank
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, VIEW
@@ -147,6 +147,7 @@ class _Known:
         right = None if margin is None else margin > 0
         if view["label"] is not None:
             right = first["predicted_id"] == resolved.label_id(view["label"])
+        said = view["decoder_input_ids"]
         labelled, images = resolved.output != "token", resolved.preprocessing
         entry = data(
             pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
@@ -154,10 +155,11 @@ class _Known:
             view["evidence_mask"],
             view["special_mask"],
             view["scope_mask"],
+            None if said is None else seen(tokenizer, said),
             **(_labelled(sample, first, resolved) if labelled else _shown(sample, view, tokenizer)),
             task=self.task,
             model=self.model.name,
-            position=view["position"],
+            position=view["position"] if said is None else None,
             correct=right,
             margin=margin,
             attractors=json.loads(sample["meta"]).get("attractors"),
@@ -193,7 +195,7 @@ def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedMod
 
 
 def _line(label: str, row: dict[str, Any], curve: Curve | None) -> Line:
-    line = Line(label, row["relevance"], row["explanation"], curve)
+    line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
     if row["residual"] is None:  # of a method that does not share out a logit
         return line
     return beyond_noise(line, [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None])
