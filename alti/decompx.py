@@ -95,7 +95,8 @@ class _Decomposition:
     def visit(self, layer: Layer) -> None:
         last = layer.index == self.view.n_layers - 1
         rows = slice(self.position, self.position + 1) if last else slice(0, layer.residual.shape[1])
-        vectors = _normed(self._attended(layer, rows), layer.block.attention_norm)
+        behind_attention, _ = layer.block.sum_norms
+        vectors = _normed(self._attended(layer, rows), behind_attention)
         self.vectors = None  # of the block below
         for part in slices(0, len(vectors), self.rows):
             vectors[part] = self._behind_mlp(vectors[part], layer.block)

@@ -59,7 +59,7 @@ def _map(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: int)
 
 def _through_norms(layer: Layer, x: Tensor) -> Tensor:
     """[..., D] behind both norms, but for their deviations and biases."""
-    for norm in (layer.block.attention_norm, layer.block.mlp_norm):
+    for norm in layer.block.sum_norms:
         weight, _ = norm.parameters()
         x = (x - x.mean(-1, keepdim=True)) * weight.to(x)
     return x

@@ -75,7 +75,7 @@ def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
     output = output_weights(layer)
     residual = layer.residual.to(layer.dtype)
     state = residual + layer.attended
-    norm = layer.block.attention_norm
+    norm, _ = layer.block.sum_norms
     weight, shift = norm.parameters()
     weight = weight.to(output)
     deviation = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # [B, T, 1]

@@ -10,6 +10,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -71,6 +72,52 @@ def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
 
 
 @contextmanager
+def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterator[None]:
+    """Inside, modules in `around` whose kernel is a method of their own call their function in its place, too."""
+    name = view.family.own_kernel
+    if name is None:
+        yield
+        return
+    outer = {module: vars(module).get(name) for module in around}
+    for module, put in around.items():
+        setattr(module, name, partial(_in_place_of, getattr(type(module), name), put, module))
+    try:
+        yield
+    finally:
+        for module, previous in outer.items():
+            delattr(module, name)
+            if previous is not None:
+                setattr(module, name, previous)
+
+
+def _in_place_of(
+    own: Callable[..., tuple[Tensor, Tensor]],
+    put: Around,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Context [B, H, T, K] and weights. What `put` reads is one mask: the model's, and that of the module's window."""
+    length = key.shape[-2]
+    seen = module.bias[:, :, length - query.shape[-2] : length, :length]
+    least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)  # the kernel's softmax is in float32
+    added, whole = mask, seen
+    if mask is not None and mask.dtype == torch.bool:  # as other kernels than the eager one read it
+        added, whole = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, least), seen & mask
+    elif mask is not None:
+        whole = torch.where(seen, mask, least)
+
+    def kernel(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
+        context, weights = own(module, query, key, value, added)
+        return context.transpose(1, 2), weights
+
+    context, weights = put(kernel, module, query, key, value, whole, scaling=1.0)
+    return context.transpose(1, 2), weights
+
+
+@contextmanager
 def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock: str | None = None) -> Iterator[None]:
     """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
 
@@ -96,7 +143,8 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
         _around.update(around)
         for module, read in readers.items():
             module.config = own[id(read)]
-        yield
+        with _own_kernels(view, around):
+            yield
     finally:
         for module, read in readers.items():
             module.config = read

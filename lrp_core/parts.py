@@ -171,7 +171,8 @@ class BlockView:
     key: nn.Module
     value: nn.Module  # the same fused module as query and key in some families
     output: nn.Module
-    attention_norm: NormView  # of the attention's input, its output, or residual + attention, by the norm order
+    # of the attention's input, its output, or residual + attention, by the norm order; None where a block has none
+    attention_norm: NormView | None
     mlp_norm: NormView
     added_norms: tuple[NormView, ...]  # of what attention and MLP put out, beside those of their inputs
     head_norms: tuple[NormView, ...]  # of queries and keys, over the head width or all heads
@@ -183,6 +184,18 @@ class BlockView:
     n_heads: int
     n_kv_heads: int
     head_dim: int
+
+    @property
+    def norms(self) -> tuple[NormView, ...]:
+        """Every norm once, also where attention and MLP share theirs."""
+        every = (self.attention_norm, self.mlp_norm, *self.added_norms, *self.head_norms)
+        return tuple({norm.module: norm for norm in every if norm is not None}.values())
+
+    @property
+    def sum_norms(self) -> tuple[NormView, NormView]:
+        """Of a post-norm block, behind the sums of residual and attention, and of residual and MLP."""
+        assert self.attention_norm is not None
+        return self.attention_norm, self.mlp_norm
 
     def value_weights(self) -> tuple[Tensor, Tensor | None]:
         """Value projection: weight [G, K, D] and bias [G, K] (None where there is none)."""

@@ -222,8 +222,7 @@ def _biases(block: BlockView) -> Iterator[tuple[nn.Module, Tensor]]:
             bias = weights.bias
         if bias is not None:
             yield module, bias.detach()
-    norms = (block.attention_norm, block.mlp_norm, *block.added_norms, *block.head_norms)
-    for norm in {norm.module: norm for norm in norms}.values():  # attention and MLP may share theirs
+    for norm in block.norms:
         _, bias = norm.parameters()
         if bias is not None:
             yield norm.module, bias

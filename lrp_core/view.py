@@ -19,6 +19,7 @@ from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
 from lrp_core.parts import AttentionView, BlockView, LinearLayer, NormView, Readout, SoftCap, weights_of
+from lrp_core.shared_layers import unrolled
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
 
@@ -67,7 +68,7 @@ class ModelView:
             from lrp_core.encoder_decoder import EncoderDecoderView
 
             cls = EncoderDecoderView
-        view = cls(model.eval().requires_grad_(False), found)
+        view = cls(unrolled(model.eval().requires_grad_(False), found), found)
         bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
         if bare is not None:
             path = next(name for name, module in model.named_modules() if module is bare)
@@ -242,10 +243,10 @@ class ModelView:
         return getattr(self.config, self.family.activation_field)
 
     def norms(self) -> list[NormView]:
-        """Every norm once, also where attention and MLP of a block share theirs."""
-        per_block = [n for b in self.blocks for n in (b.attention_norm, b.mlp_norm, *b.added_norms, *b.head_norms)]
+        """Every norm once."""
+        per_block = [norm for block in self.blocks for norm in block.norms]
         every = (self.embedding_norm, *per_block, self.final_norm, self.head_norm)
-        return list({norm.module: norm for norm in every if norm is not None}.values())
+        return [norm for norm in every if norm is not None]
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
@@ -407,7 +408,7 @@ class ModelView:
         return NormView(module, self.family.norm, getattr(module, self.family.norm_eps), self.family.norm_offset)
 
     def _optional_norm(self, root: nn.Module, path: str | None) -> NormView | None:
-        return None if path is None else self._norm(root, path)
+        return None if path is None or isinstance(_at(root, path), nn.Identity) else self._norm(root, path)
 
     def _block(self, module: nn.Module, family: Family) -> BlockView:
         return BlockView(
@@ -417,7 +418,7 @@ class ModelView:
             key=_at(module, family.key),
             value=_at(module, family.value),
             output=_at(module, family.output),
-            attention_norm=self._norm(module, family.attention_norm),
+            attention_norm=self._optional_norm(module, family.attention_norm),
             mlp_norm=self._norm(module, family.mlp_norm),
             added_norms=tuple(self._norm(module, path) for path in family.added_norms),
             head_norms=tuple(self._norm(module, path) for path in (family.query_norm, family.key_norm) if path),

@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from lrp_core import ModelView
 
 TARGETS = {
+    "albert": {"target_modules": ["query", "value", "ffn_output"]},
     "gpt2": {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
     "bert": {"target_modules": ["query", "value", "dense"]},
     "llama": {"target_modules": ["q_proj", "v_proj", "down_proj"]},

@@ -130,22 +130,24 @@ def atman(view: ModelView, row: dict, explanation: str, suppression: float, as_p
     """Deb et al. 2023: one forward a token, one query of one head at a time, [T]."""
     state = {"key": None}
 
-    def attend(module, query, key, value, mask, scaling=None, softcap=None, **_):
+    def attend(module, query, key, value, mask, scaling=None, softcap=None, sliding_window=None, **_):
         heads, length, width = query.shape[1:]
         groups = heads // key.shape[1]
         context = torch.zeros(1, length, heads, width, dtype=query.dtype)
         for h in range(heads):
             keys, values = key[0, h // groups], value[0, h // groups]
             for q in range(length):
-                seen = range(q + 1) if view.kind.causal else range(length)
+                last = q + 1 if view.kind.causal else length
+                seen = [k for k in range(last) if sliding_window is None or abs(q - k) < sliding_window]
                 scale = width**-0.5 if scaling is None else scaling
                 raw = [float(query[0, h, q] @ keys[k]) * scale for k in seen]
                 raw = raw if softcap is None else [softcap * tanh(x / softcap) for x in raw]
                 least = 0.0 if as_printed else min(raw)
                 if state["key"] in seen:
-                    raw[state["key"]] = least + (raw[state["key"]] - least) * (1 - suppression)
+                    at = seen.index(state["key"])
+                    raw[at] = least + (raw[at] - least) * (1 - suppression)
                 weights = torch.softmax(torch.tensor(raw, dtype=torch.float64), 0).to(value.dtype)
-                context[0, q, h] = weights @ values[: len(raw)]
+                context[0, q, h] = weights @ values[seen]
         return context, None
 
     AttentionInterface.register("oracle_atman", attend)

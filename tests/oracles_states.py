@@ -3,6 +3,8 @@
 A sample is a view row: `input_ids`, `position`, `target_id`, `foil_id`.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -33,6 +35,8 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
         "roberta": lambda x: root.lm_head(x),
         "distilbert": lambda x: root.vocab_projector(root.vocab_layer_norm(root.activation(root.vocab_transform(x)))),
         "electra": lambda x: root.generator_lm_head(root.generator_predictions(x)),
+        "albert": lambda x: root.predictions(x),
+        "modernbert": lambda x: root.decoder(root.head(x)),
     }
     head = heads.get(view.family.name, root.get_output_embeddings())
     if (cap := getattr(view.config, "final_logit_softcapping", None)) is not None:
@@ -47,6 +51,8 @@ def _labels(view: ModelView, state: Tensor) -> Tensor:
         "bert": lambda: root.classifier(root.bert.pooler(state[None, None]))[0],
         "deberta-v2": lambda: root.classifier(root.pooler(state[None, None]))[0],
         "distilbert": lambda: root.classifier(root.pre_classifier(state).relu()),
+        "albert": lambda: root.classifier(root.albert.pooler_activation(root.albert.pooler(state))),
+        "modernbert": lambda: root.classifier(root.head(state)),
         **dict.fromkeys(("roberta", "electra"), lambda: root.classifier(state[None, None])[0]),
     }
     return heads.get(view.family.name, lambda: root.score(state))()
@@ -80,14 +86,23 @@ def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
         scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
         if view.kind.causal:
             scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
-            if sliding_window is not None:
-                scores = scores.masked_fill(torch.ones(length, length).tril(-sliding_window).bool(), -torch.inf)
+        if sliding_window is not None:  # to either side, where a text is seen as a whole
+            far = torch.ones(length, length).tril(-sliding_window).bool()
+            scores = scores.masked_fill(far if view.kind.causal else far | far.T, -torch.inf)
         return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
+
+    def attend_by_itself(module, query, key, value, mask):  # GPT-Neo
+        window = module.config.window_size if module.attention_type == "local" else None
+        return attend(module, query, key, value, mask, 1.0, sliding_window=window)[0].transpose(1, 2), None
 
     AttentionInterface.register("oracle_value_zeroing", attend)
     AttentionMaskInterface.register("oracle_value_zeroing", lambda *_, **__: None)
-    before = view.config._attn_implementation
-    view.config._attn_implementation = "oracle_value_zeroing"
+    before, own = view.config._attn_implementation, view.family.own_kernel
+    if own is None:
+        view.config._attn_implementation = "oracle_value_zeroing"
+    else:
+        for block in view.blocks:
+            setattr(block.attention, own, partial(attend_by_itself, block.attention))
     whole, maps = hidden_states(view, row), []
     for layer, block in enumerate(view.blocks):
         distances = torch.zeros(length, length, dtype=view.dtype)
@@ -100,4 +115,6 @@ def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
                 distances[s, token] = 1 - cosine if seen else 0
         maps.append(distances / distances.sum(-1, keepdim=True))
     view.config._attn_implementation = before
+    for block in view.blocks if own else ():
+        delattr(block.attention, own)
     return maps

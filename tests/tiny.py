@@ -1,9 +1,12 @@
 """Tiny random models of every family and random samples for them."""
 
+from itertools import cycle
+
 import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
+import tests.wide  # noqa: F401
 from lrp_core import ModelView, random_model
 
 _COMMON = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -26,8 +29,25 @@ MORE = {
         "max_position_embeddings": 32,
         "pad_token_id": 0,
     },
-    "electra": {**_COMMON, **_MLP, "embedding_size": 16},
+    "electra": {**_COMMON, **_MLP, "embedding_size": 12},
+    "albert": {**_COMMON, **_MLP, "embedding_size": 12, "num_hidden_groups": 1},
+    "modernbert": {
+        **_COMMON,
+        **_SPECIAL,
+        **_MLP,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "global_attn_every_n_layers": 2,
+        "local_attention": 6,
+    },
     "opt": {**_COMMON, **_SPECIAL, "ffn_dim": 24, "max_position_embeddings": 32, "word_embed_proj_dim": 16},
+    "gpt_neo": {
+        **_COMMON,
+        **_SPECIAL,
+        **_MLP,
+        "attention_types": [[["local", "global"], 1]],
+        "window_size": 3,
+    },
     "gpt_neox": {**_COMMON, **_SPECIAL, **_MLP},
     "mistral": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
     "qwen2": {**_COMMON, **_SPECIAL, **_MLP, "num_key_value_heads": 2},
@@ -120,7 +140,11 @@ IMAGES = {
 
 
 def tiny_config(family: str, **changes):
-    return AutoConfig.for_model(family, **((TINY | MORE | FEWER | BOTH | IMAGES)[family] | changes))
+    fields = (TINY | MORE | FEWER | BOTH | IMAGES)[family] | changes
+    if "attention_types" in fields:  # one for each layer
+        ((kinds, _),) = fields["attention_types"]
+        fields["attention_types"] = [[[kind], 1] for _, kind in zip(range(fields["num_hidden_layers"]), cycle(kinds))]
+    return AutoConfig.for_model(family, **fields)
 
 
 def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: int = 0, **changes) -> ModelView:
@@ -131,7 +155,7 @@ def tiny_model(family: str, dtype: str = "float64", attn: str = "sdpa", seed: in
         centre, spread = (parameter.mean(), 0.2) if parameter.dim() == 1 else (0.0, parameter.shape[-1] ** -0.5)
         parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
     for name, buffer in view.model.named_buffers():
-        if name.endswith("bias"):
+        if name.endswith("bias") and buffer.is_floating_point():  # GPT-Neo calls a mask so
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return ModelView.of(view.model.to(getattr(torch, dtype)))
 

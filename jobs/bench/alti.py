@@ -164,9 +164,11 @@ def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None
         view.hidden(_batch(view, length))
     hook.remove()
     args, options = calls[0]
+    norm = block.attention_norm
+    assert norm is not None
 
     def attention() -> None:
-        block.attention_norm.module(layers[0].residual)
+        norm.module(layers[0].residual)
         block.attention(*args, **options)
 
     return layers[0], attention

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from lrp_core.families.albert import ALBERT
 from lrp_core.families.bart import BART
 from lrp_core.families.base import Family
 from lrp_core.families.bert import BERT
@@ -17,9 +18,11 @@ from lrp_core.families.electra import ELECTRA
 from lrp_core.families.gemma import GEMMA, GEMMA2, GEMMA3
 from lrp_core.families.generic import GENERIC, generic_family, serves
 from lrp_core.families.gpt2 import GPT2
+from lrp_core.families.gpt_neo import GPT_NEO
 from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.llama import LLAMA
 from lrp_core.families.mistral import MISTRAL
+from lrp_core.families.modernbert import MODERNBERT
 from lrp_core.families.olmo import OLMO2
 from lrp_core.families.opt import OPT
 from lrp_core.families.phi import PHI, PHI3
@@ -41,9 +44,12 @@ FAMILIES: Extended[Family] = Extended(
         ROBERTA,
         DISTILBERT,
         ELECTRA,
+        ALBERT,
+        MODERNBERT,
         DEBERTA,
         GPT2,
         OPT,
+        GPT_NEO,
         GPT_NEOX,
         LLAMA,
         MISTRAL,

@@ -82,6 +82,8 @@ class LabelHead:
     output: str
     dense: str | None = None  # a linear layer before it, with `activation` behind
     activation: str = "tanh"
+    norm: str | None = None  # behind the activation
+    requires: tuple[Requirement, ...] = ()  # of the config, beside what the models require anyway
 
 
 #: Of models with labels: where several may hold at once there is no runner-up, nor a distribution over them.
@@ -144,7 +146,7 @@ class Family:
     output: str = "self_attn.o_proj"
     query_norm: str | None = None
     key_norm: str | None = None
-    attention_norm: str = "input_layernorm"
+    attention_norm: str = "input_layernorm"  # an Identity is none
     mlp_norm: str = "post_attention_layernorm"  # may be the same as that of attention
     added_norms: tuple[str, ...] = ()  # of pre-norm blocks that also normalise what attention and MLP put out
     activation: str = "mlp.act_fn"
@@ -165,7 +167,9 @@ class Family:
     relative_positions: bool = False  # texts of any length
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
     eager_only: bool = False  # transformers has no other attention kernel for them
+    own_kernel: str | None = None  # the method of attention modules that is their kernel, which no interface calls
     score_cap_field: str | None = None  # field of the config: attention scores are capped as logits are
+    group_field: str | None = None  # field of the config: so many blocks, each of which several layers share
     lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
     variants: tuple[Variant, ...] = ()  # layouts that the config chooses
@@ -179,6 +183,11 @@ class Family:
         return f"{self.name} models with labels" if self.kind.labels else f"{self.name} models"
 
     @property
+    def attention_adds(self) -> bool:
+        """Whether a module of attention adds what it reads to what it puts out: the norm of the sum is inside."""
+        return self.norm_order == "post" and self.attention_norm.startswith(f"{self.attention}.")
+
+    @property
     def with_labels(self) -> Family | None:
         """The family of these models with a classifier or a regressor on top; None where nobody described it."""
         head, kind = self.label_head, self.kind.with_labels
@@ -188,11 +197,11 @@ class Family:
             self,
             kind=kind,
             head_dense=head.dense,
-            head_norm=None,
+            head_norm=head.norm,
             head_activation=head.activation,
             unembedding=head.output,
             logit_cap_field=None,
-            requires=(*self.requires, ONE_LABEL),
+            requires=(*self.requires, *head.requires, ONE_LABEL),
         )
 
     def most_tokens(self, config: Any) -> int:

@@ -1,8 +1,9 @@
 from dataclasses import replace
 
-from lrp_core.families.base import LabelHead, SameAs
+from lrp_core.families.base import LabelHead
 from lrp_core.families.bert import BERT
 
+#: Embeddings may be narrower than the blocks: embeddings_project, a linear layer, stands between.
 ELECTRA = replace(
     BERT,
     name="electra",
@@ -15,8 +16,4 @@ ELECTRA = replace(
     head_norm="generator_predictions.LayerNorm",
     head_activation="gelu",
     label_head=LabelHead("classifier.out_proj", dense="classifier.dense", activation="gelu"),
-    requires=(
-        *BERT.requires,
-        SameAs("embedding_size", "hidden_size", "embeddings_project stands between embeddings and blocks"),
-    ),
 )

@@ -87,11 +87,11 @@ class _Zeroing:
         self._changed: Tensor | None = None  # contexts [1, N, H * K] while the block is run again
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        """Attention reads the sample's own states, whatever rows the rest of the block is given."""
+        """Attention reads the sample's own states, whatever rows the block is given; not if it adds what it reads."""
         if self._changed is None:
             self._read = args, options
             return None
-        return self._read
+        return None if self.block.family.attention_adds else self._read
 
     def attend(
         self, kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any

@@ -13,7 +13,7 @@ from tests import oracles_states
 from tests.asked import CLOSE, close, explain
 from tests.tiny import MORE, TINY, ragged_rows, tiny_classifier, tiny_config
 
-HEADS = ["bert", "distilbert", "electra", "gpt2", "llama", "roberta"]
+HEADS = ["albert", "bert", "distilbert", "electra", "gpt2", "llama", "modernbert", "roberta"]
 EVERY = sorted(TINY | MORE)
 
 
@@ -80,6 +80,12 @@ def test_gradient_x_input_of_a_classifier_is_that_of_the_stock_model(view, rows,
     for row in rows:
         token = oracles.tokens(view, row)
         wanted.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
+    if view.embedding_norm is not None and view.family.position_embedding is None:
+        # a norm undoes any scaling of the token's embedding, to which nothing was added: next to nothing is left
+        for ours, stock in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, stock, **CLOSE)
+            assert stock.abs().max() < 1e-2
+        return
     close(found, wanted)
 
 

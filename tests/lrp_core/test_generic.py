@@ -36,12 +36,12 @@ _BLOOM = {"vocab_size": 50, "hidden_size": 16, "n_layer": 2, "n_head": 4}
 MODELS = {
     "bloom": ("bloom", _BLOOM),
     "falcon": ("falcon", {**_SIZES, "alibi": False, "max_position_embeddings": 32}),
-    "albert": ("albert", {**_MORE, "embedding_size": 8, "pad_token_id": 0}),
+    "rembert": ("rembert", {**_MORE, "input_embedding_size": 8, "output_embedding_size": 8, "pad_token_id": 0}),
     "camembert": ("camembert", {**_MORE, "max_position_embeddings": 34, "pad_token_id": 1}),
     "xlm": ("xlm", {**_XLM, "pad_token_id": 0}),
-    "albert classifier": (
-        "albert",
-        {**_MORE, "embedding_size": 8, "architectures": ["AlbertForSequenceClassification"], "num_labels": 3},
+    "rembert classifier": (
+        "rembert",
+        {**_MORE, "input_embedding_size": 8, "architectures": ["RemBertForSequenceClassification"], "num_labels": 3},
     ),
     "bloom classifier": ("bloom", {**_BLOOM, "architectures": ["BloomForSequenceClassification"], "num_labels": 3}),
 }
@@ -163,10 +163,10 @@ def test_a_described_model_has_the_same_numbers_as_a_generic_one(family):
 
 
 def test_loading_says_the_way_out_and_takes_it(tmp_path):
-    view = made("albert", "float32")
+    view = made("rembert", "float32")
     view.model.save_pretrained(tmp_path)
     with pytest.raises(
-        UnsupportedModel, match=r"no family describes 'albert' models; .*; with family: generic, methods t"
+        UnsupportedModel, match=r"no family describes 'rembert' models; .*; with family: generic, methods t"
     ):
         load_model(tmp_path)
     loaded = load_model(tmp_path, family="generic")
@@ -190,8 +190,8 @@ REFUSED = {
         {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24},
     ),
     "are supported with problem_type=.* only, not multi_label": (
-        "albert",
-        {**MODELS["albert classifier"][1], "problem_type": "multi_label_classification"},
+        "rembert",
+        {**MODELS["rembert classifier"][1], "problem_type": "multi_label_classification"},
     ),
 }
 
@@ -205,7 +205,7 @@ def test_a_model_that_no_method_would_explain_is_refused_when_loaded(message):
 
 
 def test_a_head_that_predicts_neither_tokens_nor_labels_is_refused_by_name():
-    model = AutoModelForTokenClassification.from_config(AutoConfig.for_model("albert", **MODELS["albert"][1]))
-    wanted = "AlbertForMaskedLM or AlbertForSequenceClassification"
-    with pytest.raises(UnsupportedModel, match=f"AlbertForTokenClassification predicts neither .*: give a {wanted}"):
+    model = AutoModelForTokenClassification.from_config(AutoConfig.for_model("rembert", **MODELS["rembert"][1]))
+    wanted = "RemBertForMaskedLM or RemBertForCausalLM or RemBertForSequenceClassification"
+    with pytest.raises(UnsupportedModel, match=f"RemBertForTokenClassification predicts neither .*: give a {wanted}"):
         ModelView.of(model, "generic")
