@@ -171,6 +171,68 @@ KNOCKOUTS = _schema(
     ],
 )
 
+#: The contexts of a corpus in which each neuron is most active, a shard a layer, in order of layer, neuron and rank;
+#: partitioned by model, corpus and dtype. A context is a text, or so many tokens of it.
+CONTEXTS = _schema(
+    "contexts",
+    1,
+    [
+        ("layer", _INT, False),
+        ("neuron", _INT, False),
+        ("rank", _INT, False),  # from 1; of equal activations the earlier context comes first
+        ("activation", _FLOAT, False),  # the largest over the positions of ordinary tokens
+        ("position", _INT, False),  # where in `input_ids`
+        ("input_ids", pa.list_(pa.int32()), False),  # with what the tokenizer's template adds
+        ("text", _STR, False),  # of the context
+        ("number", pa.int64(), False),  # of the text in the corpus, from 0
+        ("start", _INT, False),  # of the context in that text, in characters
+        ("place", _STR, False),  # of that text: file:line or similar
+    ],
+)
+
+#: What each neuron of a layer does over all ordinary tokens of a corpus; beside the contexts, in shards of their names.
+ACTIVATIONS = _schema(
+    "activations",
+    1,
+    [
+        ("layer", _INT, False),
+        ("neuron", _INT, False),
+        ("tokens", pa.int64(), False),  # at which its activation is finite
+        ("mean", _FLOAT, True),  # there; null where there is none
+        ("histogram", pa.list_(pa.int64()), False),  # of them, between the `boundaries` that the manifest lists
+    ],
+)
+
+#: A unit of a corpus on its way into these two: what every neuron does there, and the contexts that it names.
+CONTEXTS_PART = _schema(
+    "contexts_part",
+    1,
+    [
+        ("layer", _INT, False),
+        ("neuron", _INT, False),
+        ("activation", pa.list_(_FLOAT), False),
+        ("context", pa.list_(pa.int32()), False),  # numbers within the unit
+        ("position", pa.list_(pa.int32()), False),
+        ("total", _FLOAT, False),
+        ("histogram", pa.list_(pa.int64()), False),
+        ("contexts", pa.int64(), False),  # of the unit
+        ("tokens", pa.int64(), False),  # of the unit, ordinary ones
+        ("without_tokens", pa.int64(), False),  # texts of the unit that have none
+    ],
+)
+CONTEXTS_TEXTS = _schema(
+    "contexts_texts",
+    1,
+    [
+        ("context", _INT, False),
+        ("input_ids", pa.list_(pa.int32()), False),
+        ("text", _STR, False),
+        ("number", pa.int64(), False),
+        ("start", _INT, False),
+        ("place", _STR, False),
+    ],
+)
+
 #: What each layer of a model says of the tokens, [T] a row; layers are counted from 1, the lowest.
 LAYERS = _schema(
     "layers",
@@ -364,6 +426,10 @@ SCHEMAS = {
         PRUNING,
         CURVES,
         KNOCKOUTS,
+        CONTEXTS,
+        ACTIVATIONS,
+        CONTEXTS_PART,
+        CONTEXTS_TEXTS,
         TRIALS,
         BENCH,
     )

@@ -6,17 +6,20 @@ A text's score is the largest activation over its positions (AttnLRP 4.3).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from lrp_core.activations import peaks_of
+from lrp_core.activity import batch_of, counting
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.methods.gradients import READINGS, attribution
 from lrp_core.scope import rules_on
-from lrp_core.types import Batch, UnsupportedMethod
+from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView
 
 
@@ -36,32 +39,43 @@ class Context:
 
 
 def best_contexts(
-    view: ModelView, texts: Iterable[Sequence[int]], layer: int, neuron: int, count: int, rows: int = 16
+    view: ModelView,
+    texts: Iterable[Sequence[int]],
+    layer: int,
+    neuron: int,
+    count: int,
+    rows: int = 16,
+    apart: Collection[int] = (),
 ) -> list[Context]:
     """The `count` texts, token ids each, in which the neuron's largest activation is largest, in descending order.
 
-    Texts are streamed, `rows` in a forward; no more than the best are held. Raises UserError as `check_neuron`.
+    Texts are streamed, `rows` in a forward; no more than the best are held. At tokens whose ids are `apart`, as those
+    that a tokenizer's template adds, activations do not count. Raises UserError as `check_neuron`.
     """
     check_neuron(view, layer, neuron)
+    look = partial(_contexts, view, layer=layer, neuron=neuron, apart=torch.tensor(sorted(apart), dtype=torch.int64))
     best: list[Context] = []
     part: list[tuple[int, Sequence[int]]] = []
     for numbered in enumerate(texts):
         part.append(numbered)
         if len(part) == rows:
-            best = heapq.nlargest(count, [*best, *_contexts(view, part, layer, neuron)])
+            best = heapq.nlargest(count, [*best, *look(part)])
             part = []
-    return heapq.nlargest(count, [*best, *(_contexts(view, part, layer, neuron) if part else ())])
+    return heapq.nlargest(count, [*best, *(look(part) if part else ())])
 
 
 @torch.inference_mode()
-def _contexts(view: ModelView, part: Sequence[tuple[int, Sequence[int]]], layer: int, neuron: int) -> list[Context]:
-    batch = _batch([ids for _, ids in part]).to(view.device)
-    with undisturbed(view), peaks_of(view, batch.attention_mask) as peaks:
+def _contexts(
+    view: ModelView, part: Sequence[tuple[int, Sequence[int]]], layer: int, neuron: int, apart: torch.Tensor
+) -> list[Context]:
+    batch = batch_of([ids for _, ids in part]).to(view.device)
+    with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
         view.hidden(batch)
     values, positions = (of[:, neuron].tolist() for of in peaks.layers[layer])
     return [
         Context(value, -number, position, tuple(ids))
         for (number, ids), value, position in zip(part, values, positions, strict=True)
+        if math.isfinite(value)
     ]
 
 
@@ -73,7 +87,7 @@ def explain_context(view: ModelView, context: Context, layer: int, neuron: int, 
     check_neuron(view, layer, neuron)
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
-    reading, batch = READINGS[method], _batch([context.ids]).to(view.device)
+    reading, batch = READINGS[method], batch_of([context.ids]).to(view.device)
     found: list[torch.Tensor] = []
     down = view.blocks[layer].down
     with undisturbed(view), torch.inference_mode(False), torch.enable_grad():
@@ -90,8 +104,3 @@ def explain_context(view: ModelView, context: Context, layer: int, neuron: int, 
         finally:
             hook.remove()
     return attribution(gradient, full, batch.attention_mask, reading.measure)[0].tolist()
-
-
-def _batch(texts: Sequence[Sequence[int]]) -> Batch:
-    rows = [{"input_ids": list(ids), "position": len(ids) - 1, "target_id": 0, "foil_id": None} for ids in texts]
-    return Batch.collate(rows, pad_id=0)

@@ -2,6 +2,7 @@
 
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.sources.generated import DEMO
+from evaluation.benchmark.sources.text import TEXT
 from evaluation.benchmark.sources.wikitext import WIKIPEDIA, WIKITEXT
 from evaluation.tasks.record import Task
 
@@ -9,7 +10,7 @@ NEXT_WORD = Task(
     name="next_word",
     title="next word",
     about="The token that a model predicts after the beginning of an article.",
-    sources=(WIKIPEDIA, WIKITEXT, DEMO),
+    sources=(WIKIPEDIA, WIKITEXT, TEXT, DEMO),
     predicts="the next token",
     beginning=Beginning(512, "prediction"),
     evidence=None,

@@ -36,13 +36,26 @@ class Work:
 
     name: str  # in progress and failures
     model: ModelConfig
-    blocks: Sequence[Any]  # a unit each; of a pipeline, what makes the table that a worker gets, when its turn comes
+    #: A unit each, unless `reader` makes several of one; of a pipeline, what makes a worker's table in its turn.
+    blocks: Sequence[Any]
     worker: Callable[..., Any]  # of a pipeline, a class: called with a unit's table, it commits and reports
     arguments: tuple[Any, ...]  # of the worker's constructor
     size: int  # of all units, in what their reports count as rows
     at_once: int = 1  # units that a worker has in hand; of a worker that computes one while it commits another, two
     on_report: Callable[[Report], None] = lambda report: None
     on_end: Callable[[], Iterable[str]] = lambda: ()  # closes what is complete, however the work ended; gives failures
+    reader: Callable[[Any], Iterator[Any]] | None = None  # of a pipeline: makes units' tables of a block's, one by one
+    read: int = 0  # units that it makes
+
+    @property
+    def units(self) -> int:
+        """How many workers could be of use."""
+        return self.read or len(self.blocks)
+
+    def tables(self) -> Iterator[Any]:
+        """What workers get, one after the other."""
+        for block in self.blocks:
+            yield from (block(),) if self.reader is None else self.reader(block())
 
 
 #: Runs the units of a work on workers, so many, with a share of the cluster for each.
@@ -55,7 +68,13 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
 
     selectors = share.selectors()
     units: Any = (block() for block in work.blocks)  # one at a time is in the driver's memory
-    dataset = ray.data.from_arrow(units).map_batches(
+    dataset: ray.data.Dataset = ray.data.from_arrow(units)
+    if work.reader is not None:
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # other nodes may not have its files
+        dataset = dataset.map_batches(
+            work.reader, batch_size=1, batch_format="pyarrow", num_cpus=0, label_selector=here
+        )
+    dataset = dataset.map_batches(
         work.worker,
         fn_constructor_args=work.arguments,
         compute=ray.data.ActorPoolStrategy(
@@ -69,6 +88,8 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
         fallback_strategy=[{"label_selector": other} for other in selectors[1:]] or None,
         runtime_env=environment_of(share),
     )
+    if work.reader is not None:
+        dataset.context.target_max_block_size = 1  # its tables leave it one by one, and it waits for busy workers
     prepare_dataset(dataset, f"{stage}-{work.model.name}", config)
     yield from dataset.iter_rows()
 
@@ -148,7 +169,7 @@ class _Run:
         """
         for work in waiting:
             share = share_of(work.model, self.on_gpu)
-            taken = self.slots.take(share, work.model.workers[0], min(work.model.workers[1], len(work.blocks)))
+            taken = self.slots.take(share, work.model.workers[0], min(work.model.workers[1], work.units))
             if taken is not None:
                 waiting.remove(work)
 
@@ -210,7 +231,7 @@ def _line(work: Work, error: Exception) -> str:
 
 
 def _fewest(work: Work) -> int:
-    return min(work.model.workers[0], len(work.blocks))
+    return min(work.model.workers[0], work.units)
 
 
 def _asks(work: Work, share: Share) -> str:

@@ -106,8 +106,9 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
             yield product.outdated, manifest(artifact.name)
             continue
         cut = f"parts of complete {product.plural} that were cut into other batches"
-        unlisted = (shard for shard in ledger.shards(artifact) if shard not in entered["shards"])
-        yield from ((cut, f"{artifact.folder}/{shard}") for shard in unlisted)
+        listed = set(ledger.belongings(artifact, entered))
+        shards = (f"{folder}/{shard}" for folder in artifact.folders for shard in ledger.shards(artifact, folder))
+        yield from ((cut, path) for path in shards if path not in listed)
 
 
 def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:

@@ -18,8 +18,10 @@ from jobs.commands.plan_curves import curves_costs
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
+from jobs.plan.corpus import surveyed
 from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
+from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.relevance import heads_of, layers_of, neurons_of
 from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
@@ -71,7 +73,8 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     total = sum(cost.seconds or 0 for cost in found)
     cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
     console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
-    for line in (*_choices(config, store, plan), *_curves(config, store, plan)):
+    lines = (*_choices(config, store, plan), *_curves(config, store, plan), *contexts_line(config, Ledger(store), plan))
+    for line in lines:
         console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
@@ -119,6 +122,18 @@ def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
         yield (
             f"{sets} sets of faithfulness curves, {missing} missing: {forwards:,} forwards of a sample at most, "
             f"device time {total}, less where states are equal"
+        )
+
+
+def contexts_line(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[str]:
+    """A line of the corpus that neurons are looked for in, if there is one."""
+    cells = list(wanted_contexts(config, plan, ledger))
+    if cells:
+        found = surveyed(config, ledger).survey
+        missing = sum(not ledger.is_done(cell.artifact) for cell in cells)
+        yield (
+            f"a corpus of {found.texts:,} texts, {found.characters:,} characters, read once by {len(cells)} models: "
+            f"{missing} missing"
         )
 
 

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evaluation.benchmark.corpus import Corpus, source_for
+from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS, bound, left_open
@@ -19,6 +21,7 @@ from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
     from jobs.config.models import MethodConfig, ModelConfig
+    from jobs.config.neurons import CorpusConfig
     from jobs.config.perturb import PerturbConfig
     from jobs.config.run import RunConfig
 
@@ -52,6 +55,9 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     if config.perturb is not None:
         yield "perturb.methods", partial(_named, config, config.perturb)
         yield "perturb.explanations", partial(_explained, config, config.perturb)
+    if config.neurons is not None and config.neurons.corpus is not None:
+        yield "neurons.corpus", partial(_texts, config.neurons.corpus)
+        yield "neurons.corpus.models", partial(_models, config, config.neurons.corpus)
     for entry in config.methods:
         yield "methods", partial(_bound, config, entry)
     for model in config.models:
@@ -97,6 +103,21 @@ def _is_without_foils(config: RunConfig, task: str) -> bool:
         return True
     own = settings.source == SAMPLES.name and record.output == "token"
     return own and settings.path is not None and not has_foils(settings.path)
+
+
+def _texts(settings: CorpusConfig) -> None:
+    if settings.source not in sources():
+        raise UserError(f"no source {settings.source!r}{nearest(settings.source, sources())}")
+    source_for(Corpus(settings.source, settings.path, settings.hub, settings.subset, settings.split))
+    if isinstance(sources()[settings.source], Generated) and settings.limit is None:
+        raise UserError(f"the {settings.source} source makes as many texts as are asked for: give a `limit`")
+
+
+def _models(config: RunConfig, settings: CorpusConfig) -> None:
+    names = [model.name for model in config.models]
+    for name in settings.models or ():
+        if name not in names:
+            raise UserError(f"no model {name!r} in this run{nearest(name, names)}")
 
 
 def _named(config: RunConfig, settings: PerturbConfig) -> None:

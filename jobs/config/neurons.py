@@ -1,4 +1,4 @@
-"""The `neurons:` block: of which samples relevance of neurons is kept, and what their removal is to show."""
+"""The `neurons:` block: whose relevance is kept, what their removal shows, and what they answer to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from jobs.config.base import Explanation, Frozen
+from jobs.config.models import Name
 
 MOST = 50  # neurons of a sample that are kept
 
@@ -22,8 +23,29 @@ class KnockoutConfig(Frozen):
     counts: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
 
 
+class CorpusConfig(Frozen):
+    """Texts in which the contexts are looked for in which each neuron is most active (AttnLRP 4.3)."""
+
+    name: Name = "corpus"  # what folders and tables call it
+    source: str  # of the texts: text (a text a line), samples (a column of a table), wikitext, squad, ...
+    path: str | None = None  # a file, a folder or a pattern of files in the published layout
+    hub: str | None = None  # a data set on the hub, when `path` is not given
+    subset: str | None = None  # of the data set on the hub; null: the published one
+    split: str | None = None  # likewise
+    revision: str | None = None  # of the data set on the hub
+    sha256: str | None = None  # of the files at `path`
+    column: str = "text"  # of tables and data sets, where the texts are
+    limit: int | None = Field(default=None, ge=1)  # texts, the first; for the demo source, how many to generate
+    tokens: int = Field(default=64, ge=8)  # of a context; longer texts are several
+    top: int = Field(default=10, ge=1, le=1000)  # contexts of a neuron that are kept
+    models: tuple[str, ...] | None = None  # by name; null: all that read texts and whose neurons are described
+
+
 class NeuronsConfig(Frozen):
     """Neurons of feed-forward layers, at the first precision of each model and task (AttnLRP 3.4 and 4.3)."""
 
-    tasks: dict[str, int | None]  # task -> samples, drawn at random, the same for all methods; null: every sample
+    tasks: dict[str, int | None] = Field(
+        default_factory=dict
+    )  # task -> samples, drawn at random, the same for all methods; null: every sample
     knockout: KnockoutConfig | None = KnockoutConfig()  # null: none
+    corpus: CorpusConfig | None = None  # null: it is not looked for what neurons answer to

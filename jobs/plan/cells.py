@@ -17,6 +17,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
 from jobs.methods import configured, defined_options, left_open
 from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
+from jobs.plan.corpus import check_models
 from jobs.plan.fits import check_taken, named_tasks, tasks_of
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.inputs import Inputs, read_inputs
@@ -52,6 +53,7 @@ class ModelPlan:
     cells: tuple[PlannedCell, ...]
     choices: tuple[Choice, ...] = ()
     tasks: tuple[str, ...] = ()  # that it takes, prepared or not
+    tokenizer: str = ""  # the key of what reads its samples
 
     @property
     def name(self) -> str:
@@ -92,6 +94,7 @@ def validate(config: RunConfig) -> None:
         except ModelUnavailable:
             taken[model.name] = named_tasks(config, model)  # its own cells fail later
             continue
+        check_models(config, resolved)
         tasks = taken[model.name] = tasks_of(config, resolved)
         drawn = config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks)
         if drawn or any(map(left_open, config.methods_of(model))):
@@ -150,7 +153,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 found[task] = views
         choices = tuple(_choices(config, resolved, found, defined, mask_id, ledger))
         cells = tuple(_cells(config, resolved, found, defined, choices))
-        models.append(ModelPlan(resolved, found, cells, choices, tuple(tasks)))
+        models.append(ModelPlan(resolved, found, cells, choices, tuple(tasks), tokenizer))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 

@@ -111,6 +111,13 @@ class Inputs:
         return {}
 
 
+def without_samples(task: str) -> pa.Table:
+    """What a worker gets of a unit that is about no samples, in the same columns."""
+    empty = VIEW.empty_table()
+    lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in UNIT_COLUMNS}
+    return pa.table({"task": [task], **lists})
+
+
 def digest_of(table: pa.Table) -> str:
     """A hash of columns and values, in hex, whichever files they came from; a part of the rows is copied at a time."""
     sink = _Hashed()

@@ -59,6 +59,12 @@ LAYOUTS = {
     "pruning": Layout(
         ("pruning/model={model}/task={task}/dtype={dtype}",), f"{{method}}-{_SHARD}", f"pruning.{_DOTTED}", None
     ),
+    "contexts": Layout(
+        ("contexts/model={model}/corpus={task}/dtype={dtype}", "activations/model={model}/corpus={task}/dtype={dtype}"),
+        _SHARD,
+        "contexts.{model}.{task}.{dtype}.{key}",
+        None,
+    ),
     "bench": Layout(("bench/lrp",), None, "bench.lrp.{model}", None),
     "report": Layout(("report",), None, "report", None),
 }

@@ -66,9 +66,13 @@ class Ledger:
     def is_done(self, artifact: Artifact) -> bool:
         return self.state(artifact) == "done"
 
-    def shards(self, artifact: Artifact) -> list[str]:
-        """File names of the committed shards of this very key, whether a manifest lists them or not."""
-        return [name for name in self._names(artifact.folder) if artifact.owns(name)] if artifact.is_keyed() else []
+    def shards(self, artifact: Artifact, folder: str | None = None) -> list[str]:
+        """File names of the committed shards of this very key, whether a manifest lists them or not.
+
+        `folder` is one of the artifact's; None is the first.
+        """
+        names = self._names(folder or artifact.folder) if artifact.is_keyed() else []
+        return [name for name in names if artifact.owns(name)]
 
     def files(self, artifact: Artifact) -> list[str]:
         """Paths of the shards that its manifest lists, in order."""

@@ -24,9 +24,9 @@ def without_ray(patch=setattr) -> SimpleNamespace:
 
     def pipeline(config, store, stage, work, share, workers):
         worker = work.worker(*work.arguments)
-        for index, block in enumerate(work.blocks):
+        for index, table in enumerate(work.tables()):
             hooks.before_unit(index)
-            yield from worker(block()).to_pylist()
+            yield from worker(table).to_pylist()
 
     patch(scheduler, "connect", lambda config: None)
     patch(scheduler, "uses_gpu", lambda config: False)

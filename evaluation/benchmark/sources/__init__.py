@@ -111,7 +111,7 @@ def _rows(origin: Origin) -> Iterator[Row]:
 
 def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
     seen: set[str] = set()
-    for record in _records(source, origin):
+    for record in records(source, origin):
         for row in source.rows(record):
             if is_reject(row):
                 yield row
@@ -122,7 +122,8 @@ def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
                 yield row
 
 
-def _records(source: Source, origin: Origin) -> Iterator[Record]:
+def records(source: Source, origin: Origin) -> Iterator[Record]:
+    """The records of an origin that is pinned."""
     if origin.path is not None:
         files = fetch(origin.path, source.suffixes, source.nested)
         return chain.from_iterable(source.records(file) for file in files)
@@ -148,12 +149,13 @@ def _hub_errors(origin: Origin) -> Iterator[None]:
         raise UserError(f"cannot load {origin.hub} from the hub: {reason}; set `path` to a local copy") from error
 
 
-def pinned(origin: Origin) -> Origin:
+def pinned(origin: Origin, source: AnySource | None = None) -> Origin:
     """`origin` with a path or hub id, and with the checksum or revision it has now.
 
-    Raises UserError when it cannot be had, its checksum is not the pinned one, or there is nothing to balance.
+    `source` stands in for the record of its name. Raises UserError when it cannot be had, its checksum is not the
+    pinned one, or there is nothing to balance.
     """
-    source = source_of(origin.source)
+    source = source or source_of(origin.source)
     if origin.balance and (isinstance(source, Generated) or source.side is None):
         raise UserError(f"tasks.{origin.task}.balance: the {source.name} source has nothing to balance; leave it out")
     if isinstance(source, Generated):

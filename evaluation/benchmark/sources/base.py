@@ -37,6 +37,8 @@ class Source:
     hub_splits: tuple[str, ...] = ()
     hub_records: Callable[[Iterable[dict[str, Any]]], Iterator[Record]] = numbered
     side: Callable[[Row], Side | None] | None = None  # what `balance` makes even; None: nothing
+    #: The texts of a record, as a corpus has them; of records with columns, those of the column named. None: no corpus.
+    texts: Callable[[Any, str], Iterable[str]] | None = None
 
     @property
     def hub_configs(self) -> tuple[str | None, ...]:
@@ -51,6 +53,7 @@ class Generated:
     title: str
     generate: Callable[[str, int, int], Iterator[Row]]
     brings_evidence: bool = True
+    corpus: str | None = None  # the task whose texts are its corpus; None: no corpus
 
 
 AnySource = Source | Generated
@@ -69,6 +72,11 @@ def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]
             yield reject("source", error.reason, where=where, detail=error.detail)
 
     return rows
+
+
+def column_of(record: Any, column: str) -> Iterator[str]:
+    """`Source.texts` for records with columns. Raises Malformed."""
+    yield field(record, column)
 
 
 def field(record: Any, name: str, kind: type = str) -> Any:

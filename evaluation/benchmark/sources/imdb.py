@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, sample
-from evaluation.benchmark.sources.base import Source, field, one_sample
+from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
 from evaluation.benchmark.sources.files import Record
 from evaluation.benchmark.sources.glue import SST2_LABELS, label_of
 
@@ -45,6 +45,7 @@ IMDB = Source(
     suffixes=(".txt",),
     records=review,
     rows=one_sample(parse),
+    texts=column_of,
     nested=True,
     hub="stanfordnlp/imdb",
     hub_splits=("test",),

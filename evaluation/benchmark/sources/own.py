@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, Span, sample
-from evaluation.benchmark.sources.base import Source, field, one_sample
+from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
 from evaluation.benchmark.sources.files import Record, fetch, json_lines
 from evaluation.benchmark.sources.glue import score_of
 from lrp_core.types import UserError
@@ -220,4 +220,5 @@ SAMPLES = Source(
     records=records,
     rows=one_sample(parse),
     brings_evidence=True,
+    texts=column_of,
 )

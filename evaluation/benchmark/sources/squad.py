@@ -126,6 +126,12 @@ def _sample(question: _Question, foil: str) -> Row:
     )
 
 
+def contexts(article: Any, column: str) -> Iterator[str]:
+    """The paragraphs that questions are asked about, answerable or not. Raises Malformed."""
+    for paragraph in field(article, "paragraphs", list):
+        yield field(paragraph, "context")
+
+
 def articles(file: Path) -> Iterator[Record]:
     return json_array(file, "data")
 
@@ -162,4 +168,5 @@ SQUAD = Source(
     hub="rajpurkar/squad_v2",
     hub_splits=("train", "validation"),
     hub_records=hub_articles,
+    texts=contexts,
 )

@@ -15,6 +15,7 @@ from evaluation.benchmark.sources.base import Source, field, one_sample
 from evaluation.benchmark.sources.files import Record, json_lines, lines
 
 _TITLE = re.compile(r" = ([^=\s].*[^=\s]|[^=\s]) = ?")  # sections have more signs, as in " = = Career = = "
+_SECTION = re.compile(r"(= )+.*( =)+")
 
 
 def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
@@ -53,6 +54,13 @@ def parse_dump(record: Any) -> Row:
     return parse(record, "wikipedia")
 
 
+def paragraphs(article: Any, column: str) -> Iterator[str]:
+    """The lines of an article that are neither blank nor the title of a section. Raises Malformed."""
+    for line in field(article, "text").splitlines():
+        if line.strip() and not _SECTION.fullmatch(line.strip()):
+            yield line
+
+
 def raw_articles(file: Path) -> Iterator[Record]:
     return articles(lines(file))
 
@@ -72,6 +80,7 @@ WIKITEXT = Source(
     suffixes=(".raw", ".tokens"),
     records=raw_articles,
     rows=one_sample(parse),
+    texts=paragraphs,
     hub="Salesforce/wikitext",
     hub_config="wikitext-103-raw-v1",
     hub_splits=("train", "validation", "test"),
@@ -85,6 +94,7 @@ WIKIPEDIA = Source(
     suffixes=(".jsonl", ".json"),
     records=json_lines,
     rows=one_sample(parse_dump),
+    texts=paragraphs,
     hub="wikimedia/wikipedia",
     hub_config="20231101.en",
     hub_splits=("train",),

@@ -1,7 +1,8 @@
-"""Neurons: what models say when the neurons go that methods rank first, one pool of workers a model and precision.
+"""Neurons: what they answer to in a corpus, and what models say without those that methods rank first.
 
-The driver reads the rankings from complete cells of neurons and cuts each task's samples into units; a worker knocks
-out the neurons of all rankings of a unit's samples and commits a shard to the artifact of each.
+One pool of workers a model and precision. The driver reads the rankings from complete cells of neurons and cuts each
+task's samples into units; a worker knocks out the neurons of all rankings of a unit's samples and commits a shard to
+the artifact of each. Of the corpus, see `jobs.stages.neurons.corpus`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -19,9 +21,11 @@ from jobs.cluster.scheduler import Work, run_all
 from jobs.config import RunConfig
 from jobs.config.neurons import KnockoutConfig
 from jobs.plan.cells import make_plan
+from jobs.plan.products.contexts import ContextsCell, wanted_contexts
 from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
-from jobs.stages.neurons.worker import Knocker, KnockoutTask, Ranked
+from jobs.stages.neurons.corpus import Reading, account, reading_of
+from jobs.stages.neurons.worker import KnockoutTask, NeuronWorker, Ranked
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
 from lrp_core.types import UserError
@@ -30,63 +34,90 @@ UNIT_TOKENS = 2_000_000  # of the forwards of one ranking
 
 
 def neurons(config: RunConfig, store: Store) -> StageSummary:
-    """Knock out what every complete ranking names and that is not done yet. Raises UserError without `neurons`."""
+    """Look what neurons answer to in the corpus, and knock out what every complete ranking names; what is not done yet.
+
+    Raises UserError without `neurons`, and for a corpus that cannot be had.
+    """
     if config.neurons is None:
         raise UserError("config key 'neurons' says of which tasks neurons are kept, as neurons.tasks={sva: 100}")
     plan, ledger = make_plan(config, store), Ledger(store)
     wanted = [cell for model in plan.models for cell in wanted_cells(config, model)]
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
+    contexts = list(wanted_contexts(config, plan, ledger))
+    unread = [cell for cell in contexts if not ledger.is_done(cell.artifact)]
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
-    pools: dict[tuple[str, str], list[RankedCell]] = defaultdict(list)
+    pools: dict[tuple[str, str], Pool] = defaultdict(Pool)
+    for own in unread:
+        pools[own.model.name, own.artifact.dtype].readings.append(reading_of(config, ledger, own))
     for cell in todo:
         if cell.neurons is None or ledger.is_done(cell.neurons):
-            pools[cell.model.name, cell.artifact.dtype].append(cell)
+            pools[cell.model.name, cell.artifact.dtype].ranked.append(cell)
         else:
             failures.append(f"{cell.neurons} is not complete: run `closelook attribute`")
     works = [_work(config, ledger, pool) for pool in pools.values()]
     failures += run_all(config, store, works, stage="neurons", unit="samples")
     done = sum(ledger.is_done(cell.artifact) for cell in todo)
-    lines = (f"{done} sets of knock-outs computed, {len(wanted) - len(todo)} were up to date",)
-    return StageSummary("neurons", done, len(wanted) - len(todo), tuple(dict.fromkeys(failures)), lines)
+    read = sum(ledger.is_done(own.artifact) for own in unread)
+    lines = [f"{done} sets of knock-outs computed, {len(wanted) - len(todo)} were up to date"] if wanted else []
+    lines += [said for own in contexts for said in account(ledger, own)]
+    skipped = len(wanted) - len(todo) + len(contexts) - len(unread)
+    return StageSummary("neurons", done + read, skipped, tuple(dict.fromkeys(failures)), tuple(lines))
 
 
-def _work(config: RunConfig, ledger: Ledger, pool: Sequence[RankedCell]) -> Work:
-    """The missing knock-outs of a model in one precision; those that are whole then are complete."""
+@dataclass
+class Pool:
+    """What is missing of a model in one precision."""
+
+    ranked: list[RankedCell] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)  # one at most
+
+    @property
+    def first(self) -> RankedCell | ContextsCell:
+        return self.ranked[0] if self.ranked else self.readings[0].cell
+
+
+def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
+    """The missing knock-outs and contexts of a model in one precision; those that are whole then are complete."""
     assert config.neurons is not None
-    assert config.neurons.knockout is not None
-    model, settings = pool[0].model, config.neurons.knockout
+    model, dtype, settings = pool.first.model, pool.first.artifact.dtype, config.neurons.knockout
     by_task: dict[str, list[RankedCell]] = defaultdict(list)
-    for cell in pool:
+    for cell in pool.ranked:
         by_task[cell.artifact.task].append(cell)
     blocks: list[tuple[Callable[[], pa.Table], int]] = []
     units: dict[str, list[Unit]] = {}
     for task, cells in by_task.items():
+        assert settings is not None
         inputs = model.inputs[task]
         tokens = inputs.lengths * (1 + len(settings.counts))
         units[task] = cut_by_tokens(inputs, subset(config, model, task), tokens, UNIT_TOKENS)
         blocks += _blocks(config, settings, ledger, cells, units[task])
+    missing = sum(len(reading.missing) for reading in pool.readings)
+    for reading in pool.readings if missing else ():
+        blocks.append((reading.block, reading.found.survey.texts))
 
     def close() -> Sequence[str]:
-        for cell in pool:
+        for cell in pool.ranked:
             _complete(config, ledger, cell, units[cell.artifact.task])
-        return ()
+        return [line for reading in pool.readings for line in reading.close()]
 
     return Work(
-        name=f"{model.name} {pool[0].artifact.dtype}",
+        name=f"{model.name} {dtype}",
         model=model.resolved.config,
         blocks=[block for block, _ in blocks],
-        worker=Knocker,
+        worker=NeuronWorker,
         arguments=(
             ledger.store,
             model.resolved,
-            pool[0].artifact.dtype,
+            dtype,
             config.seed,
             config.max_attempts,
             uuid.uuid4().hex,
         ),
         size=sum(size for _, size in blocks),
         on_end=close,
+        reader=pool.readings[0].reader() if missing else None,
+        read=len(blocks) - 1 + missing if missing else 0,
     )
 
 

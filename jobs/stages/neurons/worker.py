@@ -1,4 +1,7 @@
-"""The actor of a pool that knocks neurons out: it opens the model once and turns units into committed shards."""
+"""The actor of a pool of neurons: it opens the model once and turns units into committed shards.
+
+There are units of two kinds: samples whose neurons are knocked out, and texts of the corpus.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ from evaluation.schema import KNOCKOUTS
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
+from jobs.plan.models import load_tokenizer
+from jobs.stages.neurons.reading import ReadingTask, is_reading, read
 from jobs.stages.undivided import UndividedWorker, that_fits
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from evaluation.scoring.knockouts import Neurons
     from lrp_core import ModelView
 
@@ -50,14 +57,32 @@ class KnockoutTask:
         return cls(**{**raw, "parts": tuple(Ranked(**one) for one in raw["parts"]), "counts": tuple(raw["counts"])})
 
 
-class Knocker(UndividedWorker):
+class NeuronWorker(UndividedWorker):
     """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
+
+    _tokenizer: PreTrainedTokenizerBase | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
+        if is_reading(row["task"]):
+            reading = ReadingTask.from_json(row["task"])
+            return reported(
+                reading.title, len(reading.entries), reading.tokens, lambda: {"splits": self._read(reading)}
+            )
         task, rows = KnockoutTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.title, len(rows), task.tokens, lambda: {"splits": self._run(task, rows)})
+
+    def _read(self, task: ReadingTask) -> int:
+        """Look what neurons do in the texts and commit it; as `_run`."""
+        view = self._opened()
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self._model.config)
+        with undivided(self._store, task.title, self._max_attempts, self._run_name):
+            tables, splits = that_fits(partial(read, view, self._tokenizer, task), task.token_budget)
+            for path, (table, schema) in zip(task.paths, tables, strict=True):
+                self._store.write_shard(path, table, schema)
+        return splits
 
     def _run(self, task: KnockoutTask, rows: Sequence[dict[str, Any]]) -> int:
         """Knock out and commit; how often the token budget was halved. Raises RuntimeError for a deadly unit."""

@@ -1,0 +1,88 @@
+"""The corpus of a run, in which it is looked for what neurons answer to: what it holds, and which models read it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluation.benchmark.corpus import Corpus, CorpusSurvey, stamps, survey
+from lrp_core.capabilities import NEURONS
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from jobs.config.neurons import CorpusConfig
+    from jobs.plan.models import ResolvedModel
+    from jobs.store import Ledger
+
+PRODUCT = "contexts"  # whose manifests say what was found
+UNIT_CHARACTERS = 1 << 20  # of the texts that a lost worker may cost; about 250,000 tokens of English
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """The corpus of a run, looked through."""
+
+    corpus: Corpus
+    stamps: list[list[str | int]]
+    survey: CorpusSurvey
+    characters: int  # of a unit
+
+    def record(self) -> dict[str, Any]:
+        """As manifests have it."""
+        return {
+            "asked": asdict(self.corpus),
+            "stamps": self.stamps,
+            "survey": asdict(self.survey),
+            "unit": self.characters,
+        }
+
+
+def corpus_settings(config: RunConfig) -> CorpusConfig:
+    """Of a run that has a corpus."""
+    assert config.neurons is not None
+    assert config.neurons.corpus is not None
+    return config.neurons.corpus
+
+
+def corpus_of(config: RunConfig) -> Corpus:
+    """Where the corpus of a run that has one is."""
+    settings = corpus_settings(config)
+    names = ("source", "path", "hub", "subset", "split", "revision", "sha256", "column", "limit")
+    return Corpus(**{name: getattr(settings, name) for name in names}, seed=config.seed)
+
+
+def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
+    """Read through once: what a manifest says of the same files, or of files that are not here, is not read again.
+
+    Raises UserError where the corpus cannot be had or holds no text.
+    """
+    corpus, missing = corpus_of(config), None
+    try:
+        now = stamps(corpus)
+    except UserError as error:
+        now, missing = [], error
+    for _, record in ledger.records(PRODUCT):
+        known = record["corpus"]
+        same = known["asked"] == asdict(corpus) and known["unit"] == UNIT_CHARACTERS
+        if same and (missing or known["stamps"] == now):
+            return Surveyed(corpus, known["stamps"], CorpusSurvey(**known["survey"]), UNIT_CHARACTERS)
+    if missing is not None:
+        raise UserError(f"config key 'neurons.corpus': {missing}")
+    name = ("corpus", json.dumps(asdict(corpus)))
+    found = ledger.store.kept(name, now, lambda: survey(corpus, UNIT_CHARACTERS))
+    return Surveyed(corpus, now, found, UNIT_CHARACTERS)
+
+
+def reads_texts(model: ResolvedModel) -> bool:
+    """Whether there is a corpus for it: it reads bare texts, and its neurons are described."""
+    return NEURONS in model.capabilities and not model.kind.images
+
+
+def check_models(config: RunConfig, model: ResolvedModel) -> None:
+    """Raises UserError for a model that is named for the corpus and cannot read it."""
+    settings = config.neurons.corpus if config.neurons else None
+    if settings is not None and model.config.name in (settings.models or ()) and not reads_texts(model):
+        why = "reads images" if model.kind.images else f"lacks {NEURONS.says}"
+        raise UserError(f"config key 'neurons.corpus.models': model {model.config.name} {why}: leave it out")

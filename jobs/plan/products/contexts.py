@@ -1,0 +1,69 @@
+"""What neurons answer to in a corpus, keyed by the model, the texts and how they are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evaluation import schema as schemas
+from jobs.plan.corpus import PRODUCT, check_models, reads_texts, surveyed
+from jobs.plan.products.record import Product, Wanted
+from jobs.store import Artifact, Ledger, key_of
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from jobs.plan.cells import ModelPlan, Plan
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+
+
+@dataclass(frozen=True)
+class ContextsCell:
+    """The contexts of one model."""
+
+    model: ModelPlan
+    artifact: Artifact
+
+
+def wanted_contexts(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[ContextsCell]:
+    """One of every model that reads the corpus, in its own precision. Raises as `surveyed`."""
+    settings = config.neurons.corpus if config.neurons else None
+    if settings is None:
+        return
+    for model in plan.models:
+        resolved = model.resolved
+        check_models(config, resolved)
+        if model.name not in (settings.models or (model.name,)) or not reads_texts(resolved):
+            continue
+        found = surveyed(config, ledger)
+        key = key_of(
+            version=VERSION,
+            schema=[schemas.titled(schemas.CONTEXTS), schemas.titled(schemas.ACTIVATIONS)],
+            model=resolved.identity,
+            attention=resolved.config.attn,
+            dtype=resolved.config.dtype,
+            tokenizer=model.tokenizer,
+            corpus=found.survey.digest,
+            unit=found.characters,
+            tokens=settings.tokens,
+            top=settings.top,
+        )
+        place = Artifact(PRODUCT, model.name, settings.name, resolved.config.dtype, key=key)
+        yield ContextsCell(model, place)
+
+
+def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
+    for cell in wanted_contexts(config, plan, ledger):
+        yield Wanted(cell.artifact, surveyed(config, ledger).survey.texts)
+
+
+CONTEXTS = Product(
+    name=PRODUCT,
+    heading="contexts",
+    plural="corpora read",
+    stage="neurons",
+    wanted=_wanted,
+    expected=lambda config, model, task, methods: {},  # a corpus is of no task
+    outdated="contexts of another corpus or other settings",
+)

@@ -1,0 +1,244 @@
+"""The corpus pass on the driver: which units are missing, and how the parts that workers commit become the artifact.
+
+A part holds what every neuron does in one unit of texts. Parts are merged one by one, so that the driver holds no more
+than what is kept of a neuron, however long the corpus is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.benchmark.corpus import CorpusSurvey, Entry, stamps
+from evaluation.schema import ACTIVATIONS, CONTEXTS, CONTEXTS_PART, CONTEXTS_TEXTS
+from jobs.config import RunConfig
+from jobs.plan.corpus import Surveyed, corpus_settings, surveyed
+from jobs.plan.inputs import without_samples
+from jobs.plan.products.contexts import ContextsCell
+from jobs.stages.neurons.reading import Reader, ReadingTask
+from jobs.store import Artifact, Ledger
+from lrp_core.types import UserError
+
+ROWS_AT_ONCE = 1 << 18  # contexts that are written from one pass over the parts
+_NOWHERE = np.iinfo(np.int64).max  # in place of a context where there are fewer than are kept
+_UNIT = 1 << 32  # a context's number is its unit's times this, and its own within the unit
+_FACTS = ("contexts", "tokens", "without_tokens")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is to be read of the corpus by one model."""
+
+    config: RunConfig
+    ledger: Ledger
+    cell: ContextsCell
+    found: Surveyed
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The units whose parts are not there."""
+        there = set(self.ledger.shards(self.cell.artifact))
+        return frozenset(n for n in range(self.found.survey.units) if self.cell.artifact.shard(_part(n)) not in there)
+
+    def reader(self) -> Reader:
+        """Makes the missing units."""
+        settings, model = corpus_settings(self.config), self.cell.model.resolved
+        length = min(settings.tokens, model.max_length)
+        budget = model.config.token_budget or self.config.token_budget
+        make = partial(_task, self.cell.artifact, length, settings.top, budget)  # travels without the run's samples
+        return Reader(self.found.corpus, self.found.characters, make, self.missing)
+
+    def block(self) -> pa.Table:
+        """What the reader makes the units for."""
+        return without_samples("")
+
+    def close(self) -> list[str]:
+        """Merge the parts and enter the artifact where all are there; failures."""
+        if self.missing:
+            return []
+        try:
+            if stamps(self.found.corpus) != self.found.stamps:
+                return [f"the files of the corpus {self.cell.artifact.task} changed while they were read: run again"]
+        except UserError as error:
+            return [f"the corpus {self.cell.artifact.task} is gone: {error}"]
+        _complete(self.config, self.ledger, self.cell, self.found)
+        return []
+
+
+def reading_of(config: RunConfig, ledger: Ledger, cell: ContextsCell) -> Reading:
+    """Raises UserError where the corpus cannot be had."""
+    return Reading(config, ledger, cell, surveyed(config, ledger))
+
+
+def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:
+    """A line of what was read of the corpus; none where it is not done."""
+    record = ledger.record(cell.artifact)
+    if record is None:
+        return
+    found = CorpusSurvey(**record["corpus"]["survey"])
+    read = f"{found.texts:,} texts = {record['contexts']:,} contexts of {record['tokens']:,} tokens"
+    left_out = f"; {record['without_tokens']} texts have none" if record["without_tokens"] else ""
+    yield f"{cell.artifact.model}, {cell.artifact.task}: {read}{left_out}"
+    if found.unusable:
+        yield f"{cell.artifact.task}: {found.unusable} places hold no text, the first is {found.first_unusable}"
+
+
+def _part(unit: int) -> str:
+    return f"part-{unit:06d}"
+
+
+def _task(artifact: Artifact, length: int, top: int, budget: int, unit: int, entries: list[Entry]) -> ReadingTask:
+    contexts, neurons = _paths(artifact, _part(unit))
+    title = f"contexts.{artifact.model}.{artifact.task}.{artifact.dtype}.{_part(unit)}"
+    return ReadingTask(title, (neurons, contexts), tuple(entries), length, top, budget)
+
+
+def _paths(artifact: Artifact, shard: str) -> tuple[str, str]:
+    """Of a shard of contexts, and of the one of neurons beside it."""
+    contexts, neurons = (f"{folder}/{artifact.shard(shard)}" for folder in artifact.folders)
+    return contexts, neurons
+
+
+def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, found: Surveyed) -> None:
+    from lrp_core.activity import BOUNDARIES
+
+    store, artifact, survey = ledger.store, cell.artifact, found.survey
+    merged, facts = _merged(ledger, artifact, survey.units, corpus_settings(config).top)
+    layers = sorted(set(merged.layer.tolist()))
+    for group in _groups(merged, layers):
+        rows = np.isin(merged.layer, group)
+        texts = _texts(ledger, artifact, survey.units, merged.context[rows])
+        for layer in group:
+            own = merged.of(merged.layer == layer)
+            contexts, neurons = _paths(artifact, f"layer-{layer:03d}")
+            store.write_shard(neurons, own.activations(), ACTIVATIONS)
+            store.write_shard(contexts, own.contexts(texts), CONTEXTS)
+    record = {
+        "shards": [artifact.shard(f"layer-{layer:03d}") for layer in layers],
+        "corpus": found.record(),
+        "boundaries": list(BOUNDARIES),
+        **facts,
+        "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
+        "tokenizer": cell.model.tokenizer,
+    }
+    ledger.commit(artifact, record, config=config.model_dump(mode="json"))
+    for unit in range(survey.units):
+        for path in _paths(artifact, _part(unit)):
+            store.delete(path)
+
+
+@dataclass
+class Merged:
+    """What neurons do, by row; N neurons, K contexts."""
+
+    layer: np.ndarray  # [N]
+    neuron: np.ndarray  # [N]
+    activation: np.ndarray  # [N, K], -inf where there is no context
+    context: np.ndarray  # [N, K]
+    position: np.ndarray  # [N, K]
+    total: np.ndarray  # [N]
+    histogram: np.ndarray  # [N, bins]
+
+    @classmethod
+    def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
+        """Of a committed part."""
+        columns = (
+            _padded(table[name], top, fill)
+            for name, fill in (("activation", -np.inf), ("context", -1), ("position", 0))
+        )
+        activation, context, position = columns
+        context = np.where(context < 0, _NOWHERE, context + unit * _UNIT)
+        one = [table[name].to_numpy() for name in ("layer", "neuron", "total")]
+        bins = table["histogram"].combine_chunks()
+        histogram = bins.flatten().to_numpy().reshape(len(table), -1)
+        return cls(one[0], one[1], activation, context, position, one[2], histogram)
+
+    def add(self, other: Merged) -> None:
+        """The best of both; of equal activations the earlier context comes first."""
+        pairs = ((self.activation, other.activation), (self.context, other.context), (self.position, other.position))
+        activation, context, position = (np.concatenate(pair, 1) for pair in pairs)
+        order = np.lexsort((context, -activation), axis=1)[:, : self.activation.shape[1]]
+        kept = (np.take_along_axis(of, order, 1) for of in (activation, context, position))
+        self.activation, self.context, self.position = kept
+        self.total = self.total + other.total
+        self.histogram = self.histogram + other.histogram
+
+    def of(self, rows: np.ndarray) -> Merged:
+        """Those of a mask [N]."""
+        fields = (self.layer, self.neuron, self.activation, self.context, self.position, self.total, self.histogram)
+        return Merged(*(field[rows] for field in fields))
+
+    def activations(self) -> pa.Table:
+        """Of schema ACTIVATIONS."""
+        tokens = self.histogram.sum(1)
+        means = pa.array(self.total / np.maximum(tokens, 1), mask=tokens == 0)
+        ends = np.arange(len(tokens) + 1) * self.histogram.shape[1]
+        counts = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(self.histogram.ravel()))
+        columns = {"layer": self.layer, "neuron": self.neuron, "tokens": tokens, "mean": means, "histogram": counts}
+        return pa.table(columns)
+
+    def contexts(self, texts: pa.Table) -> pa.Table:
+        """Of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""
+        there = self.context != _NOWHERE
+        rows, ranks = there.nonzero()
+        found = np.searchsorted(texts["key"].to_numpy(), self.context[there])
+        columns = {"layer": self.layer[rows], "neuron": self.neuron[rows], "rank": ranks + 1}
+        columns |= {"activation": self.activation[there], "position": self.position[there]}
+        named = texts.take(pa.array(found))
+        return pa.table(columns | {name: named[name] for name in CONTEXTS.names if name in texts.column_names})
+
+
+def _padded(column: pa.ChunkedArray, top: int, fill: float) -> np.ndarray:
+    """Lists of at most `top` numbers as rows [N, top]."""
+    lists = column.combine_chunks()
+    values = lists.flatten().to_numpy()
+    kind = np.float64 if isinstance(fill, float) else np.int64
+    whole = np.full((len(lists), top), fill, dtype=kind)
+    there = np.arange(top) < pc.list_value_length(lists).to_numpy()[:, None]
+    whole[there] = values
+    return whole
+
+
+def _merged(ledger: Ledger, artifact: Artifact, units: int, top: int) -> tuple[Merged, dict[str, int]]:
+    merged: Merged | None = None
+    facts = dict.fromkeys(_FACTS, 0)
+    for unit in range(units):
+        table = ledger.store.read(_paths(artifact, _part(unit))[1], CONTEXTS_PART)
+        part = Merged.part(table, unit, top)
+        facts = {name: count + table[name][0].as_py() for name, count in facts.items()}
+        if merged is None:
+            merged = part
+        else:
+            merged.add(part)
+    assert merged is not None
+    return merged, facts
+
+
+def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
+    """Layers that are written together: one at least, and no more than ROWS_AT_ONCE contexts."""
+    rows = int((merged.layer == layers[0]).sum()) * merged.context.shape[1]
+    size = max(1, ROWS_AT_ONCE // max(1, rows))
+    for start in range(0, len(layers), size):
+        yield list(layers[start : start + size])
+
+
+def _texts(ledger: Ledger, artifact: Artifact, units: int, contexts: np.ndarray) -> pa.Table:
+    """The rows of these contexts, by `key`, in ascending order."""
+    keys = np.unique(contexts[contexts != _NOWHERE])
+    found: list[pa.Table] = []
+    for unit in range(units):
+        own = keys[keys // _UNIT == unit] % _UNIT
+        if len(own):
+            table = ledger.store.read(_paths(artifact, _part(unit))[0], CONTEXTS_TEXTS)
+            table = table.take(pa.array(np.searchsorted(table["context"].to_numpy(), own)))
+            found.append(table.append_column("key", pa.array(own + unit * _UNIT)))
+    if not found:
+        empty: Any = CONTEXTS_TEXTS.empty_table()
+        return empty.append_column("key", pa.array([], pa.int64()))
+    return pa.concat_tables(found).combine_chunks()

@@ -1,0 +1,179 @@
+"""A unit of the corpus in a worker: texts become contexts, and what every neuron does there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.benchmark.corpus import Corpus, Entry, units
+from evaluation.schema import CONTEXTS_PART, CONTEXTS_TEXTS
+from jobs.plan.inputs import without_samples
+from jobs.tasks import sources
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from lrp_core import ModelView
+    from lrp_core.activity import Activity
+
+_CHARACTERS_A_TOKEN = 4  # of progress
+
+
+@dataclass(frozen=True)
+class ReadingTask:
+    """Texts whose contexts are looked at together; travels to the workers as JSON.
+
+    The part of `paths[0]` holds what neurons do, that of `paths[1]` the contexts. The latter is written last.
+    """
+
+    title: str
+    paths: tuple[str, str]
+    entries: tuple[Entry, ...]
+    length: int  # most tokens of a context
+    top: int
+    token_budget: int
+
+    @property
+    def tokens(self) -> int:
+        """About how many there are."""
+        return sum(len(entry.text) for entry in self.entries) // _CHARACTERS_A_TOKEN
+
+    def to_json(self) -> str:
+        return json.dumps({"reading": asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> ReadingTask:
+        raw = json.loads(text)["reading"]
+        entries = tuple(Entry(*entry) for entry in raw["entries"])
+        return cls(**{**raw, "entries": entries, "paths": tuple(raw["paths"])})
+
+
+def is_reading(task: str) -> bool:
+    """Whether the JSON of a unit is that of a `ReadingTask`."""
+    return task.startswith('{"reading"')
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Ray Data task: makes the units of the corpus that are wanted, in order, as the corpus is read."""
+
+    corpus: Corpus
+    characters: int  # of a unit
+    make: Callable[[int, list[Entry]], ReadingTask]  # of a unit's number and texts
+    wanted: frozenset[int]  # numbers of units
+
+    def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
+        """The units for the table without a task; a table that has one is a unit already."""
+        if table["task"][0].as_py():
+            yield table
+            return
+        sources()  # a package's sources are entered in the table where they are read
+        for number, entries in enumerate(units(self.corpus, self.characters)):
+            if number in self.wanted:
+                yield without_samples(self.make(number, entries).to_json())
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A context: a text, or so many tokens of it."""
+
+    ids: list[int]
+    text: str
+    entry: Entry
+    start: int  # in characters of the text of the entry
+
+    def row(self, number: int) -> dict[str, Any]:
+        own = {"context": number, "input_ids": self.ids, "text": self.text, "start": self.start}
+        return {**own, "number": self.entry.number, "place": self.entry.where}
+
+
+def pieces_of(tokenizer: PreTrainedTokenizerBase, entries: Sequence[Entry], length: int) -> Iterator[Piece]:
+    """The contexts of texts: at most `length` tokens each, with what the tokenizer's template adds to each of them.
+
+    A text without tokens has none.
+    """
+    encoded = tokenizer(
+        [entry.text for entry in entries],
+        truncation=True,
+        max_length=length,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+    )
+    names = ("overflow_to_sample_mapping", "input_ids", "offset_mapping", "special_tokens_mask")
+    for of, ids, offsets, special in zip(*(encoded[name] for name in names), strict=True):
+        covered = [span for span, is_special in zip(offsets, special, strict=True) if not is_special]
+        if covered:
+            start, end = covered[0][0], covered[-1][1]
+            yield Piece(ids, entries[of].text[start:end], entries[of], start)
+
+
+def template_of(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The ids that the tokenizer's template adds to every text."""
+    return frozenset(tokenizer("")["input_ids"])
+
+
+def read(
+    view: ModelView, tokenizer: PreTrainedTokenizerBase, task: ReadingTask, token_budget: int
+) -> list[tuple[pa.Table, pa.Schema]]:
+    """The tables of a unit with their schemas, in the order of its paths. Batches depend on the unit alone."""
+    from lrp_core.activity import Activity
+
+    length = min(task.length, view.max_length)
+    pieces = list(pieces_of(tokenizer, task.entries, length))
+    activity = Activity(view, min(task.top, max(1, len(pieces))), template_of(tokenizer))
+    for part in _batches([len(piece.ids) for piece in pieces], token_budget):
+        activity.add([pieces[at].ids for at in part], part)
+    texts = len({piece.entry.number for piece in pieces})
+    facts = {"contexts": len(pieces), "tokens": activity.tokens, "without_tokens": len(task.entries) - texts}
+    neurons, named = _neurons(view, activity, facts)
+    kept = pa.Table.from_pylist([pieces[at].row(at) for at in named], schema=CONTEXTS_TEXTS)
+    return [(neurons, CONTEXTS_PART), (kept, CONTEXTS_TEXTS)]
+
+
+def _batches(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
+    """Contexts of like lengths together, the longest first, in batches of at most so many tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
+    start = 0
+    while start < len(order):
+        end = start + max(1, token_budget // lengths[order[start]])
+        yield order[start:end]
+        start = end
+
+
+def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tuple[pa.Table, list[int]]:
+    """A row for each neuron, and the contexts that these rows name, in order."""
+    from lrp_core.activity import NONE
+
+    named: set[int] = set()
+    tables = []
+    for layer in range(view.n_layers):
+        own = activity.layer(layer)
+        tensors = (own.values, own.contexts, own.positions, own.total, own.histogram)
+        values, contexts, positions, total, histogram = (one.cpu().numpy() for one in tensors)
+        there = contexts != NONE
+        named.update(np.unique(contexts[there]).tolist())
+        columns = {
+            "layer": np.full(len(total), layer),
+            "neuron": np.arange(len(total)),
+            **{
+                name: _lists(of, there)
+                for name, of in (("activation", values), ("context", contexts), ("position", positions))
+            },
+            "total": total,
+            "histogram": _lists(histogram, np.ones(histogram.shape, dtype=bool)),
+            **{name: np.full(len(total), count) for name, count in facts.items()},
+        }
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables), sorted(named)
+
+
+def _lists(values: np.ndarray, there: np.ndarray) -> pa.Array:
+    """The rows of `values` [N, K] as lists of the entries that are `there` [N, K]."""
+    ends = np.concatenate([[0], there.sum(1).cumsum()])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values[there]))

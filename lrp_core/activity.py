@@ -1,0 +1,128 @@
+"""What every neuron does in the texts of a corpus, summed up while forward passes go by: nothing grows with the corpus.
+
+For each neuron the contexts with the largest activations over positions (AttnLRP 4.3), the sum over tokens, and a
+histogram over tokens with bins that are fixed beforehand. All three can be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrp_core.guard import undisturbed
+from lrp_core.interventions.neurons import check_neuron
+from lrp_core.types import Batch
+from lrp_core.view import ModelView
+
+#: Where the bins of histograms end: powers of two of both signs. Between two of them an activation is at least the
+#: lower and below the upper one; the first and the last bin have no other end.
+BOUNDARIES = tuple(sorted(sign * 2.0**power for power in range(-8, 8) for sign in (-1, 1)))
+BINS = len(BOUNDARIES) + 1
+NONE = torch.iinfo(torch.int64).max  # in place of a context's number where there are fewer contexts than are kept
+_ENTRIES_AT_ONCE = 1 << 22  # of activations that are sorted into bins
+
+
+@dataclass
+class LayerActivity:
+    """Of the neurons of one layer; F neurons, K contexts."""
+
+    values: Tensor  # [F, K] the largest activations, in descending order; -inf where there is no context
+    contexts: Tensor  # [F, K] int64, the contexts' numbers; of equal activations the lower comes first
+    positions: Tensor  # [F, K] int64, where in the context; of equal activations the first
+    total: Tensor  # [F] float64, of finite activations over tokens
+    histogram: Tensor  # [F, BINS] int64, of finite activations over tokens
+
+
+class Activity:
+    """Of all neurons of a model, over the contexts that were added."""
+
+    def __init__(self, view: ModelView, top: int, apart: Collection[int] = ()) -> None:
+        """Keeps the `top` contexts of each neuron; at tokens whose ids are `apart`, activations do not count.
+
+        Raises UnsupportedMethod for a model whose feed-forward layers are not described.
+        """
+        check_neuron(view, 0, 0)
+        self._view, self._top = view, top
+        self._apart = torch.tensor(sorted(apart), dtype=torch.int64)
+        self._layers: dict[int, LayerActivity] = {}
+        self.tokens = 0  # that counted
+
+    def layer(self, number: int) -> LayerActivity:
+        """What was seen of a layer, on the device where it is."""
+        return self._layers.get(number) or self._empty(torch.zeros(self._view.n_neurons))
+
+    @torch.inference_mode()
+    def add(self, texts: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
+        """One forward over contexts, token ids each, that have these numbers."""
+        view = self._view
+        batch = batch_of(texts).to(view.device)
+        counted = counting(batch, self._apart)
+        told = torch.tensor(numbers, device=counted.device)
+        with undisturbed(view), ExitStack() as undo:
+            for layer, block in enumerate(view.blocks):
+                hook = partial(self._look, layer=layer, counted=counted, numbers=told)
+                undo.callback(block.down.register_forward_pre_hook(hook).remove)
+            view.hidden(batch)
+        self.tokens += int(counted.sum())
+
+    def _look(self, _: nn.Module, args: tuple[Any, ...], *, layer: int, counted: Tensor, numbers: Tensor) -> None:
+        x = args[0].detach().view(*counted.shape, -1)  # [B, T, F]; some families flatten it
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        if layer not in self._layers:
+            self._layers[layer] = self._empty(x)
+        own = self._layers[layer]
+        finite = torch.isfinite(x) & counted.to(x.device)[..., None]
+        values, positions = x.masked_fill(~finite, -torch.inf).max(1)  # [B, F]
+        contexts = numbers.to(x.device)[:, None].masked_fill(values == -torch.inf, NONE)
+        order = _first(own, values.T, contexts.T, positions.T, self._top)
+        own.values, own.contexts, own.positions = order
+        own.total += x.masked_fill(~finite, 0).sum((0, 1), dtype=torch.float64)
+        _count(x[counted.to(x.device)], own.histogram)
+
+    def _empty(self, x: Tensor) -> LayerActivity:
+        width, device = x.shape[-1], x.device
+        return LayerActivity(
+            torch.full((width, self._top), -torch.inf, dtype=x.dtype, device=device),
+            torch.full((width, self._top), NONE, device=device),
+            torch.zeros((width, self._top), dtype=torch.int64, device=device),
+            torch.zeros(width, dtype=torch.float64, device=device),
+            torch.zeros((width, BINS), dtype=torch.int64, device=device),
+        )
+
+
+def batch_of(texts: Sequence[Sequence[int]]) -> Batch:
+    """A batch of bare token ids."""
+    rows = [{"input_ids": list(ids), "position": len(ids) - 1, "target_id": 0, "foil_id": None} for ids in texts]
+    return Batch.collate(rows, pad_id=0)
+
+
+def counting(batch: Batch, apart: Tensor) -> Tensor:
+    """[B, T] bool: where a token is whose id is not among those `apart` [N]."""
+    return (batch.attention_mask != 0) & ~torch.isin(batch.input_ids, apart.to(batch.input_ids.device))
+
+
+def _first(own: LayerActivity, values: Tensor, contexts: Tensor, positions: Tensor, top: int) -> list[Tensor]:
+    """The best of what is kept [F, K] and of what is new [F, B]."""
+    every = [
+        torch.cat(both, 1) for both in ((own.values, values), (own.contexts, contexts), (own.positions, positions))
+    ]
+    by_number = every[1].argsort(dim=1, stable=True)
+    every = [one.gather(1, by_number) for one in every]
+    best = every[0].argsort(dim=1, descending=True, stable=True)[:, :top]
+    return [one.gather(1, best) for one in every]
+
+
+def _count(x: Tensor, histogram: Tensor) -> None:
+    """Add activations [N, F] of tokens to the histogram [F, BINS]; those that are not finite are left out."""
+    width = x.shape[-1]
+    ends = torch.tensor(BOUNDARIES, dtype=x.dtype, device=x.device)
+    first = torch.arange(width, device=x.device) * BINS
+    for part in x.split(max(1, _ENTRIES_AT_ONCE // width)):
+        places = (torch.bucketize(part.contiguous(), ends, right=True) + first)[torch.isfinite(part)]
+        histogram += torch.bincount(places, minlength=width * BINS).view(width, BINS)

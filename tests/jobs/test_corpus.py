@@ -1,0 +1,200 @@
+"""The corpus pass: what neurons answer to, as brute force finds it, whoever is killed, and counted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.schema import ACTIVATIONS, CONTEXTS
+from jobs.commands.gc import garbage
+from jobs.commands.plan import contexts_line
+from jobs.commands.status import collect
+from jobs.plan import corpus as plan_corpus
+from jobs.plan.cells import make_plan
+from jobs.plan.products.contexts import wanted_contexts
+from jobs.stages.neurons import neurons
+from jobs.store import Ledger, Store
+from lrp_core import Batch, UserError, load_model
+from tests.jobs.inline import HOLD
+from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of
+
+TOKENS, TOP, CHARACTERS = 16, 4, 700
+
+
+def lines_of(count=40):
+    """Texts of 1 to 39 words of one token; the last two are equal, and so are two in the middle."""
+    draw = np.random.default_rng(3)
+    words = [[f"w{one}" for one in draw.integers(40, 60, draw.integers(1, 40))] for _ in range(count)]
+    texts = [" ".join(own) for own in words]
+    return [*texts, texts[7], texts[-1]]
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    monkeypatch.setattr(plan_corpus, "UNIT_CHARACTERS", CHARACTERS)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    file = tmp_path / "corpus.txt"
+    lines = [line.encode() for line in lines_of()]
+    file.write_bytes(b"\n".join([*lines[:3], b"", b"\xff\xfe", b"w40\0w41", *lines[3:]]))
+    return file
+
+
+def config_for(root, model, corpus, **more):
+    settings = {"source": "text", "path": str(corpus), "tokens": TOKENS, "top": TOP}
+    return config_of(root, model, neurons={"corpus": settings | more})
+
+
+def cell_of(config, store):
+    (cell,) = wanted_contexts(config, make_plan(config, store), Ledger(store))
+    return cell.artifact
+
+
+def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, corpus, inline, small_units):
+    """Every context through the model alone; every neuron's activations sorted; of equal ones the earlier first."""
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    summary = neurons(config, store)
+    assert (summary.computed, summary.failures) == (1, ())
+    view = load_model(model)
+    pieces, place = [], []  # ids, (number of the text, first word)
+    for number, line in enumerate(lines_of()):
+        flat = [int(word[1:]) for word in line.split()]
+        for start in range(0, len(flat), TOKENS):
+            pieces.append(flat[start : start + TOKENS])
+            place.append(number)
+    seen = [activations(view, ids) for ids in pieces]  # [T, F] each
+    peaks = np.stack([one.max(0) for one in seen])  # [N, F]
+    artifact = cell_of(config, store)
+    rows = Ledger(store).read(artifact, CONTEXTS).to_pylist()
+    assert len(rows) == view.n_neurons * TOP
+    for neuron in range(view.n_neurons):
+        order = sorted(range(len(pieces)), key=lambda at: (-round(float(peaks[at, neuron]), 6), at))[:TOP]
+        own = [row for row in rows if row["neuron"] == neuron]
+        assert [row["rank"] for row in own] == [1, 2, 3, 4]
+        assert [row["input_ids"] for row in own] == [pieces[at] for at in order]
+        assert [row["number"] for row in own] == [place[at] for at in order]
+        assert [row["activation"] for row in own] == pytest.approx([peaks[at, neuron] for at in order], abs=1e-6)
+        for row, at in zip(own, order, strict=True):
+            assert seen[at][row["position"], neuron] == pytest.approx(peaks[at, neuron], abs=1e-6)
+    every = np.concatenate(seen)  # [tokens, F]
+    ends = [-np.inf, *Ledger(store).record(artifact)["boundaries"], np.inf]
+    found = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
+    for neuron, row in enumerate(found):
+        assert (row["layer"], row["neuron"], row["tokens"]) == (0, neuron, len(every))
+        assert row["mean"] == pytest.approx(every[:, neuron].mean(), abs=1e-7)
+        assert (
+            abs(np.array(row["histogram"]) - np.histogram(every[:, neuron], ends)[0]).sum() <= 2
+        )  # rounding at an end
+    assert summary.lines[0].startswith("gpt2, corpus: 42 texts = ")
+    assert "3 places hold no text, the first is corpus.txt:4: empty" in summary.lines[1]
+    assert not [path for path in store.files(artifact.folder) if "part" in path]
+
+
+def activations(view, ids):
+    """[T, F] of the first layer."""
+    batch, found = Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0), []
+    hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: found.append(args[0]))
+    with torch.inference_mode():
+        view.hidden(batch)
+    hook.remove()
+    return found[0][0].double().numpy()
+
+
+def files_of(store):
+    return {
+        path: store.read_bytes(path)
+        for folder in ("contexts", "activations")
+        for path in store.files(folder, recursive=True)
+    }
+
+
+def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_again(
+    tmp_path, model, corpus, inline, small_units
+):
+    undisturbed = config_for(tmp_path / "undisturbed", model, corpus)
+    expected = prepared(undisturbed, rows_of(2))
+    assert neurons(undisturbed, expected).complete
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    file = tmp_path / "config.json"  # which is YAML, too
+    file.write_text(config.model_dump_json())
+    program = (
+        "import runpy; from jobs.plan import corpus; "
+        f"corpus.UNIT_CHARACTERS = {CHARACTERS}; runpy.run_module('tests.jobs.inline', run_name='__main__')"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), HOLD: str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", program, "neurons", "--config", str(file)], env=environment)
+    try:
+        deadline = time.monotonic() + 240
+        while not (tmp_path / "holding").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    store.delete("lock.json")
+    ledger, artifact = Ledger(store), cell_of(config, store)
+    assert (ledger.state(artifact), len(ledger.shards(artifact))) == ("partial", 2)
+    indices = []
+    inline.before_unit = indices.append
+    assert neurons(config, store).computed == 1
+    units = ledger.store.manifest(artifact.name)["corpus"]["survey"]["units"]
+    assert len(indices) == units - 2 > 1
+    assert files_of(store) == files_of(expected)
+
+
+def test_status_plan_and_gc_know_contexts(tmp_path, model, corpus, inline):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    before = cell_of(config, store)
+    for states, said in (({"missing": 1}, "1 missing"), ({"done": 1}, "0 missing")):
+        plan, ledger = make_plan(config, store), Ledger(store)
+        row = collect(config, plan, ledger)["gpt2", "corpus", "float32", "contexts"]
+        assert (row.states, row.samples) == (states, 42)
+        (line,) = contexts_line(config, ledger, plan)
+        assert line.startswith("a corpus of 42 texts")
+        assert said in line
+        neurons(config, store)
+    assert cell_of(config_for(tmp_path / "root", model, corpus, name="other"), store).key == before.key
+    corpus.write_text("w41 w42\n")
+    changed = config_for(tmp_path / "root", model, corpus)
+    assert cell_of(changed, store).key != before.key
+    (group,) = (one for one in garbage(changed, store) if one.why.startswith("contexts"))
+    assert len(group.files) == 3  # contexts and activations of the layer, and the manifest
+    assert cell_of(config_for(tmp_path / "root", model, corpus, top=3), store).key != cell_of(changed, store).key
+
+
+def test_a_corpus_that_is_gone_is_known_by_its_manifest_and_else_an_error(tmp_path, model, corpus, inline):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    assert neurons(config, store).complete
+    corpus.unlink()
+    assert Ledger(store).is_done(cell_of(config, store))
+    with pytest.raises(UserError, match=r"neurons\.corpus.*no \.txt file at"):
+        neurons(config_for(tmp_path / "other", model, corpus), Store(str(tmp_path / "other")))
+
+
+def test_bad_input_is_one_line_that_names_the_key(closelook, tmp_path, corpus):
+    asked = ("status", "--config", "demo", "--root", str(tmp_path))
+    for settings, message in (
+        ("{source: txt}", "no source 'txt' (did you mean 'text'?)"),
+        ("{source: text}", "give a path"),
+        ("{source: mnli, path: x}", "holds no texts of which a corpus could be made"),
+        ("{source: demo}", "give a `limit`"),
+        ("{source: demo, limit: 5, models: [gtp2]}", "no model 'gtp2'"),
+        ("{source: demo, limit: 5, models: [vit]}", "model vit reads images: leave it out"),
+    ):
+        code, _, err = closelook(*asked, "--set", f"neurons.corpus={settings}")
+        assert code == 2, settings
+        assert message in err
+        assert "neurons.corpus" in err
+        assert len(err.splitlines()) == 1
