@@ -12,7 +12,7 @@ from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel
 from jobs.stages import evaluate
-from jobs.store import Artifact, Store
+from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.families import FAMILIES
 from lrp_core.types import Request
@@ -107,7 +107,7 @@ def a_plan(store, cells) -> Plan:
 
 
 def a_view(store, task) -> Inputs:
-    inputs = read_inputs(store, TOKENIZER, task)
+    inputs = read_inputs(Ledger(store), TOKENIZER, task)
     assert inputs is not None
     return inputs
 

@@ -144,7 +144,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
         found, tasks = {}, tasks_of(config, resolved)
         for task in tasks:
             if (tokenizer, task) not in inputs:
-                inputs[tokenizer, task] = read_inputs(store, tokenizer, task)
+                inputs[tokenizer, task] = read_inputs(ledger, tokenizer, task)
             views = inputs[tokenizer, task]
             if views is None:
                 unprepared.append((model.name, task))

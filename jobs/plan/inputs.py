@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import VIEW, SchemaMismatch
+from jobs.plan.spool import digest_of, gather, spooled
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 
@@ -21,7 +22,8 @@ INPUT_COLUMNS = ["sample_id", "input_ids", "position", "target_id", "foil_id", "
 MASK_COLUMNS = ["special_mask", "scope_mask"]  # which tokens may be perturbed
 GOLD_COLUMNS = ["label", "score"]  # what predictions are held against
 UNIT_COLUMNS = [*INPUT_COLUMNS, *MASK_COLUMNS, *GOLD_COLUMNS]  # that the driver reads, too
-_DIGEST_ROWS = 1 << 18  # copied at a time
+_HASHED_ROWS = 1 << 16  # whose names are Python's at a time
+_DIGESTS = {"inputs": INPUT_COLUMNS, "masks": MASK_COLUMNS, "gold": GOLD_COLUMNS}
 PIXELS = "pixels"  # which workers alone are given: ids and the key of what prepares them tell them apart
 
 
@@ -31,31 +33,38 @@ class Inputs:
 
     tokenizer: str
     task: str
-    table: pa.Table
+    table: pa.Table  # of very many samples it lies in a file, and the driver's memory is mapped to it
     files: tuple[tuple[str, int], ...] = ()  # of images: (path, rows) of each file of the views, which hold the pixels
+    digests: Mapping[str, str] = field(default_factory=dict)  # that are known, by their names among `_DIGESTS`
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything that relevance depends on; evidence is not part of it."""
-        return self._digest(INPUT_COLUMNS)
+        return self._digest("inputs")
 
     @cached_property
     def masks_digest(self) -> str:
         """A hash of what tells which tokens may be perturbed."""
-        return self._digest(MASK_COLUMNS)
+        return self._digest("masks")
 
     @cached_property
     def gold_digest(self) -> str:
         """A hash of what predictions are held against."""
-        return self._digest(GOLD_COLUMNS)
+        return self._digest("gold")
 
-    def _digest(self, columns: list[str]) -> str:
-        return digest_of(self.table.select(columns))
+    def _digest(self, name: str) -> str:
+        return self.digests[name] if name in self.digests else digest_of(self.table.select(_DIGESTS[name]))
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of every sample [N]."""
         return self.table["length"].to_numpy()
+
+    @cached_property
+    def ids(self) -> pa.Array:
+        """The names of the samples [N], in one piece: of several, each look-up would copy all."""
+        chunks = self.table["sample_id"].cast(pa.large_string()).chunks
+        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
 
     @property
     def labels(self) -> list[str]:
@@ -72,7 +81,7 @@ class Inputs:
 
         A unit that names its rows instead would have every worker read the views of all, which costs their square.
         """
-        samples = self.table.select(UNIT_COLUMNS).take(np.asarray(rows, dtype=np.int64)).combine_chunks()
+        samples = gather(self.table.select(UNIT_COLUMNS), np.asarray(rows, dtype=np.int64))
         lists = {name: pa.ListArray.from_arrays([0, len(rows)], _only(samples[name])) for name in UNIT_COLUMNS}
         return pa.table({"task": [task], **lists, **self._places(rows)})
 
@@ -87,18 +96,29 @@ class Inputs:
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:
         """The first `count` samples that have a foil, in the order of the store."""
-        table = self.table.select(INPUT_COLUMNS).filter(self.table["foil_id"].is_valid())
-        return table.slice(0, count).to_pylist()
+        first = np.flatnonzero(self.table["foil_id"].is_valid().to_numpy())[:count]
+        return gather(self.table.select(INPUT_COLUMNS), first).to_pylist()
 
     def subset(self, size: int | None, seed: int | str) -> np.ndarray:
         """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
         if size is None or size >= len(self.table):
             return np.arange(len(self.table))
         if (size, seed) not in self._drawn:
-            ids = self.table["sample_id"].to_pylist()
-            drawn = sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{seed}:{ids[i]}".encode()).digest())
-            self._drawn[size, seed] = np.sort(drawn[:size])
+            self._drawn[size, seed] = self._draw(size, seed)
         return self._drawn[size, seed].copy()
+
+    def _draw(self, size: int, seed: int | str) -> np.ndarray:
+        """The indices of the `size` samples whose hashes come first."""
+
+        def hashed(sample: str) -> bytes:
+            return hashlib.sha256(f"{seed}:{sample}".encode()).digest()
+
+        pieces = (self.ids.slice(start, _HASHED_ROWS) for start in range(0, len(self.ids), _HASHED_ROWS))
+        beginnings = (hashed(sample)[:8] for piece in pieces for sample in piece.to_pylist())
+        keys = np.fromiter(map(int.from_bytes, beginnings), np.uint64, len(self.ids))
+        among = np.flatnonzero(keys <= np.partition(keys, size)[size])  # `size` and one, and more of the same beginning
+        drawn = sorted(among.tolist(), key=lambda row: hashed(self.ids[row].as_py()))
+        return np.sort(np.array(drawn[:size], np.int64))
 
     @cached_property
     def cuts(self) -> dict[Any, Any]:
@@ -118,41 +138,17 @@ def without_samples(task: str) -> pa.Table:
     return pa.table({"task": [task], **lists})
 
 
-def digest_of(table: pa.Table) -> str:
-    """A hash of columns and values, in hex, whichever files they came from; a part of the rows is copied at a time."""
-    sink = _Hashed()
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), table.schema.remove_metadata()) as writer:
-        for start in range(0, max(1, table.num_rows), _DIGEST_ROWS):
-            rows = np.arange(start, min(start + _DIGEST_ROWS, table.num_rows))
-            part = table if len(rows) == table.num_rows else table.take(rows)  # a slice would show where it was cut
-            writer.write_table(part.replace_schema_metadata(None).combine_chunks())
-    return sink.hash.hexdigest()
-
-
-class _Hashed(io.RawIOBase):
-    """A file of which the hash is all that is kept."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return len(data)
-
-
 def _only(column: pa.ChunkedArray) -> pa.Array:
     """The values of a column whose chunks are combined; one without rows may have no chunk."""
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
-def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
+def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
     """None when the task is not, or not wholly, prepared for this tokenizer, or was by another version of closelook."""
     views = views_of(tokenizer, task)
-    if Ledger(store).latest(views) is None:
+    if ledger.latest(views) is None:
         return None
+    store = ledger.store
     stamps = store.stamps(views.folder)
     try:
         return store.kept(
@@ -163,11 +159,18 @@ def read_inputs(store: Store, tokenizer: str, task: str) -> Inputs | None:
 
 
 def _read_inputs(store: Store, tokenizer: str, task: str, paths: list[str]) -> Inputs:
-    table = store.read(paths, VIEW, [*UNIT_COLUMNS, "length"])
-    if not store.has_values(paths[0], PIXELS):
-        return Inputs(tokenizer, task, table)
-    counts = [store.read(path, VIEW, ["length"]).num_rows for path in paths]
-    return Inputs(tokenizer, task, table, tuple(zip(paths, counts, strict=True)))
+    counts: list[int] = []
+
+    def counted(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for table in tables:
+            counts.append(table.num_rows)
+            yield table
+
+    if not paths:
+        raise FileNotFoundError(errno.ENOENT, "no Parquet files", store.url(views_of(tokenizer, task).folder))
+    table, digests = spooled(counted(store.read_each(paths, VIEW, [*UNIT_COLUMNS, "length"])), _DIGESTS)
+    files = tuple(zip(paths, counts, strict=True)) if store.has_values(paths[0], PIXELS) else ()
+    return Inputs(tokenizer, task, table, files, digests)
 
 
 def samples_of(

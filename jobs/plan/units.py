@@ -39,8 +39,8 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
 
     Many models ask for the same: a cut is made once.
     """
-    own = np.fromiter(rows, np.int64)
-    asked = hashlib.sha256(own.tobytes()).hexdigest(), token_budget, shard_rows
+    own = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.int64)
+    asked = hashlib.sha256(np.ascontiguousarray(own).data).hexdigest(), token_budget, shard_rows
     if asked not in inputs.cuts:
         inputs.cuts[asked] = _cut_units(inputs, own, token_budget, shard_rows)
     return inputs.cuts[asked]
@@ -48,7 +48,9 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
-    keys = {"foilless": foilless[rows], "shorter": -inputs.lengths[rows], "id": inputs.table["sample_id"].take(rows)}
+    everything = np.array_equal(rows, np.arange(len(inputs.ids)))
+    ids = inputs.ids if everything else inputs.ids.take(rows)  # of very many, a copy more matters
+    keys = {"foilless": foilless[rows], "shorter": -inputs.lengths[rows], "id": ids}
     sorted_by = [(name, "ascending") for name in keys]
     order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
     units: list[Unit] = []
@@ -65,7 +67,7 @@ def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: 
 
 def cut_by_tokens(inputs: Inputs, rows: Iterable[int], tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
     """Longest samples first, as many as make `unit_tokens` of the `tokens` [N] that each costs, at least one."""
-    ids = inputs.table["sample_id"].to_pylist()
+    ids = inputs.ids.to_pylist()
     units: list[Unit] = []
     pending: list[int] = []
     for row in sorted(rows, key=lambda i: (-int(inputs.lengths[i]), ids[i])):
@@ -98,6 +100,6 @@ def _unit(index: int, batches: list[np.ndarray], inputs: Inputs, lengths: np.nda
     rows = np.concatenate(batches).astype(np.int32)
     starts = np.cumsum([0, *map(len, batches[:-1])])
     cuts = tuple(int(start) for start in starts)
-    content = "\n".join([*inputs.table["sample_id"].take(rows).to_pylist(), repr(cuts)])
+    content = "\n".join([*inputs.ids.take(rows).to_pylist(), repr(cuts)])
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     return Unit(f"{index:05d}-{digest}", rows, cuts, int(lengths[rows].sum()))

@@ -57,4 +57,6 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
     for name in names:
         setting = STAGES[name].setting
         if len(names) == 1 or setting is None or getattr(config, setting) is not None:
-            yield function_of(name)(config, store)
+            summary = function_of(name)(config, store)
+            store.pack_manifests()
+            yield summary

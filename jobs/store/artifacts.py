@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -140,7 +140,7 @@ class Artifact:
         return f"{self.product} {'/'.join(filter(None, columns))}"
 
     def _filled(self, template: str, **more: str) -> str:
-        return template.format(**{**asdict(self), "key": short(self.key)}, **more)
+        return template.format(**{**vars(self), "key": short(self.key)}, **more)
 
 
 @lru_cache(maxsize=4096)

@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from evaluation.schema import check
+from jobs.store.manifests import Manifests
 from jobs.store.retry import retried
 from lrp_core.types import UserError
 
@@ -30,6 +31,7 @@ TEMPORARY = ".tmp-"
 T = TypeVar("T")
 _SMALL_BYTES = 1 << 20
 _READS_AT_ONCE = 32
+_HELD_AT_ONCE = 8  # shards, which a reader of one after another has in memory
 _REJECTS_KEY = b"closelook.rejects"  # in a shard's metadata
 #: Where object stores look for credentials; the end of their error messages.
 _CREDENTIALS = {
@@ -60,7 +62,7 @@ class Store:
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
         self._check: Callable[[], None] = _nothing
-        self._manifests: dict[str, tuple[tuple[int, int], bytes]] = {}  # by path: time and size, and the content
+        self._manifests = Manifests(self)
         self._kept: dict[Any, tuple[Any, Any]] = {}
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
@@ -109,7 +111,7 @@ class Store:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
         self._check()
-        self._manifests.pop(path, None)  # times of object stores are whole seconds
+        self._manifests.forget(path)  # times of object stores are whole seconds
         try:
             retried(lambda: self._put(target, data))
         except OSError as error:
@@ -159,6 +161,15 @@ class Store:
         if not shards:
             raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
         return pa.concat_tables(self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards))
+
+    def read_each(
+        self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """The shards in order, a few in memory at a time. Raises as `read` does."""
+        window = 1 if self._local else _HELD_AT_ONCE
+        for start in range(0, len(shards), window):
+            some = shards[start : start + window]
+            yield from self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], some)
 
     def _at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         """What `read` gives of each path, in order; of an object store, whose answers take their time, many at once."""
@@ -246,22 +257,21 @@ class Store:
 
     def manifests(self) -> dict[str, bytes]:
         """The content of every manifest by its name. Listed every time; read are those that are new or have changed."""
-        there = self.stamps("manifest", ".json")
-        new = [path for path, stamp in there.items() if self._manifests.get(path, (None,))[0] != stamp]
-        read = dict(zip(new, self._at_once(self._read_or_none, new), strict=True))
-        known = self._manifests
-        self._manifests = {}
-        for path, stamp in there.items():
-            content = read[path] if path in read else known[path][1]
-            if content is not None:
-                self._manifests[path] = stamp, content
-        names = {path: path.removeprefix("manifest/").removesuffix(".json") for path in self._manifests}
-        return {names[path]: content for path, (_, content) in sorted(self._manifests.items())}
+        return self._manifests.contents(packed=not self._local)
+
+    def pack_manifests(self) -> None:
+        """Leave a copy of all manifests that takes one request to read; local files take none."""
+        if not self._local:
+            self._manifests.pack()
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The content of each file, None where it is not there (any more)."""
+        return self._at_once(self._read_or_none, paths)
 
     def _read_or_none(self, path: str) -> bytes | None:
         try:
             return self.read_bytes(path)
-        except FileNotFoundError:  # removed since it was listed
+        except FileNotFoundError:
             return None
 
     def manifest(self, name: str) -> dict[str, Any] | None:

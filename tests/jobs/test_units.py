@@ -1,7 +1,9 @@
 """Units: every sample once, within budget, the same every time."""
 
 import hashlib
+import tempfile
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from evaluation.schema import VIEW
 from jobs.plan import inputs
 from jobs.plan.inputs import Inputs, read_inputs, samples_of
+from jobs.plan.spool import digest_of, gather, spooled
 from jobs.plan.units import cut_units
-from jobs.store import Store
+from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 from tests.jobs.small import rows_of
 
@@ -69,7 +72,7 @@ def test_a_worker_gets_the_samples_of_its_unit_and_reads_pixels_alone(images, tm
     for name, part in {"0": rows[:4], "4": rows[4:]}.items():
         store.write_shard(f"{views.folder}/{name}.parquet", pa.Table.from_pylist(part, schema=VIEW), VIEW)
     store.write_manifest(views.name, {"state": "complete"})
-    (unit,) = read_inputs(store, "t", "sva").unit("{}", [9, 1, 5]).to_pylist()
+    (unit,) = read_inputs(Ledger(store), "t", "sva").unit("{}", [9, 1, 5]).to_pylist()
     if not images:
         monkeypatch.setattr(Store, "read", lambda *arguments: pytest.fail("read the views again"))
     for sample, row in zip(samples_of(unit, store=store), [rows[9], rows[1], rows[5]], strict=True):
@@ -106,15 +109,54 @@ def test_units_are_those_of_taking_sample_after_sample(n, budget, shard_rows, fo
     assert [len(unit.cuts) for unit in units] == [len(unit) for unit in expected]
 
 
-def test_a_digest_is_of_the_rows_whichever_files_and_parts_they_come_in(monkeypatch):
+def test_a_digest_is_of_the_rows_whichever_files_and_parts_they_come_in():
     table = pa.Table.from_pylist(rows_of(30), schema=VIEW)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata(None).combine_chunks())
-    whole = inputs.digest_of(table)
+    whole = digest_of(table)
     assert whole == hashlib.sha256(sink.getvalue()).hexdigest()
-    assert whole == inputs.digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]))
-    monkeypatch.setattr(inputs, "_DIGEST_ROWS", 8)
-    parts = inputs.digest_of(table)
-    assert parts == inputs.digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]))
-    assert parts != inputs.digest_of(table.slice(1))
+    assert whole == digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]))
+    parts = digest_of(table, 8)
+    assert parts == digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]), 8)
+    assert parts != digest_of(table.slice(1))
+
+
+def test_many_samples_lie_in_a_file_and_are_what_few_in_memory_are():
+    table = pa.Table.from_pylist([{**row, "token_type_ids": None} for row in rows_of(30)], schema=VIEW)
+    columns = {"inputs": inputs.INPUT_COLUMNS, "masks": inputs.MASK_COLUMNS, "gold": inputs.GOLD_COLUMNS}
+    files = [table.slice(start, 7) for start in range(0, 30, 7)]
+    mapped, digests = spooled(iter(files), columns, part_rows=8)
+    whole, nothing = spooled(iter(files), columns)
+    assert not nothing, "few rows stay in memory"
+    assert mapped.equals(whole)
+    assert len(mapped.to_batches()) == 4
+    assert digests == {name: digest_of(table.select(own), 8) for name, own in columns.items()}
+    many, few = Inputs("t", "sva", mapped, digests=digests), Inputs("t", "sva", whole)
+    assert many.digest == digests["inputs"]
+    units, same = (cut_units(one, one.subset(20, seed=0), 64, 8) for one in (many, few))
+    assert [unit.name for unit in units] == [unit.name for unit in same]
+    assert [many.unit("{}", unit.rows) for unit in units] == [few.unit("{}", unit.rows) for unit in same]
+    assert many.with_foil(9) == few.with_foil(9)
+
+
+def test_no_file_is_left_of_many_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table = pa.Table.from_pylist(rows_of(30), schema=VIEW)
+    mapped, _ = spooled([table], {}, part_rows=8)
+    assert list(tmp_path.iterdir()) == []
+    assert mapped.equals(table)
+
+
+@given(rows=st.lists(st.integers(0, 29), max_size=40))
+def test_rows_are_gathered_from_chunks_in_their_order(rows):
+    table = pa.Table.from_pylist(rows_of(30), schema=VIEW).select(["sample_id", "input_ids", "scope_mask"])
+    chunks = pa.concat_tables([table.slice(0, 11), table.slice(11, 1), table.slice(12)])
+    found = gather(chunks, np.array(rows, np.int64))
+    assert found.to_pylist() == [table.slice(row, 1).to_pylist()[0] for row in rows]
+
+
+def test_all_samples_in_another_order_are_cut_alike():
+    own = inputs_of(rows_of(30))
+    a, b = (cut_units(own, rows, 64, 8) for rows in (range(30), range(29, -1, -1)))
+    assert [list(unit.rows) for unit in a] == [list(unit.rows) for unit in b]

@@ -36,7 +36,7 @@ class Rejects:
 def completed_units(ledger: Ledger, cell: Artifact, units: Sequence[Unit]) -> set[str]:
     """Names of the units whose shard the cell has, but for those to be tried again since too much of it failed."""
     shards = set(ledger.shards(cell)) - set((ledger.record(cell) or {}).get("again", ()))
-    return {unit.name for unit in units if cell.shard(unit.name) in shards}
+    return {unit.name for unit in units if cell.shard(unit.name) in shards} if shards else set()
 
 
 #: By path of a shard, what its worker reported when it was committed: samples explained, and rejects.

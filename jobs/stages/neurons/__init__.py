@@ -127,7 +127,7 @@ def _blocks(
     """(what makes a unit's table, samples) of each unit that some of the cells of one task lack."""
     first, store = cells[0], ledger.store
     inputs = first.model.inputs[first.artifact.task]
-    ids = inputs.table["sample_id"].to_pylist()
+    ids = inputs.ids.to_pylist()
     rankings = [_rankings(ledger, cell) for cell in cells]
     budget = FORWARD_FACTOR * (first.model.resolved.config.token_budget or config.token_budget)
     for unit in units:

@@ -21,6 +21,7 @@ from jobs.config import PerturbConfig, RunConfig
 from jobs.plan.cells import ModelPlan, make_plan
 from jobs.plan.inputs import Inputs
 from jobs.plan.products.curves import PerturbedCell, subset, wanted_cells
+from jobs.plan.spool import gather
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
 from jobs.stages.attribute.manifests import complete_cell, completed_units, rejected
 from jobs.stages.perturb.worker import CellPart, CurvesTask, Perturber
@@ -110,7 +111,7 @@ def _blocks(
     done = [completed_units(ledger, cell.artifact, units) for cell in cells]
     lacking = [unit for unit in units if not all(unit.name in names for names in done)]
     shards = [_shards_by_sample(ledger, cell.relevance) if lacking else {} for cell in cells]
-    ids = inputs.table["sample_id"].to_pylist()
+    ids = inputs.ids.to_pylist()
     budget = FORWARD_FACTOR * (first.model.resolved.config.token_budget or config.token_budget)
     for unit in lacking:
         parts = tuple(
@@ -152,7 +153,7 @@ def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
     """Raises UserError where no token of any sample may go; single samples are rejects."""
     slot, error = model.resolved.kind.slot, None
-    for row in inputs.table.take(rows).to_pylist():
+    for row in gather(inputs.table, rows).to_pylist():
         try:
             for one in flips:
                 one.chosen(row, slot)

@@ -1,0 +1,131 @@
+"""Many samples, of which the driver holds little: what is planned is in memory, the tokens lie in a file of their own.
+
+Samples are hashed as they are read, then written to a temporary file that memory is mapped to: the system drops pages
+of it that nobody asks for. Few samples stay in memory. Rows are gathered chunk by chunk: pyarrow's `take` of a column
+of lists first copies the column whole, which of every unit costs the square of the samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+PART_ROWS = 1 << 18  # hashed, copied and written at a time; part of the hash
+
+
+def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """The rows `rows` [N] of a table of any number of chunks, in that order, in one chunk."""
+    batches = table.to_batches()
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    edges = np.searchsorted(ascending, starts)
+    parts = [
+        batches[i].take(pa.array(ascending[start:end] - starts[i]))
+        for i, (start, end) in enumerate(pairwise(edges))
+        if end > start
+    ]
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return pa.Table.from_batches(parts, table.schema).combine_chunks().take(pa.array(back)).combine_chunks()
+
+
+def digest_of(table: pa.Table, part_rows: int = PART_ROWS) -> str:
+    """A hash of columns and values, in hex, whichever files they came from; a part of the rows is copied at a time."""
+    hashed = Hashed(table.schema)
+    for part in _parts([table], part_rows):
+        hashed.add(part)
+    return hashed.hexdigest()
+
+
+class Hashed:
+    """A hash of tables of one schema, part by part."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = _HashingFile()
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema.remove_metadata())
+
+    def add(self, part: pa.Table) -> None:
+        self._writer.write_table(part.replace_schema_metadata(None).combine_chunks())
+
+    def hexdigest(self) -> str:
+        self._writer.close()
+        return self._sink.hash.hexdigest()
+
+
+class _HashingFile(io.RawIOBase):
+    """A file of which the hash is all that is kept."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.hash.update(data)
+        return len(data)
+
+
+def spooled(
+    tables: Iterable[pa.Table], hashed: Mapping[str, Sequence[str]], part_rows: int = PART_ROWS
+) -> tuple[pa.Table, dict[str, str]]:
+    """The rows of all `tables`, and where they lie in a file, what `digest_of` would give of the columns `hashed`.
+
+    Up to `part_rows` rows stay in memory, and are hashed by who asks. Raises OSError where no temporary file can be
+    written.
+    """
+    parts = _parts(tables, part_rows)
+    first = next(parts)
+    second = next(parts, None)
+    if second is None:
+        return first, {}
+    digests = {name: Hashed(first.select(columns).schema) for name, columns in hashed.items()}
+    file, path = tempfile.mkstemp(prefix="closelook-samples-", suffix=".arrow")
+    try:
+        with os.fdopen(file, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+            part: pa.Table | None = first
+            first = None
+            while part is not None:
+                for name, columns in hashed.items():
+                    digests[name].add(part.select(columns))
+                writer.write_table(part)
+                part, second = second, next(parts, None)
+        table = pa.ipc.open_file(pa.memory_map(path)).read_all()
+    finally:
+        with suppress(PermissionError):  # of a system that keeps the names of open files
+            os.remove(path)
+    pa.default_memory_pool().release_unused()
+    return table, {name: digest.hexdigest() for name, digest in digests.items()}
+
+
+def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
+    """All rows, `part_rows` at a time, at least one part. Where files ended cannot be told from a part of several."""
+    pending: list[pa.Table] = []
+    rows = 0
+    several = False
+    for table in tables:
+        pending.append(table)
+        rows += table.num_rows
+        while rows > part_rows:
+            whole = pa.concat_tables(pending)
+            several = True
+            yield _copied(whole, 0, part_rows)
+            rows -= part_rows
+            pending = [whole.slice(part_rows)]
+            del whole
+    last = pa.concat_tables(pending)
+    yield _copied(last, 0, rows) if several else last
+
+
+def _copied(table: pa.Table, start: int, end: int) -> pa.Table:
+    """The rows in memory of their own: a slice would show where it was cut, and hold the whole."""
+    return table.take(np.arange(start, end)).combine_chunks()
