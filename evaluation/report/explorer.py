@@ -22,7 +22,7 @@ class Explorer:
     index: Leaves  # lines of FIELDS
     entries: Leaves  # of heatmap.data, numbered as the lines
     choices: Mapping[str, list[Any]]  # what the filters choose among, by field
-    samples: int  # a sample under two models counts once
+    ids: frozenset[str]  # a sample under two models counts once
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], budget_bytes: float = LEAF_BYTES) -> Explorer:
@@ -39,7 +39,11 @@ class Explorer:
         choices = {name: list(values) for name, values in found.items()}
         choices["attractors"].sort(key=lambda value: (str(type(value)), value))
         index = Leaves.of("samples-list", lines, budget_bytes)
-        return cls(index, Leaves.of_json("samples", texts, budget_bytes), choices, len(ids))
+        return cls(index, Leaves.of_json("samples", texts, budget_bytes), choices, frozenset(ids))
+
+    @property
+    def samples(self) -> int:
+        return len(self.ids)
 
     @property
     def leaves(self) -> tuple[Leaves, Leaves]:

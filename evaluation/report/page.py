@@ -24,6 +24,7 @@ from evaluation.report import heatmap
 from evaluation.report.explorer import Explorer
 from evaluation.report.leaderboard import glossary, leaderboard, sentence, standings
 from evaluation.report.leaves import Leaves, script_hash
+from evaluation.report.neuron_explorer import NeuronExplorer
 from evaluation.report.overlay import css_ramp
 from evaluation.report.render import comma_separated, decimals, latex, markdown, number, spans, why
 from evaluation.report.results import Results
@@ -41,7 +42,7 @@ PAGES = {
     "samples.html": "Samples",
 }
 _OF_PARTS = ("faithfulness.html", "curves.html", "neurons.html")
-SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js")
+SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js")
 _DOTS = 9  # colours of models in style.css
 _DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other
 
@@ -98,6 +99,7 @@ class Site:
     samples: Explorer = field(default_factory=lambda: Explorer.of(()))
     summary: str = ""
     notes: Sequence[str] = field(default_factory=tuple)
+    neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
 
     def files(self, close_look: bool = False) -> dict[str, str]:
         """Every file of the site by its name. `close_look` adds the paper's numbers to Markdown and LaTeX."""
@@ -107,6 +109,7 @@ class Site:
             "index.html": shown | self._overview(wide, long),
             "tables.html": shown | {"tables": [table for table in self.tables if table is not long]},
             **{page: self._parts(page) for page in _OF_PARTS},
+            "neurons.html": self._parts("neurons.html") | {"neurons": self.neurons, "leaves": self.neurons.leaves},
             "samples.html": {"explorer": self.samples, "leaves": self.samples.leaves},
         }
         files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
@@ -118,7 +121,7 @@ class Site:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
-        for leaves in self.samples.leaves:
+        for leaves in (*self.samples.leaves, *self.neurons.leaves):
             files |= leaves.files
         files |= {f"figures/{figure.name}.svg": figure.svg for part in self.parts for figure in part.figures}
         files["report.md"] = "\n".join(

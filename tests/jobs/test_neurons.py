@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from evaluation.schema import KNOCKOUTS, NEURONS, VIEW
+from evaluation.schema import CONTEXTS, KNOCKOUTS, NEURONS, VIEW
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.status import collect
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.models import open_view
+from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.knockouts import wanted_cells
 from jobs.stages import undivided
 from jobs.stages.attribute import attribute
@@ -18,6 +19,7 @@ from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import Batch, load_model
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.leaves import first_leaf, island
 
 NAMES = ["attnlrp", "gradient_l1", "random"]
 COUNTS = [1, 3, 30]
@@ -62,6 +64,36 @@ def test_neurons_are_stored_as_the_methods_give_them(run, model):
                 torch.testing.assert_close(torch.tensor(entry["boundaries"]), own.boundaries[0], rtol=1e-4, atol=1e-5)
 
 
+def test_the_page_shows_what_neurons_answer_to_in_a_corpus(tmp_path, model, inline):
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
+    settings = {"tasks": {"sva": 2}, "knockout": None, "corpus": {"source": "text", "path": str(file), "top": 7}}
+    config = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings, report={"resamples": 50})
+    store = prepared(config, rows_of(3))
+    assert attribute(config, store).complete
+    assert neurons(config, store).complete
+    assert report(config, store).complete
+    entries = first_leaf(store.read_bytes("report/neurons.html").decode(), "neurons")
+    ledger = Ledger(store)
+    (cell,) = wanted_contexts(config, make_plan(config, store), ledger)
+    stored = ledger.read(cell.artifact, CONTEXTS).to_pylist()
+    assert entries
+    for one in entries:
+        own = [row for row in stored if (row["layer"], row["neuron"]) == (one["layer"], one["neuron"])][:5]
+        assert [context["activation"] for context in one["contexts"]] == pytest.approx(
+            [row["activation"] for row in own], rel=1e-3
+        )
+        assert [context["where"] for context in one["contexts"]] == [row["place"] for row in own]
+        bars = one["histogram"]
+        assert sum(bars["counts"]) == 24 * 3
+        assert len(bars["edges"]) == len(bars["counts"]) - 1
+        assert bars["counts"][0] > 0 < bars["counts"][-1]
+        assert max(row["activation"] for row in own) >= (bars["edges"] or [-9])[-1]
+    assert entries[0]["corpus"] == "corpus"
+    file.unlink()
+    assert report(config, store).complete
+
+
 def knocked_out(view, row, gone):
     """The target's logit with the columns of the down projection zeroed, in a model of its own."""
     kept = [block.down.weight.clone() for block in view.blocks]
@@ -101,6 +133,38 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert "Neurons knocked out" in page
     assert "Conservation by layer" in page
     assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
+    explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
+
+
+def explored(page, ledger, cells, knockouts):
+    """What the page of neurons says of each is what the store has."""
+    places = island(page, "neuron-choices")["places"]
+    assert places == ["sva · AttnLRP", "sva · Gradient l1"]
+    shown = {(one["layer"], one["neuron"]): one for one in first_leaf(page, "neurons")}
+    sums, drops = {}, {}
+    for at, name in enumerate(("attnlrp", "gradient_l1")):
+        lost = {row["sample_id"]: row["explained"] for row in ledger.read(knockouts[name], KNOCKOUTS).to_pylist()}
+        for row in ledger.read(cells[name], NEURONS).to_pylist():
+            neurons = list(zip(row["layer"], row["neuron"], strict=True))
+            if row["explanation"] == "contrastive":
+                for neuron, relevance in zip(neurons, row["relevance"], strict=True):
+                    sums.setdefault(neuron, {}).setdefault(at, []).append(relevance)
+            else:
+                drop = lost[row["sample_id"]][0] - lost[row["sample_id"]][1]
+                drops.setdefault(neurons[0], {}).setdefault(at, []).append(drop)
+    assert set(shown) == set(sums)
+    for neuron, one in shown.items():
+        assert [at for at, _, _ in one["ranked"]] == sorted(sums[neuron])
+        for at, mean, count in one["ranked"]:
+            values = sums[neuron][at]
+            assert (mean, count) == (pytest.approx(sum(values) / 5, rel=1e-3, abs=1e-9), len(values))
+        largest = sorted((abs(value) for own in sums[neuron].values() for value in own), reverse=True)
+        found = [abs(sample["relevance"]) for sample in one["samples"]]
+        assert found == pytest.approx(largest[:5], rel=1e-3)
+        told = {at: (mean, count) for at, mean, count in one["removed"]}
+        wanted = drops.get(neuron, {})
+        assert told == {at: (pytest.approx(sum(own) / len(own), rel=1e-3), len(own)) for at, own in wanted.items()}
+    assert any(one["removed"] for one in shown.values())
 
 
 def activations(view, batch):

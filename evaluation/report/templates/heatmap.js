@@ -142,5 +142,5 @@ const Heatmap = (() => {
     block.step = (by) => choose(Math.max(0, Math.min(entry.tokens.length + (entry.decoder || []).length - 1, chosen + by)));
     return block;
   }
-  return { draw, element, format };
+  return { draw, element, format, token };
 })();

@@ -20,6 +20,7 @@ from jobs.commands.plan_choices import undecided
 from jobs.config import RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
+from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
@@ -28,7 +29,7 @@ from jobs.store import Artifact, Ledger, Store, StoreError, key_of
 from jobs.versions import versions
 
 SHIPPED = Path(__file__).parents[2] / "bench" / "results"  # of machines that not everybody has
-VERSION = 8  # raise it when a report of the same store looks different
+VERSION = 9  # raise it when a report of the same store looks different
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:
@@ -47,12 +48,14 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     if ledger.is_done(artifact):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(config, plan, store)
+    samples = Explorer.of(explorer(config, plan, store, results))
     site = Site(
         provenance=provenance(config, plan, ledger),
         results=results,
         tables=all_tables(store, results),
         parts=tuple(part(config, plan, ledger, results) for part in PARTS),
-        samples=Explorer.of(explorer(config, plan, store, results)),
+        samples=samples,
+        neurons=neuron_explorer(config, plan, store, results, samples.ids),
         summary=_summary(plan, results),
         notes=tuple(_notes(plan, ledger, results)),
     )

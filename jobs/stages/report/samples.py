@@ -47,7 +47,7 @@ def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> I
                 )
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
-            generic = _rows(store, samples_of(task).folder, GENERIC, some)
+            generic = rows_by_id(store, samples_of(task).folder, GENERIC, some)
             found = [entry for one in known for entry in one.entries(some, generic, results)]
             place_in_list = {name: at for at, name in enumerate(some)}
             yield from sorted(found, key=lambda entry: place_in_list[entry["sample_id"]])
@@ -81,7 +81,7 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     chosen = min(common, key=lambda name: (not known[0][name], name), default=None)
     if chosen is None:
         return None
-    generic = _rows(store, samples_of(task).folder, GENERIC, [chosen])
+    generic = rows_by_id(store, samples_of(task).folder, GENERIC, [chosen])
     entries = _Known(store, model, task, own, [chosen], {}).entries([chosen], generic, results)
     return entries[0] if entries else None
 
@@ -126,7 +126,7 @@ class _Known:
             tokenizer = None if image else load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):
             return []
-        views = _rows(self.store, self.model.inputs[self.task].folder, VIEW, names)
+        views = rows_by_id(self.store, self.model.inputs[self.task].folder, VIEW, names)
         rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for method in sorted(self.relevance, key=partial(rank, results.methods)):
             for row in _of(self.relevance[method], names).to_pylist():
@@ -219,7 +219,8 @@ def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chos
     return curves
 
 
-def _rows(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
+def rows_by_id(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
+    """Rows of the files of a folder, of these samples."""
     found: Rows = {}
     for path in store.files(folder):
         found |= {row["sample_id"]: row for row in _of(store.read(path, schema), chosen).to_pylist()}

@@ -1,0 +1,161 @@
+"""The explorer of thousands of neurons in a real browser, from file://: searched, sorted, linked, and safe."""
+
+import pytest
+
+from evaluation.report.neuron_explorer import NeuronExplorer, entry, shown
+from evaluation.report.page import Provenance, Site
+from tests.browser.driver import CHROMIUM, DRIVER, browser
+from tests.browser.test_explorer import wait
+from tests.evaluation.report.test_tables import some_results
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
+]
+WIDTH, LAYERS = 1_000, 3  # neurons of a layer
+PLACES = ("sva · AttnLRP", "sva · LRP")
+ATTACK = "<script>document.title = 'broken'</script>"
+
+
+def entries():
+    """Of two models. Relevance by the first place falls with the number, by the second it grows; 1.17 knows most."""
+    for model in ("gpt2", "llama"):
+        for at in range(LAYERS * WIDTH):
+            layer, number = divmod(at, WIDTH)
+            ranked = [(0, (WIDTH - number) / 100 + layer, 3), (1, number / 100 - layer, 2)]
+            text = shown(["The", " keys", f" {ATTACK}", " are"], 1, relevance=0.5, activation=2.0)
+            known = {"samples": [text | {"id": f"s{at}", "task": "sva", "method": "AttnLRP", "linked": True}]}
+            if (layer, number) == (1, 17):
+                words = {
+                    "promoted": [[" are", 0.5], [ATTACK, 0.4]],
+                    "suppressed": [[" is", -0.3]],
+                    "key": [[" key", 0.2]],
+                }
+                context = shown(["Two", " dogs", " ran"], 1, values=[0.1, 1.0, -0.2], activation=3.5, where="a.txt:1")
+                bars = {"edges": [0.0, 1.0], "counts": [5, 90, 2], "mean": 0.25}
+                known |= {"writes": words, "contexts": [context], "corpus": "stories", "histogram": bars}
+                known |= {"removed": [[0, 1.25, 2]]}
+            yield entry(model, layer, number, ranked, **known)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("neurons")
+    explorer = NeuronExplorer.of(entries(), PLACES)
+    assert len(explorer.entries.files) > 3
+    site = Site(Provenance("large", "", {"closelook": "1"}), some_results(), [], neurons=explorer)
+    pages = {"neurons": explorer, "leaves": explorer.leaves, "parts": [], "published": False}
+    (root / "neurons.html").write_text(site._page("neurons.html", "Neurons", **pages), encoding="utf-8")
+    for leaves in explorer.leaves:
+        (root / leaves.name).mkdir()
+        for name, text in leaves.files.items():
+            (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(chromium, folder):
+    chromium.resize(1440, 1000)
+    chromium.open("about:blank")
+    chromium.open((folder / "neurons.html").as_uri())
+    wait(chromium, "return !/reading/.test(document.getElementById('neuron-count').textContent)")
+    yield chromium
+    assert chromium.complaints() == []
+
+
+def named(tab):
+    return tab.script("return document.querySelector('#neuron .sentence')?.textContent ?? ''")
+
+
+def until(tab, name):
+    wait(tab, "return document.querySelector('#neuron .sentence')?.textContent === arguments[0]", f"Neuron {name}")
+
+
+def choose(tab, name, value):
+    tab.script(
+        "const field = document.getElementById('neuron-filters').elements[arguments[0]];"
+        "field.value = arguments[1]; field.dispatchEvent(new Event('input', {bubbles: true}))",
+        name,
+        value,
+    )
+
+
+def first(tab):
+    return tab.script("return document.querySelector('#neuron-list .snippet').textContent")
+
+
+def test_neurons_are_searched_and_sorted_by_layer_and_relevance_of_every_leaf(tab):
+    count = "return document.getElementById('neuron-count').textContent"
+    assert tab.script(count) == "1–100 of 3,000"
+    assert first(tab) == "2.0", "the most relevant by the first method"
+    choose(tab, "order", "against")
+    assert first(tab) == "0.999"
+    choose(tab, "by", PLACES[1])
+    assert first(tab) == "2.0"
+    choose(tab, "order", "layer")
+    assert first(tab) == "0.0"
+    choose(tab, "layer", "1")
+    assert (first(tab), tab.script(count)) == ("1.0", "1–100 of 1,000")
+    choose(tab, "layer", "")
+    choose(tab, "search", "1.17")
+    assert tab.script(count) == "11", "1.17 and 1.170 to 1.179"
+    until(tab, "1.17")
+    choose(tab, "search", "ARE")
+    assert first(tab).startswith("1.17 ")
+
+
+def test_a_sent_address_opens_its_neuron_with_all_that_is_known_of_it(tab, folder):
+    tab.open("about:blank")
+    tab.open((folder / "neurons.html").as_uri() + "#neuron=1.17&of=llama&by=sva+%C2%B7+LRP&order=against")
+    until(tab, "1.17")
+    heads = tab.script("return [...document.querySelectorAll('#neuron h3')].map((head) => head.textContent)")
+    assert heads[:3] == ["Writes", "Writes against", "Nearest to its key"]
+    assert heads[3:5] == ["Where it is most active in stories", "Its activations there"]
+    assert heads[5:] == ["Samples in which it matters", "Without it"]
+    text = tab.script("return document.getElementById('neuron').innerText")
+    for said in ("llama", " are", "−0.3", "a.txt:1", "+3.5", "+1.25 of the explained number", "2 samples", ATTACK):
+        assert said in text
+    assert tab.script("return document.title") != "broken"
+    assert tab.script("return document.querySelectorAll('#neuron .bars rect').length") == 3
+    assert tab.script("return document.querySelectorAll('#neuron .tok.pos').length") == 2
+    assert tab.script("return document.querySelector('#neuron-filters').elements.by.value") == PLACES[1]
+    link = tab.script("return document.querySelector('#neuron .line a').getAttribute('href')")
+    assert link == "samples.html#sample=s1017&of=llama"
+    assert tab.script("return document.querySelectorAll('#neuron .tok.position').length") == 2
+
+
+def test_keys_walk_the_list_and_back_returns(tab):
+    until(tab, "2.0")
+    tab.press("j")
+    until(tab, "2.1")
+    tab.press("j")
+    until(tab, "2.2")
+    tab.press("k")
+    until(tab, "2.1")
+    tab.script("history.back()")
+    until(tab, "2.2")
+    tab.press("s")
+    assert tab.script("return document.getElementById('neuron-filters').elements.order.value") == "against"
+    tab.press("/")
+    assert tab.script("return document.activeElement.name") == "search"
+
+
+def test_the_page_fits_a_phone_and_is_small(tab, folder):
+    tab.resize(390, 844)
+    assert tab.script("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert (folder / "neurons.html").stat().st_size < 1e6
+
+
+def test_a_page_without_neurons_says_what_to_run(chromium, tmp_path):
+    site = Site(Provenance("none", "", {"closelook": "1"}), some_results(), [])
+    facts = {"neurons": site.neurons, "leaves": (), "parts": [], "published": False}
+    (tmp_path / "neurons.html").write_text(site._page("neurons.html", "Neurons", **facts), encoding="utf-8")
+    chromium.open((tmp_path / "neurons.html").as_uri())
+    assert "closelook attribute" in chromium.script("return document.querySelector('.notrun').textContent")
+    assert chromium.complaints() == []
