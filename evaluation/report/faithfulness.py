@@ -50,6 +50,7 @@ class Drawn:
     noise: Sequence[str] = ()  # methods whose curves follow nothing but rounding: they have no areas here
     overlap: Mapping[str, Summary] = field(default_factory=dict)  # IoU of evidence and the same relevance, by method
     published: str | None = None  # the model in AttnLRP's tables
+    bases: Mapping[str, str] = field(default_factory=dict)  # what configured methods are called there, by name
 
     @property
     def methods(self) -> list[str]:
@@ -244,7 +245,7 @@ def _overlap_cell(one: Drawn, row: Shown) -> Cell:
 
 def _printed(one: Drawn, method: str, measure: str) -> float | None:
     """The paper's number for the same model."""
-    return attnlrp().get((one.task, one.published or "", method, measure))
+    return attnlrp().get((one.task, one.published or "", one.bases.get(method, method), measure))
 
 
 def _of(summary: Summary, reference: float | None) -> Cell:

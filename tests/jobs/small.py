@@ -58,7 +58,7 @@ def config_of(root: str | Path, *models: Path, **changes) -> RunConfig:
         "methods": ["attnlrp", "gradient_x_input", "random"],
         "token_budget": 64,
         "shard_rows": 8,
-        "ray": {"no_progress_timeout_s": 120},
+        "ray": {"no_progress_timeout_s": 600},
     }
     return RunConfig.model_validate(settings | changes)
 

@@ -166,13 +166,20 @@ def test_paper_holds_the_models_and_precisions_of_close_look():
     assert both == {"bert-large-uncased", "gpt2-xl", "Llama-3.2-1B"}
 
 
-def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_5_and_6():
+def test_attnlrp_holds_the_methods_and_options_of_its_tables_1_and_5_to_8():
     config = RunConfig.load("attnlrp")
     everything = configured(config)
-    methods, of_images = (
-        {entry.name: everything[entry.name] for entry in config.methods_of(model)} for model in config.models[::2]
+    methods, of_answers, of_images, of_reviews = (
+        {entry.name: everything[entry.name] for entry in config.methods_of(model)} for model in config.models
     )
     assert len(methods) == 10
+    for others, options in (
+        (of_answers, {"smoothgrad": ("sigma", 0.1), "atman_qa": ("suppression", 0.9)}),
+        (of_reviews, {"smoothgrad_imdb": ("sigma", 0.05), "atman_imdb": ("suppression", 0.7)}),
+    ):
+        assert {one.base for one in others.values()} == set(methods)
+        assert all(others[name].values[option] == value for name, (option, value) in options.items())
+    assert (config.tasks["imdb"].limit, config.perturb.measures) == (4000, ("areas",))
     assert {one.base or name for name, one in of_images.items()} == set(methods)
     table_5 = {
         "smoothgrad_vit": ("sigma", 0.01),

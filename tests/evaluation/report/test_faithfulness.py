@@ -90,6 +90,8 @@ def test_the_papers_numbers_stand_beside_those_of_its_models_alone(results):
     ours = drawn_of("next_word", published="Llama-2-7b-hf")
     assert by_method(areas_table([ours], results), "ΔA")["LRP"].reference == 7.85
     assert by_method(areas_table([ours], results), "A LeRF")["LRP"].reference == 6.43, "the paper's insertion MoRF"
+    tuned = drawn_of("next_word", published="Llama-2-7b-hf", bases={"random": "gradcam"})
+    assert by_method(areas_table([tuned], results), "ΔA")["Random"].reference == 2.01, "under a name of its own"
     other = drawn_of("next_word", published="gpt2")
     assert by_method(areas_table([other], results), "ΔA")["LRP"].reference is None
     assert "In parentheses: the number of AttnLRP" in markdown(areas_table([ours], results), close_look=True)

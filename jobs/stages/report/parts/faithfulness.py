@@ -134,6 +134,7 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
                     noise,
                     overlaps,
                     published=model.resolved.config.id.rpartition("/")[2],
+                    bases={name: record.base for name, record in results.methods.items()},
                 )
 
 
