@@ -250,7 +250,9 @@ def explain(
     foil: Annotated[str | None, typer.Option("--foil", help="The word or label it is contrasted with.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="A classifier's label; else what it predicts.")] = None,
     second: Annotated[str | None, typer.Option("--second", help="The other text of a pair.")] = None,
-    method: Annotated[str, typer.Option("--method", help="Methods, separated by commas.")] = "attnlrp",
+    method: Annotated[
+        str, typer.Option("--method", help="Methods, separated by commas; options as in attnlrp:composite=vit.")
+    ] = "attnlrp",
     explanation: Annotated[str | None, typer.Option("--explanation", help="contrastive | target | log_prob")] = None,
     prefix: Annotated[str | None, typer.Option("--prefix", help="The answer so far, of an encoder-decoder.")] = None,
     generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
@@ -264,10 +266,9 @@ def explain(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
 ) -> None:
     """Explain one prediction, or several in turn, in the terminal, coloured."""
-    from jobs.methods import method as check
+    from jobs.typed import every_typed
 
-    for name in method.split(","):
-        check(name.strip())  # before the heavy imports: a mistyped name is told at once
+    every_typed(method)  # before the heavy imports: a mistyped name is told at once
 
     from jobs.commands.explain import explain as show
     from jobs.commands.question import Question
@@ -347,9 +348,9 @@ def neurons(
         return _run_stages(("neurons",), config, root, set, wait)
     if model is None:
         raise UserError("say which model reads the text: --model demo/gpt2, a hub id or a directory")
-    from jobs.methods import method as check
+    from jobs.typed import typed
 
-    check(method)  # before the heavy imports: a mistyped name is told at once
+    typed(method)  # before the heavy imports: a mistyped name is told at once
 
     from jobs.commands.question import Question
     from jobs.commands.steering import Steering, show_neurons

@@ -7,7 +7,7 @@ A composite is written as `{group: rule}`, a rule as its name or as `{name: numb
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -26,6 +26,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
     NORM: (IDENTITY, GRADIENT),
     ACTIVATION: (IDENTITY, GRADIENT),
 }
+#: The figure of AttnLRP that compares the rules of a group.
+FIGURES: Mapping[str, int] = {SOFTMAX: 12, **dict(zip(LINEAR_GROUPS, range(13, 17), strict=True))}
 #: The default and the least value of the number that a rule has.
 NUMBERS: Mapping[str, tuple[float, float]] = {GAMMA: (0.25, 0.0), ALPHA_BETA: (2.0, 1.0)}
 
@@ -124,6 +126,14 @@ def withheld(written: str) -> tuple[str, ...]:
     return ("boundaries",) if any(group in LINEAR_GROUPS for group, _ in Spec.of(written).rules) else ()
 
 
+class UnknownComposite(UserError):
+    """Nothing has this name, among `known` or elsewhere."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"no composite {name!r}{nearest(name, self.known)}")
+
+
 @dataclass(frozen=True)
 class Choice:
     """The composites that a method may be given: those with a name, and others over its `groups`."""
@@ -136,7 +146,7 @@ class Choice:
         if isinstance(written, str) and written in self.named:
             return str(self.named[written])
         if isinstance(written, str) and not any(written.startswith(f"{group} ") for group in RULES):
-            raise UserError(f"no composite {written!r}{nearest(written, self.named)}")
+            raise UnknownComposite(written, self.named)
         spec = Spec.of(written)
         for group, _ in spec.rules:
             if group not in self.groups:

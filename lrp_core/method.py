@@ -140,6 +140,7 @@ class Method:
     order: int = LAST  # place in tables
     column: str = ""  # methods of one column stand in for each other; default: a column of its own
     colour: str | None = None  # in figures; None takes one that is left
+    unstable: bool = False  # divides by numbers near 0: the report says how large its relevance gets, beside others
     inverted: bool = False  # whether tables of faithfulness show its relevance with the sign reversed, too
     about: str = ""  # what it is, in half a sentence
     source: str = ""  # paper and equation

@@ -157,6 +157,8 @@ def crossing_figure(found: Sequence[Crossing], methods: Methods) -> list[Figure]
         ):
             colour = (methods[one.method].colour if one.method in methods else None) or spare.get(one.method)
             axis.plot(range(len(one.boundaries)), one.boundaries, color=colour, label=label(methods, one.method))
+        if any(one.method in methods and methods[one.method].unstable for one in found):
+            axis.set_yscale("symlog")
         axis.set_title(f"{task} · {model}", fontsize=9, loc="left")
 
     caption = (

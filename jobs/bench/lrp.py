@@ -1,7 +1,8 @@
 """`closelook bench lrp`: what gradient-family explanations cost, after Close Look's table 8, against what is promised.
 
-Random weights of real geometries, with samples as long as those of sva; with --config table 8 alone, on that config's
-models and the first of its prepared samples. Runs without Ray, on a CPU or a GPU.
+Random weights of real geometries, with samples as long as those of sva, and of a vision transformer with images, under
+composites of rules; with --config table 8 alone, on that config's models and the first of its prepared samples. Runs
+without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 
 import torch
 
+from jobs.bench.composites import composites
 from jobs.bench.harness import Bench, Options, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.samples import alone, random_row, rows_like_sva, sva_like
 from jobs.bench.table_8 import METHODS as TABLE_8
@@ -25,9 +27,10 @@ from lrp_core.loading import DTYPES
 from lrp_core.memory import peak_memory
 from lrp_core.methods.gradients import READINGS, explain_many
 
-USUAL = ("bert-base", "gpt2", "Llama-3.2-1B")
+USUAL = ("bert-base", "gpt2", "Llama-3.2-1B", "vit-base-patch16-224")
 #: On a CPU, models of more parameters get fewer samples by default and skip the parts that compare batchings.
 _LARGE = 1_000_000_000
+_IMAGES = 10  # each has as many tokens as a long text
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -45,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         view = random_model(geometry.config(), dtype=chosen.dtype, device=chosen.device)
         large = geometry.parameters > _LARGE and not chosen.device.startswith("cuda")
         samples = chosen.samples or (3 if chosen.quick else 10 if large else 40)
+        if geometry.model_family.kind.images:
+            composites(bench, name, view, min(samples, _IMAGES))
+            continue
         batches = [batch.to(chosen.device) for batch in sva_like(view, samples)]
         table_8(bench, {"geometry": name}, view, batches)
         work(bench, name, view, batches[0])

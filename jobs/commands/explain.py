@@ -15,7 +15,7 @@ from evaluation.report.page import Provenance, explain_page
 from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, open_model, plain
 from jobs.commands.conservation import print_layers
 from jobs.commands.question import Question
-from jobs.methods import method
+from jobs.typed import every_typed
 from jobs.versions import versions
 from lrp_core.method import Method
 from lrp_core.types import UserError
@@ -40,13 +40,13 @@ def explain(
 ) -> None:
     """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
 
-    `names` are methods separated by commas. Where there are no colours, the numbers are printed; `by_word` sums the
-    relevance of a word's pieces, `layers` also prints what becomes of it layer by layer; `family` "generic" explains
-    a model that no family describes, `adapter` is a LoRA adapter of it. Raises UserError for unknown models and
-    methods, for words that are not one token of the model's, for questions that a model or method has no answer to,
-    and for files that cannot be written.
+    `names` are methods, with their options, as `jobs.typed` reads them. Where there are no colours, the numbers are
+    printed; `by_word` sums the relevance of a word's pieces, `layers` also prints what becomes of it layer by layer;
+    `family` "generic" explains a model that no family describes, `adapter` is a LoRA adapter of it. Raises UserError
+    for unknown models and methods, for words that are not one token of the model's, for questions that a model or
+    method has no answer to, and for files that cannot be written.
     """
-    methods = [method(name.strip()) for name in names.split(",")]
+    methods = every_typed(names)
     opened = open_model(model_id, dtype, device, family, adapter)
     finer = {"boundaries": True} if layers else {}
     found = list(answers(question, opened, methods, **finer))

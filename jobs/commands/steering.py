@@ -17,8 +17,8 @@ from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import pieces
 from jobs.commands.question import Question, read
 from jobs.config import ModelConfig
-from jobs.methods import method
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
+from jobs.typed import typed
 from jobs.versions import versions
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
@@ -136,7 +136,7 @@ def show_neurons(
     unknown models, methods, layers and neurons, for words that are not one token, and for changes that make logits
     infinite.
     """
-    info = method(name)
+    info = typed(name)
     resolved = resolve(ModelConfig.model_validate({"name": "model", "id": model_id}))
     tokenizer = load_tokenizer(resolved.config)
     row = read(question, tokenizer, resolved)

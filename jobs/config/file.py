@@ -134,17 +134,22 @@ def _unreadable(where: str, error: Exception) -> ConfigError:
     return ConfigError(f"{where} is not readable YAML: {' '.join(str(error).split())}")
 
 
+def yaml_value(text: str, where: str) -> Any:
+    """A value that is typed on a command line, of the option `where`. Raises ConfigError."""
+    try:
+        return _parse(text)
+    except yaml.MarkedYAMLError:
+        raise ConfigError(f"{where}: the value is not YAML") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def _override(raw: dict[str, Any], override: str) -> None:
     """Apply ``a.b.c=value`` in place; the value is YAML, and a list of named entries is indexed by name."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"--set {override}: expected key=value")
-    try:
-        value = _parse(text)
-    except yaml.MarkedYAMLError:
-        raise ConfigError(f"--set {override}: the value is not YAML") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: {error}") from None
+    value = yaml_value(text, f"--set {override}")
     node: Any = raw
     while "." in path:
         if isinstance(node, list):

@@ -12,6 +12,7 @@ from jobs.commands.question import Question
 from jobs.config import MethodConfig
 from jobs.methods import bound
 from jobs.notebook.explanation import Explanation, Explanations
+from jobs.typed import typed
 from lrp_core.method import Method
 from lrp_core.types import UserError
 
@@ -79,12 +80,15 @@ def explain(
 
 
 def _several(method: MethodLike | Sequence[MethodLike]) -> list[MethodLike]:
-    return [method] if isinstance(method, str | Mapping | Method) else list(method)
+    several = isinstance(method, Sequence) and not isinstance(method, str)
+    return list(method) if several else [method]  # type: ignore[arg-type, list-item]
 
 
 def _bound(method: MethodLike) -> Method:
     if isinstance(method, Method):
         return method
+    if isinstance(method, str):
+        return typed(method)
     try:
         return bound(MethodConfig.model_validate(method))
     except ValidationError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evaluation.benchmark.labels import distinct
 from evaluation.tasks.record import Output
 from lrp_core.types import UserError
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tuple[Output, tuple[str, ...]]:
     """What the head puts out, and the labels of a classifier in the order of its outputs.
 
-    `classes` of the model stand in place of its own names. Raises UserError for several scores, and for `classes` that
-    are not as many as the model has labels.
+    `classes` of the model stand in place of its own names; what several outputs are named alike has their number
+    behind it. Raises UserError for several scores, and for `classes` that are not as many as the model has labels.
     """
     labels = tuple(str(name) for _, name in sorted((config.id2label or {}).items()))
     if not family.kind.labels:
@@ -34,9 +35,4 @@ def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tup
             f"model {model.name}: `classes` names {len(model.classes)} labels, and the model has {len(labels)}: "
             f"{', '.join(labels)}"
         )
-    return "label", model.classes or labels
-
-
-def plain(label: str) -> str:
-    """A label as names are compared: NOT-ENTAILMENT is not_entailment."""
-    return label.strip().casefold().replace("-", "_").replace(" ", "_")
+    return "label", distinct(model.classes or labels)

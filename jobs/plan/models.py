@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.benchmark.demo import EVERY, model_dir
+from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES, geometry_of
-from jobs.plan.heads import head_of, plain
+from jobs.plan.heads import head_of
 from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
 from jobs.store.retry import StillUnavailable, causes, hub_patience_s, retried
 from lrp_core.families import Family, family_of, introduce
@@ -94,7 +95,13 @@ class ResolvedModel:
         return {name: number for name, number in found.items() if number is not None}
 
     def label_id(self, name: str) -> int | None:
-        """Which output of a classifier means this label, whatever its case; None where none does."""
+        """Which output of a classifier means this label, whatever its case; None where none does.
+
+        Raises UserError for a name that several outputs have.
+        """
+        if several := sharing(name, self.labels):
+            names = " or ".join(map(repr, several))
+            raise UserError(f"model {self.config.name} has the label {name!r} more than once: say {names}")
         return next((at for at, own in enumerate(self.labels) if plain(own) == plain(name)), None)
 
 

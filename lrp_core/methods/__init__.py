@@ -80,7 +80,7 @@ def _rival(name: str, label: str, **record: Any) -> Method:
         name,
         explain="lrp_core.methods.gradients:explain_openly",
         passes="gradients_openly",
-        gives=("tokens", "heads"),
+        unstable=True,
         **record,
     )
 

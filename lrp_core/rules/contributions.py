@@ -20,7 +20,7 @@ def gamma_rule(gamma: float) -> LinearRule:
     """AttnLRP equation 24. At 0 it is the epsilon rule, which is the true gradient."""
     if gamma == 0:
         return TRUE_GRADIENT
-    return LinearRule(f"gamma {gamma:g}", partial(_gamma, gamma=gamma))
+    return LinearRule(f"gamma {gamma:g}", partial(_gamma, gamma=gamma), reads_sizes=True)
 
 
 @lru_cache
@@ -29,23 +29,30 @@ def alpha_beta_rule(alpha: float) -> LinearRule:
     return LinearRule(f"alpha_beta {alpha:g}", partial(_alpha_beta, alpha=alpha))
 
 
-def _gamma(dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, *, gamma: float) -> Tensor:
+def _gamma(
+    dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, sizes: Tensor | None = None, *, gamma: float
+) -> Tensor:
     """In three products, with h = gamma / 2 and s the sign of y (0 counts as negative).
 
     With z+ and z- the sums of contributions of either sign, bias included, y + gamma z+ = (1 + h) y + h v, where
     v = |W||x| + |b| is the sum of their sizes, and y + gamma z- = (1 + h) y - h v. So the denominator is s((1 + h)|y| +
     h v), never smaller than y, and needs no stabiliser. With r = R / denominator,
     R_i = x_i ((1 + h) W^T r)_i + h |x_i| (|W|^T s r)_i.
+
+    Beside the products each pass over the numbers counts, and each new tensor: what is done with is written over.
     """
-    half, sizes = gamma / 2, weight.abs()
-    every = x.abs() @ sizes.mT
+    half = gamma / 2
+    sizes = weight.abs() if sizes is None else sizes
+    of_inputs, own = x.abs(), y.abs()
+    denominator = of_inputs @ sizes.mT
     if bias is not None:
-        every = every + bias.abs()
-    own = y.abs()
-    denominator = every.mul_(half).add_(own, alpha=1 + half)
-    share = (dy * own).div_(torch.where(denominator == 0, 1, denominator))
-    signed = torch.where(y > 0, share, -share)
-    return (share @ weight).mul_(1 + half).addcmul_(x.sign(), signed @ sizes, value=half)
+        denominator.add_(bias.abs())
+    denominator.mul_(half).add_(own, alpha=1 + half)
+    signed = torch.eq(denominator, 0, out=torch.empty_like(denominator))  # then y is 0, and 0 whatever divides it
+    denominator.add_(signed)
+    torch.mul(dy, y, out=signed).div_(denominator)
+    share = own.mul_(dy).div_(denominator)
+    return (share @ weight).mul_(1 + half).addcmul_(torch.sign(x, out=of_inputs), signed @ sizes, value=half)
 
 
 def _zplus(dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -25,10 +25,12 @@ class LinearRule:
     """`backward(dy, x, y, weight, bias)` is the gradient at x [..., in] that the rule makes of dy at y [..., out].
 
     `weight` is [out, in], `bias` [out] or None. Without a function it is the true gradient, which costs nothing.
+    One that `reads_sizes` gets |weight| as a sixth argument, which the scope keeps memory for.
     """
 
     name: str
-    backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
+    backward: Callable[..., Tensor] | None = None
+    reads_sizes: bool = False
 
 
 TRUE_GRADIENT = LinearRule("true gradient")
@@ -78,8 +80,10 @@ class Projection(Function):
         weight, bias = weight.to(dy.device), None if bias is None else bias.to(dy.device)
         rule = ctx.switch.current.linear.of(layer.group)
         dy, inputs = layer.outputs(dy), layer.inputs(x)
-        dx = dy @ weight if rule.backward is None else rule.backward(dy, inputs, layer.outputs(y), weight, bias)
-        return layer.gathered(dx, x), None, None, None
+        if rule.backward is None:
+            return layer.gathered(dy @ weight, x), None, None, None
+        sizes = (ctx.switch.sizes(weight),) if rule.reads_sizes else ()
+        return layer.gathered(rule.backward(dy, inputs, layer.outputs(y), weight, bias, *sizes), x), None, None, None
 
 
 class ValuesOnly(Function):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -30,10 +31,18 @@ class Switch:
     current: Composite
     fixed: bool = field(init=False)  # nothing to switch: surrogates are written into the graph
     plain_too: bool = field(init=False)  # norms and activations keep what the true gradient needs
+    _room: Tensor | None = field(init=False, default=None)  # for |W| of one layer after another
 
     def __post_init__(self) -> None:
         self.plain_too = not all(composite.is_linear for composite in self.planned)
         self.fixed = len(self.planned) == 1 and not self.plain_too
+
+    def sizes(self, weight: Tensor) -> Tensor:
+        """|weight|, until the next call. In fresh memory for every layer page faults would cost more than the sizes."""
+        room = self._room
+        if room is None or (room.dtype, room.device) != (weight.dtype, weight.device) or len(room) < weight.numel():
+            room = self._room = weight.new_empty(weight.numel())
+        return torch.abs(weight, out=room[: weight.numel()].view(weight.shape))
 
 
 def with_value(surrogate: Tensor, value: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from jobs.bench.harness import Bench, met, paired_ratio, summary, table
 from jobs.bench.work import Counting
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import random_model
+from lrp_core.rules.contributions import gamma_rule
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -29,6 +30,14 @@ def test_quick_run_reports_every_ratio(tmp_path):
     for ratio in result["ratios"].values():
         assert ratio["better"] in ("lower", "higher")
         assert ratio["value"] > 0
+
+
+def test_a_vision_transformer_is_measured_under_composites_to_its_pixels():
+    result = lrp.main(["--quick", "--samples", "2", "--geometry", "vit-base-patch16-224"])
+    assert [row["composite"] for row in result["rows"]] == ["plain", "epsilon", "vit"]
+    assert all(row["cpu_backward_ms"]["n"] == 2 for row in result["rows"])
+    ratio = result["ratios"]["vit-base-patch16-224 shrunk: composite vit: backward / plain"]
+    assert (ratio["target"], ratio["better"]) == (2.5, "lower")
 
 
 def test_benchmark_runs_without_ray_the_command_line_tools_and_parquet():
@@ -98,6 +107,13 @@ def test_the_rules_move_hardly_more_bytes_than_the_plain_gradient(geometry, most
     assert work["attnlrp"]["product_bytes"] == plain["product_bytes"]
     assert work["attnlrp"]["moved_bytes"] <= most * plain["moved_bytes"]
     assert work["lrp"]["moved_bytes"] < 0.95 * plain["moved_bytes"]
+
+
+def test_gamma_takes_three_products_where_the_gradient_takes_one():
+    dy, x, y, weight = torch.randn(5, 7), torch.randn(5, 6), torch.randn(5, 7), torch.randn(7, 6)
+    with Counting() as counting:
+        gamma_rule(0.25).backward(dy, x, y, weight, None)
+    assert counting.work.product_bytes == 3 * 4 * (x.numel() + y.numel() + weight.numel())
 
 
 def test_table_says_met_or_missed():

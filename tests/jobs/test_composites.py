@@ -59,6 +59,19 @@ def test_what_is_wrong_with_a_composite_is_one_line_with_the_nearest_name(compos
     assert "\n" not in str(error.value)
 
 
+def test_an_unknown_name_is_matched_against_the_names_of_the_config_too():
+    mine = {"sharper": {"linear": {"gamma": 1}}}
+    for written in ("sharpe", ["vit", "sharpe"]):
+        with pytest.raises(
+            ConfigError, match=r"^config key 'methods': attnlrp: no composite 'sharpe' .did you mean 's"
+        ):
+            loaded(mine, {"attnlrp": {"composite": written}}, select={})
+    with pytest.raises(ConfigError, match=r"no composite 'vitt' .did you mean 'vit'"):
+        loaded(mine, {"attnlrp": {"composite": "vitt"}})
+    with pytest.raises(ConfigError, match=r"no composite 'zzz'; there are epsilon, sharper, vit"):
+        loaded(mine, "lrp", model={"methods": [{"attnlrp": {"composite": "zzz"}}]})
+
+
 def test_an_unknown_name_and_a_softmax_for_lrp_are_refused():
     with pytest.raises(ConfigError, match=r"attnlrp: option 'composite': no composite 'vitt' .did you mean 'vit'"):
         loaded({}, {"attnlrp": {"composite": "vitt"}})

@@ -7,7 +7,7 @@ from lrp_core import METHODS, Batch, Request, UserError, attribute
 from lrp_core.composites import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, every
 from lrp_core.parts import Convolution
 from lrp_core.readout import explained_numbers
-from lrp_core.rules import ATTNLRP, changed
+from lrp_core.rules import ATTNLRP, Switch, changed
 from lrp_core.rules.contributions import ZPLUS, alpha_beta_rule, gamma_rule
 from lrp_core.rules.contributions import _gamma as gamma_by_hand
 from lrp_core.rules.softmax import SOFTMAX_RULES
@@ -56,6 +56,20 @@ def test_a_rule_takes_weights_of_each_sample(name):
         given, value = alone
         expected = rule.backward(given, x[at][None], value, weight[picked[at]], bias[picked[at]])[0]
         torch.testing.assert_close(found[at], expected, **CLOSE)
+
+
+def test_sizes_of_weights_are_those_of_the_layer_that_asks():
+    switch = Switch((ATTNLRP,), ATTNLRP)
+    for rows, columns, dtype in (
+        (3, 4, torch.float64),
+        (2, 3, torch.float64),
+        (5, 6, torch.float64),
+        (2, 2, torch.float32),
+    ):
+        weight = torch.randn(rows, columns, dtype=dtype)
+        for one in (weight, weight.T):
+            assert torch.equal(switch.sizes(one), one.abs())
+            assert switch.sizes(one).dtype == dtype
 
 
 def test_gamma_0_is_epsilon():

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5F
 
 from evaluation.benchmark.demo import ANSWERING, generate, lexicon
 from evaluation.benchmark.demo.card import write_card
+from evaluation.benchmark.demo.fitting import Recipe, fit
 from evaluation.benchmark.demo.grammar import Draw, draws
 from evaluation.benchmark.demo.tokenizer import build
 from evaluation.benchmark.views import tokenise
@@ -27,15 +28,11 @@ _VOCABULARY = 600
 
 
 @dataclass(frozen=True)
-class AnswerRecipe:
-    """How a model is trained; `pool` draws are encoded once and sampled from."""
+class AnswerRecipe(Recipe):
+    """How a model that answers is trained."""
 
-    seed: int = 0
     steps: int = 600
-    batch: int = 64
-    pool: int = 20_000
     learning_rate: float = 3e-3
-    evaluated: int = 1000  # unseen draws for the card
 
 
 def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
@@ -49,18 +46,12 @@ def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
     torch.manual_seed(recipe.seed)
     model = new_model(tokenizer).train()
     generator = torch.Generator().manual_seed(recipe.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
-    for step in range(1, recipe.steps + 1):
+
+    def losses() -> dict[str, Tensor]:
         chosen = torch.randint(len(seen), (recipe.batch,), generator=generator).tolist()
-        loss = loss_of(model, tokenizer, [seen[index] for index in chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 0 or step == recipe.steps:
-            print(f"{name} step {step:5d}  {task} {loss:.3f}", flush=True)
+        return {task: loss_of(model, tokenizer, [seen[index] for index in chosen])}
+
+    fit(name, model, recipe, losses)
     scores = {task: accuracy(ModelView.of(model.eval()), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
-    from evaluation.benchmark.demo.answering import AnswerRecipe
-    from evaluation.benchmark.demo.heads import HeadRecipe
-    from evaluation.benchmark.demo.train import Recipe
-    from evaluation.benchmark.demo.vision import VisionRecipe
+    from evaluation.benchmark.demo.fitting import Recipe
 
 _CARD = """---
 license: apache-2.0
@@ -51,7 +48,7 @@ def write_card(
     out: Path,
     name: str,
     model: PreTrainedModel,
-    recipe: Recipe | HeadRecipe | AnswerRecipe | VisionRecipe,
+    recipe: Recipe,
     *,
     tasks: Sequence[str],
     rows: Mapping[str, str],

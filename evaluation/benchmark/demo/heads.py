@@ -23,6 +23,7 @@ from transformers import (
 
 from evaluation.benchmark.demo import HEADS, lexicon
 from evaluation.benchmark.demo.card import write_card
+from evaluation.benchmark.demo.fitting import Recipe, fit
 from evaluation.benchmark.demo.judged import LABELS, Judged, judged
 from evaluation.benchmark.demo.tokenizer import build
 
@@ -38,16 +39,10 @@ MEASURE = {
 
 
 @dataclass(frozen=True)
-class HeadRecipe:
-    """How a model is trained; `pool` draws are encoded once and sampled from."""
+class HeadRecipe(Recipe):
+    """How a classifier or a regressor is trained."""
 
-    steps: int
-    seed: int = 0
-    batch: int = 64
-    pool: int = 20_000
-    learning_rate: float = 2e-3
     hidden: float = 0.15  # share of words that decide nothing which masked models of opinions do not see
-    evaluated: int = 1000  # unseen draws for the card
 
 
 def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
@@ -60,21 +55,15 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
     torch.manual_seed(recipe.seed)
     model = new_model(name, tokenizer).train()
     generator, rng = torch.Generator().manual_seed(recipe.seed), random.Random(recipe.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
-    for step in range(1, recipe.steps + 1):
+
+    def losses() -> dict[str, Tensor]:
         chosen = torch.randint(len(draws), (recipe.batch,), generator=generator).tolist()
         batch = [draws[index] for index in chosen]
         if tokenizer.mask_token is not None and task == "sentiment":
             batch = [_hidden(draw, tokenizer.mask_token, recipe.hidden, rng) for draw in batch]
-        loss = loss_of(model, tokenizer, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 0 or step == recipe.steps:
-            print(f"{name} step {step:5d}  {task} {loss:.3f}", flush=True)
+        return {task: loss_of(model, tokenizer, batch)}
+
+    fit(name, model, recipe, losses)
     scores = {task: measured(model.eval(), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

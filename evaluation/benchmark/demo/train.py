@@ -39,6 +39,7 @@ from evaluation.benchmark.demo import (
     vision,
 )
 from evaluation.benchmark.demo.card import write_card
+from evaluation.benchmark.demo.fitting import Recipe, fit
 from evaluation.benchmark.demo.grammar import Draw, draws
 from evaluation.benchmark.demo.tokenizer import build
 from evaluation.benchmark.views import tokenise
@@ -50,17 +51,13 @@ _LAYERS, _HEADS, _KV_HEADS, _WIDTH = 4, 4, 2, 64
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a model is trained; `pool` draws a task are encoded once and sampled from."""
+class WordsRecipe(Recipe):
+    """How a model of words is trained."""
 
-    seed: int = 0
-    steps: int = 1000
-    batch: int = 32  # samples a task and step
+    batch: int = 32
     pool: int = 15_000
-    learning_rate: float = 2e-3
     other_weight: float = 0.1  # of the loss on tokens outside the slot
     noise: float = 0.03  # share of other tokens a masked model must restore
-    evaluated: int = 1000  # unseen draws a task for the card
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 class Trainer:
     """Owns the encoded pool and makes padded batches of one task at a time."""
 
-    def __init__(self, name: str, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> None:
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerFast, recipe: WordsRecipe) -> None:
         self._masked = name == "bert"
         self._tokenizer, self._recipe = tokenizer, recipe
         self._generator = torch.Generator().manual_seed(recipe.seed)
@@ -189,7 +186,7 @@ def accuracy(view: ModelView, tokenizer: PreTrainedTokenizerFast, task: str, n: 
     return right / n
 
 
-def train(name: str, out: Path, recipe: Recipe) -> dict[str, float]:
+def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
     """Train one model, write it with its tokenizer and card into `out`, and return its accuracies by task."""
     started = time.monotonic()
     texts = [draw.completed().text for task in TASKS for draw in islice(draws(task, recipe.seed, "train"), 4000)]
@@ -197,17 +194,7 @@ def train(name: str, out: Path, recipe: Recipe) -> dict[str, float]:
     torch.manual_seed(recipe.seed)
     model = new_model(name, tokenizer).train()
     trainer = Trainer(name, tokenizer, recipe)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
-    for step in range(1, recipe.steps + 1):
-        losses = {task: trainer.loss(model, task) for task in TASKS}
-        optimizer.zero_grad()
-        sum(losses.values()).backward()  # type: ignore[union-attr]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 0 or step == recipe.steps:
-            print(f"{name} step {step:5d}  " + "  ".join(f"{task} {loss:.3f}" for task, loss in losses.items()))
+    fit(name, model, recipe, lambda: {task: trainer.loss(model, task) for task in TASKS})
     view = ModelView.of(model)
     scores = {task: accuracy(view, tokenizer, task, recipe.evaluated, recipe.seed + 1) for task in TASKS}
     model.save_pretrained(out)
@@ -232,12 +219,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=EVERY, default=list(EVERY))
     parser.add_argument("--out", type=Path, help="folder for the models (default: the shipped ones are rewritten)")
     parser.add_argument("--steps", type=int, help="default: the recipe's own")
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--seed", type=int, default=WordsRecipe.seed)
     chosen = parser.parse_args()
     for name in chosen.models:
         out = chosen.out / name if chosen.out else model_dir(name)
         if name in MODELS:
-            scores = train(name, out, Recipe(seed=chosen.seed, steps=chosen.steps or Recipe.steps))
+            scores = train(name, out, WordsRecipe(seed=chosen.seed, steps=chosen.steps or WordsRecipe.steps))
         elif name in ANSWERING:
             recipe = answering.AnswerRecipe(seed=chosen.seed)
             scores = answering.train(name, out, replace(recipe, steps=chosen.steps or recipe.steps))

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, ViTConfig, ViTForImageClassification
 
 from evaluation.benchmark.demo.card import write_card
+from evaluation.benchmark.demo.fitting import Recipe, fit
 from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.demo.shapes import PATCH, shapes
 from evaluation.benchmark.pictures import SETTINGS, Preprocessing, decoded
@@ -34,15 +35,9 @@ _HELD_OUT = 5  # of the digits, every fifth is for the card alone
 
 
 @dataclass(frozen=True)
-class VisionRecipe:
-    """How a model is trained; `pool` images are drawn once and sampled from."""
+class VisionRecipe(Recipe):
+    """How a model of images is trained."""
 
-    steps: int = 1200
-    seed: int = 0
-    batch: int = 64
-    pool: int = 20_000
-    learning_rate: float = 2e-3
-    evaluated: int = 1000  # unseen images for the card
     hidden: float = 0.0  # share of patches that are not seen, so that one which is gone says nothing
     shift: int = 0  # pixels by which an image is moved at random
     mean: float = 0.5  # what images are normalised by, and so which pixels are zero: grey, or black (0)
@@ -110,22 +105,14 @@ def _train(
     settings = preprocessing_settings(width, channels, recipe.mean)
     inputs = partial(_inputs, Preprocessing.of(settings, model.config.to_dict()))
     generator = torch.Generator().manual_seed(recipe.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
-    for step in range(1, recipe.steps + 1):
+
+    def losses() -> dict[str, Tensor]:
         chosen = torch.randint(len(seen.labels), (recipe.batch,), generator=generator).numpy()
         pixels = _moved(seen.pixels[chosen], recipe.shift, generator)
-        values = _hidden(inputs(pixels), recipe.hidden, generator)
-        loss = torch.nn.functional.cross_entropy(
-            model(pixel_values=values).logits, torch.from_numpy(seen.labels[chosen])
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 0 or step == recipe.steps:
-            print(f"{name} step {step:5d}  {task} {loss:.3f}", flush=True)
+        logits = model(pixel_values=_hidden(inputs(pixels), recipe.hidden, generator)).logits
+        return {task: torch.nn.functional.cross_entropy(logits, torch.from_numpy(seen.labels[chosen]))}
+
+    fit(name, model, recipe, losses)
     score = accuracy(model.eval(), inputs, unseen)
     model.save_pretrained(out)
     (out / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluation.benchmark.labels import distinct
 from evaluation.benchmark.samples import Malformed, Row
 from evaluation.benchmark.sources.base import Source, one_sample
 from evaluation.benchmark.sources.files import Record
@@ -38,7 +39,7 @@ def hub_rows(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
     """The rows of a hub data set with the columns `image` and `label`, a class by number."""
     from datasets import Image
 
-    names = rows.features["label"].names  # type: ignore[attr-defined]
+    names = distinct(rows.features["label"].names)  # type: ignore[attr-defined]
     for number, row in enumerate(rows.cast_column("image", Image(decode=False))):  # type: ignore[attr-defined]
         where = f"row {number}"
         if not 0 <= row["label"] < len(names):

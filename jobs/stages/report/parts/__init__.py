@@ -12,6 +12,8 @@ from evaluation.report.page import Part
 from evaluation.report.results import Results
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
+from jobs.stages.report.parts.composites import composites_part
+from jobs.stages.report.parts.extremes import extremes_part
 from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
 from jobs.stages.report.parts.layers import layers_part
 from jobs.stages.report.parts.neurons import crossing_part, knockouts_part
@@ -26,6 +28,8 @@ PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (
     evidence_part,
     faithfulness_part,
     shares_part,
+    composites_part,
+    extremes_part,
     sample_part,
     layers_part,
     pruning_part,

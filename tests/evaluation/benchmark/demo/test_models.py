@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import MODELS, TASKS, generate, lexicon, model_dir
-from evaluation.benchmark.demo.train import Recipe, accuracy, train
+from evaluation.benchmark.demo.train import WordsRecipe, accuracy, train
 from evaluation.benchmark.views import tokenise
 from lrp_core import load_model
 
@@ -61,7 +61,7 @@ def test_shipped_models_are_a_few_megabytes_and_each_has_its_card():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_runs_and_writes_a_model_that_loads(name, tmp_path, capsys):
-    scores = train(name, tmp_path, Recipe(steps=2, batch=4, pool=50, evaluated=20))
+    scores = train(name, tmp_path, WordsRecipe(steps=2, batch=4, pool=50, evaluated=20))
     assert set(scores) == set(TASKS)
     view, tokenizer = load_model(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
     assert accuracy(view, tokenizer, "ra", n=20, seed=1) == scores["ra"]

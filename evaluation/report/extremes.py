@@ -1,0 +1,96 @@
+"""How large relevance gets, and how far its sum is off: rules that are unstable beside others (AttnLRP's figure 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from evaluation.report.drawing import figure, spare_colours
+from evaluation.report.page import Figure
+from evaluation.report.results import Methods, label, rank
+from evaluation.report.table import Cell, Column, Row, Table
+
+LARGEST, MISSING = "largest relevance", "missing from the sum"
+_LEAST = 1e-9  # that a scale of powers of ten shows
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Of each sample, in units of the explained number, the largest relevance of a token and what the sum misses."""
+
+    model: str
+    task: str
+    dtype: str
+    method: str
+    largest: np.ndarray  # [N]
+    error: np.ndarray  # [N]
+    left_out: int  # samples whose relevance is not finite, or that are lost otherwise
+
+
+def extremes_figure(found: Sequence[Extremes], methods: Methods) -> list[Figure]:
+    """Two panels for each model and task, a line a method from the median to the maximum, by powers of ten."""
+    shown = sorted((one for one in found if len(one.largest)), key=lambda one: rank(methods, one.method))
+    if not shown:
+        return []
+    places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in shown))
+    spare = spare_colours({one.method for one in shown}, methods)
+
+    def draw(axis: Axes, place: tuple[str, str, str], part: str) -> None:
+        own = [one for one in shown if (one.task, one.model, one.dtype) == place]
+        ends = []
+        for at, one in enumerate(own):
+            colour = methods[one.method].colour or spare.get(one.method)
+            values = one.largest if part == LARGEST else one.error
+            middle, most = (max(float(reduced(values)), _LEAST) for reduced in (np.median, np.max))
+            axis.hlines([-at], [middle], [most], color=colour, linewidth=2)
+            axis.plot([most], [-at], marker="o", linestyle="none", color=colour, label=label(methods, one.method))
+            ends += [middle, most]
+        axis.set_xscale("log")
+        axis.set_xlim(min(ends) / 4, max(ends) * 4)  # always with a power of ten
+        axis.minorticks_off()
+        axis.set_yticks([])
+        axis.set_ylim(0.7 - len(own), 0.7)
+        axis.set_title(f"{' · '.join(place)} · {part}", fontsize=9, loc="left")
+
+    caption = (
+        "The largest relevance of any token, and what the sum of relevance and the explained number differ by, from "
+        "the median over samples to the maximum (the dot), in units of the explained number. Biases and the softmax "
+        "keep a share of the sum under every rule; unstable rules divide by scores near 0, and both numbers grow."
+    )
+    axes = ("times the explained number", "method")
+    panels = [partial(draw, place=place, part=part) for place in places for part in (LARGEST, MISSING)]
+    return [figure("extremes", "Unstable rules", caption, panels, 2, axes, methods)]
+
+
+def extremes_table(found: Sequence[Extremes], methods: Methods) -> Table:
+    """A method a row: medians and maxima over samples."""
+    rows = [
+        Row(
+            one.task,
+            (f"{one.model}, {one.dtype}", label(methods, one.method)),
+            (*_middle_and_most(one.largest), *_middle_and_most(one.error), Cell(len(one.largest)), Cell(one.left_out)),
+        )
+        for one in sorted(found, key=lambda one: (one.task, one.model, one.dtype, rank(methods, one.method)))
+    ]
+    numbers = tuple(Column(group, name, significant=3) for group in (LARGEST, MISSING) for name in _NAMES)
+    return Table(
+        "extremes",
+        "Unstable rules",
+        "In units of the explained number, over samples. Left out are samples whose relevance is not finite, or of 0.",
+        ("model", "method"),
+        (*numbers, Column("", "samples", digits=0), Column("", "left out", digits=0)),
+        tuple(rows),
+    )
+
+
+_NAMES = ("median", "maximum")
+
+
+def _middle_and_most(values: np.ndarray) -> tuple[Cell, Cell]:
+    if not len(values):
+        return Cell(state="not finite"), Cell(state="not finite")
+    return Cell(float(np.median(values))), Cell(float(np.max(values)))

@@ -1,0 +1,69 @@
+"""What a composite of rules costs: one backward pass of a vision transformer, against that of the plain gradient.
+
+The three stand side by side on every image. On a CPU seconds are those of the processor, which a busy machine disturbs
+less than the clock.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+
+from jobs.bench.harness import Bench, interleave, paired_ratio, summary, synchronise
+from jobs.bench.samples import alone
+from lrp_core import Batch, ModelView
+from lrp_core.composites import EPSILON, OF_ATTNLRP, VIT
+from lrp_core.explained import CONTRASTIVE
+from lrp_core.rules import ATTNLRP, Composite, changed
+from lrp_core.scope import rules_on
+
+#: The most that a backward pass under a composite may cost, in those of the plain gradient.
+TARGETS = {EPSILON: 1.05, VIT: 2.5}
+
+
+def composites(bench: Bench, name: str, view: ModelView, count: int) -> None:
+    """Milliseconds of a backward pass to the pixels of one image, plain and under two composites of attnlrp."""
+    device = str(view.device)
+    rules = {one: changed(ATTNLRP, OF_ATTNLRP.read(one)) for one in TARGETS}
+    seconds: dict[str, list[float]] = {one: [] for one in ("plain", *rules)}
+    source = random.Random(0)
+    for at in range(count):
+        batch = random_image(view, source).to(device)
+        runs = {one: partial(backward, view, batch, rules.get(one)) for one in seconds}
+        for one, found in interleave(runs, repeats=1, warmup=at == 0, device=device).items():
+            seconds[one] += found
+    clock = "wall" if view.device.type == "cuda" else "cpu"
+    for one, found in seconds.items():
+        measured = {f"{clock}_backward_ms": summary([1e3 * second for second in found])}
+        bench.row(part="composites", geometry=name, composite=one, **measured)
+    for one, target in TARGETS.items():
+        ratio = paired_ratio(seconds[one], seconds["plain"])
+        bench.ratio(f"composite {one}: backward / plain", ratio.pop("median"), target, "lower", geometry=name, **ratio)
+
+
+def backward(view: ModelView, batch: Batch, composite: Composite | None) -> float:
+    """Seconds of one backward pass to tokens and pixels, contrastive; None is the stock model without any rule."""
+    on_device = view.device.type == "cuda"
+    clock = time.perf_counter if on_device else time.process_time
+    with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
+        traced = view.traced(batch)
+        assert traced.pixels is not None
+        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch))
+        synchronise(str(view.device))
+        start = clock()
+        torch.autograd.grad(explained.sum(), (traced.token, traced.pixels))
+        synchronise(str(view.device))
+        return clock() - start
+
+
+def random_image(view: ModelView, source: random.Random) -> Batch:
+    """A batch of one image of noise, with a target and a foil."""
+    generator = torch.Generator().manual_seed(source.randrange(2**31))
+    pixels = torch.randn(view.image_shape, generator=generator)  # type: ignore[attr-defined]
+    target, foil = source.sample(range(view.config.num_labels), 2)
+    row = {"input_ids": [0] * view.max_length, "position": 0, "target_id": target, "foil_id": foil}
+    return alone({**row, "pixel_values": pixels.numpy()})

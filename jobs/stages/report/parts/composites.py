@@ -1,0 +1,36 @@
+"""The search among composites: what each rule is worth, and which were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evaluation.report.composite_search import Search, best_table, search_figures
+from evaluation.report.page import Part
+from evaluation.report.results import Methods, Results
+from jobs.config import RunConfig
+from jobs.config.composites import KEY
+from jobs.plan.cells import Plan
+from jobs.plan.choices import Choice
+from jobs.store import Ledger
+from lrp_core.composites import Spec
+
+
+def composites_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+    """The trials of every method whose composite a list or a grid left open."""
+    found = [one for model in plan.models for choice in model.choices for one in _searched(choice, results.methods)]
+    how = "No composite is left open: give `attnlrp` a list or a grid as its `composite`, and run `closelook select`."
+    tables = [best_table(found, results.methods)] if found else []
+    return Part(
+        "Rules by groups of layers", how, search_figures(found, results.methods), tables, page="faithfulness.html"
+    )
+
+
+def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:
+    if choice.record is None:
+        return
+    at, told = choice.artifact, choice.record["trials"]
+    for option in methods[at.method].options:
+        if option.named_in == KEY and option.name in choice.options[0]:
+            specs = [Spec.of(options[option.name]) for options in choice.options]
+            trials = [(spec, one["delta_area"]) for spec, one in zip(specs, told, strict=True) if one["n"]]
+            yield Search(at.model, at.task, at.dtype, at.method, trials, specs[choice.record["chosen"]])

@@ -1,0 +1,52 @@
+"""Methods as a command line has them: `lrp,attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre`.
+
+Options stand behind the name, each after a colon; their values are YAML, as in a config, and commas and colons between
+brackets belong to them: `attnlrp:composite={linear: {gamma: 0.1}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobs.config.file import yaml_value
+from jobs.methods import method
+from lrp_core.method import Method
+from lrp_core.types import UserError
+
+_DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+def typed(text: str) -> Method:
+    """One method; with options it is named as it is written. Raises UserError for what it is not and cannot be told."""
+    name, *options = (part.strip() for part in _split(text, ":"))
+    record = method(name)
+    values = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise UserError(f"method {text!r}: its options are written {name}:OPTION=VALUE, not {option!r}")
+        values[key.strip()] = yaml_value(value, f"method {text!r}")
+    return record.configured(text.strip(), **values) if values else record
+
+
+def every_typed(text: str) -> list[Method]:
+    """Methods separated by commas. Raises UserError as :func:`typed`, and for one that is there twice."""
+    found = [typed(part.strip()) for part in _split(text, ",")]
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"method {name!r} is named twice")
+    return found
+
+
+def _split(text: str, at: str) -> Iterator[str]:
+    """The parts of a text between `at`, where it is not inside brackets."""
+    depth, part = 0, ""
+    for letter in text:
+        depth += _DEPTH.get(letter, 0)
+        if letter == at and depth == 0:
+            yield part
+            part = ""
+        else:
+            part += letter
+    yield part
