@@ -320,9 +320,7 @@ def neurons(
     json: Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")] = "float32",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
-    neuron: Annotated[
-        str | None, typer.Option("--neuron", metavar="L.N", help="Its best contexts in --corpus.")
-    ] = None,
+    neuron: Annotated[str | None, typer.Option("--neuron", metavar="L.N", help="Its best contexts.")] = None,
     corpus: Annotated[Path | None, typer.Option("--corpus", help="A text file, a text a line.")] = None,
     config: Config = None,
     root: Root = None,
@@ -330,18 +328,27 @@ def neurons(
 ) -> None:
     """The neurons that matter for a prediction, what each writes, and what is predicted when some are changed.
 
-    With --neuron and --corpus: where in a text file one neuron is most active, and which tokens make it so. Without
-    any of them it is a stage of the run: neurons are knocked out, by what methods say of them.
+    With --neuron and --corpus, or --root: where in a text file, or in a run's corpus, one neuron is most active, and
+    which tokens make it so. Without any of them it is a stage of the run: the corpus is read, and neurons are knocked
+    out, by what methods say of them.
     """
     if neuron is not None or corpus is not None:
-        if neuron is None or corpus is None or model is None or text is not None:
-            raise UserError(
-                "the best contexts of a neuron need --model, --neuron LAYER.NEURON and --corpus, and no text"
-            )
+        if neuron is None or text is not None:
+            raise UserError("the best contexts of a neuron need --neuron LAYER.NEURON, and no text")
+        if corpus is not None:
+            if model is None:
+                raise UserError("say which model reads the corpus: --model demo/gpt2, a hub id or a directory")
 
-        from jobs.commands.contexts import show_contexts
+            from jobs.commands.contexts import show_contexts
 
-        return show_contexts(model, neuron, corpus, method, console, top=top, dtype=dtype, device=device)
+            return show_contexts(model, neuron, corpus, method, console, top=top, dtype=dtype, device=device)
+        if config is None and root is None:
+            raise UserError("say where: --corpus FILE with --model M, or --root DIR of a run that read a corpus")
+        loaded, store = _load(config, root, None)
+
+        from jobs.commands.contexts import show_kept
+
+        return show_kept(loaded, store, neuron, method, console, model=model, top=top, device=device)
     if text is None:
         if model is not None:
             raise UserError("give a text that the model is to go on with, or leave --model out to run the stage")

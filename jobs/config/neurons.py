@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from evaluation.benchmark.contexts import LENGTH
 from jobs.config.base import Explanation, Frozen
 from jobs.config.models import Name
 
@@ -36,7 +37,7 @@ class CorpusConfig(Frozen):
     sha256: str | None = None  # of the files at `path`
     column: str = "text"  # of tables and data sets, where the texts are
     limit: int | None = Field(default=None, ge=1)  # texts, the first; for the demo source, how many to generate
-    tokens: int = Field(default=64, ge=8)  # of a context; longer texts are several
+    tokens: int = Field(default=LENGTH, ge=8)  # of a context; longer texts are several
     top: int = Field(default=10, ge=1, le=1000)  # contexts of a neuron that are kept
     models: tuple[str, ...] | None = None  # by name; null: all that read texts and whose neurons are described
 

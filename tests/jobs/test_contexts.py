@@ -31,7 +31,7 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
     asked = ("neurons", "--model", str(model), "--corpus", str(corpus), "--top", "2")
     code, out, _ = closelook(*asked, "--neuron", "0.3")
     assert code == 0
-    assert "3 lines are empty or no text, the first is 2" in out
+    assert "3 lines are empty or no text, the first is corpus.txt:2: empty" in out
     assert "in 2 lines of corpus.txt" in out
     for place, message in (
         ("0", "--neuron is LAYER.NEURON, as 2.17, not '0'"),
@@ -43,4 +43,4 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
         assert len(err.splitlines()) == 1
     corpus.write_text("\n")
     assert "holds no text" in closelook(*asked, "--neuron", "0.3")[2]
-    assert "need --model, --neuron LAYER.NEURON and --corpus" in closelook(*asked)[2]
+    assert "need --neuron LAYER.NEURON, and no text" in closelook(*asked)[2]

@@ -152,6 +152,33 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
     assert files_of(store) == files_of(expected)
 
 
+def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
+    closelook, tmp_path, model, corpus, inline, small_units
+):
+    config = config_for(tmp_path / "root", model, corpus, tokens=64)
+    store = prepared(config, rows_of(2))
+    store.write_bytes("config.yaml", config.model_dump_json(exclude={"root"}).encode())
+    asked = ("neurons", "--root", str(tmp_path / "root"), "--neuron", "0.3", "--top", "3")
+    code, _, err = closelook(*asked)
+    assert code == 2
+    assert "has no contexts: set `neurons.corpus`" in err
+    assert neurons(config, store).complete
+    code, out, _ = closelook(*asked)
+    assert code == 0
+    first, *kept = out.splitlines()
+    assert first.startswith("gpt2: neuron 0.3 in 42 texts of corpus, explained by attnlrp; mean ")
+    _, said, _ = closelook("neurons", "--model", str(model), "--corpus", str(corpus), *asked[3:])
+    assert [line.rpartition("  corpus.txt:")[0] for line in kept] == said.splitlines()[2:]
+    assert len(kept) == 3
+    for more, message in (
+        (("--model", "gtp2"), "no contexts of a model 'gtp2'"),
+        (("--neuron", "0.99"), "there is no neuron 99: the model's neurons are 0 to 31"),
+    ):
+        code, _, err = closelook(*asked, *more)
+        assert code == 2
+        assert message in err
+
+
 def test_status_plan_and_gc_know_contexts(tmp_path, model, corpus, inline):
     config = config_for(tmp_path / "root", model, corpus)
     store = prepared(config, rows_of(2))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from evaluation.benchmark.contexts import pieces_of, template_of
 from evaluation.benchmark.corpus import Corpus, Entry, units
 from evaluation.schema import CONTEXTS_PART, CONTEXTS_TEXTS
 from jobs.plan.inputs import without_samples
@@ -76,46 +77,6 @@ class Reader:
         for number, entries in enumerate(units(self.corpus, self.characters)):
             if number in self.wanted:
                 yield without_samples(self.make(number, entries).to_json())
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A context: a text, or so many tokens of it."""
-
-    ids: list[int]
-    text: str
-    entry: Entry
-    start: int  # in characters of the text of the entry
-
-    def row(self, number: int) -> dict[str, Any]:
-        own = {"context": number, "input_ids": self.ids, "text": self.text, "start": self.start}
-        return {**own, "number": self.entry.number, "place": self.entry.where}
-
-
-def pieces_of(tokenizer: PreTrainedTokenizerBase, entries: Sequence[Entry], length: int) -> Iterator[Piece]:
-    """The contexts of texts: at most `length` tokens each, with what the tokenizer's template adds to each of them.
-
-    A text without tokens has none.
-    """
-    encoded = tokenizer(
-        [entry.text for entry in entries],
-        truncation=True,
-        max_length=length,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-    )
-    names = ("overflow_to_sample_mapping", "input_ids", "offset_mapping", "special_tokens_mask")
-    for of, ids, offsets, special in zip(*(encoded[name] for name in names), strict=True):
-        covered = [span for span, is_special in zip(offsets, special, strict=True) if not is_special]
-        if covered:
-            start, end = covered[0][0], covered[-1][1]
-            yield Piece(ids, entries[of].text[start:end], entries[of], start)
-
-
-def template_of(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The ids that the tokenizer's template adds to every text."""
-    return frozenset(tokenizer("")["input_ids"])
 
 
 def read(
