@@ -250,6 +250,9 @@ class ModelView:
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
+        path = self.family.embedding_projection
+        if path is not None and path in dict(self.model.named_modules()):
+            yield LinearLayer(_at(self.model, path), "linear", transposed=False)
         for attention in self.attentions:
             for module in dict.fromkeys((attention.query, attention.key, attention.value)):
                 yield LinearLayer(module, "input_projection", self.family.transposed)

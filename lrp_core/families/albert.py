@@ -14,6 +14,7 @@ ALBERT = replace(
     position_embedding="albert.embeddings.position_embeddings",
     segment_embedding="albert.embeddings.token_type_embeddings",
     embedding_norm="albert.embeddings.LayerNorm",
+    embedding_projection="albert.encoder.embedding_hidden_mapping_in",
     head_dense="predictions.dense",
     head_norm="predictions.LayerNorm",
     label_head=LabelHead("classifier", dense="albert.pooler"),

@@ -130,6 +130,7 @@ class Family:
     position_embedding: str | None = None  # learned positions, added to the token embedding
     segment_embedding: str | None = None  # segment 0 is added to the token embedding
     embedding_norm: str | None = None
+    embedding_projection: str | None = None  # a linear layer behind them, where a config makes them narrower
     head_dense: str | None = None  # what stands before the unembedding: dense, activation, norm
     head_norm: str | None = None
     head_activation: str | None = None  # default: that of the blocks

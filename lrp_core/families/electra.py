@@ -12,6 +12,7 @@ ELECTRA = replace(
     position_embedding="electra.embeddings.position_embeddings",
     segment_embedding="electra.embeddings.token_type_embeddings",
     embedding_norm="electra.embeddings.LayerNorm",
+    embedding_projection="electra.embeddings_project",
     head_dense="generator_predictions.dense",
     head_norm="generator_predictions.LayerNorm",
     head_activation="gelu",

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers.pytorch_utils import Conv1D
 
 from lrp_core import Batch
 from lrp_core.explained import CONTRASTIVE
@@ -12,7 +13,7 @@ from lrp_core.rules.bilinear import TRUE_GRADIENT
 from lrp_core.rules.linear import GROUPS
 from lrp_core.scope import rules_on
 from tests.oracles import linear_epsilon
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
 
 BY_HAND = LinearRule("true gradient by hand", lambda dy, x, y, weight, bias: dy @ weight)
 ZERO = LinearRule("nothing", lambda dy, x, y, weight, bias: torch.zeros_like(x))
@@ -43,6 +44,19 @@ def test_every_linear_layer_is_offered_to_a_rule(view, batch, composite, checkpo
     wanted = gradient(view, batch, composite)
     same(gradient(view, batch, by_hand, checkpointing=checkpointing), wanted)
     same(gradient(view, batch, by_hand, PLAIN, LRP), wanted)
+
+
+@pytest.mark.parametrize("family", sorted(TINY | MORE | BOTH | IMAGES))
+def test_no_layer_that_multiplies_by_weights_is_left_out(family):
+    view = tiny_model(family)
+    rows = picture_rows(view) if family in IMAGES else ragged_rows(view)
+    busy = []
+    for module in view.model.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | Conv1D) and module is not view.unembedding:
+            module.register_forward_hook(lambda module, *_: busy.append(module))
+    batch = Batch.collate(rows, pad_id=0)
+    view.logits(view.hidden(batch), batch)
+    assert set(busy) == {layer.module for layer in view.linear_layers()}
 
 
 def test_a_composite_without_linear_rules_keeps_its_gradients_beside_one_that_has_them(view, batch):
