@@ -1,6 +1,7 @@
 """An environment without network and with few threads; fixtures over tiny random models of every family."""
 
 import os
+from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,6 +13,14 @@ from lrp_core import Batch, ModelView
 from tests.tiny import TINY, ragged_rows, tiny_model
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that start a Ray are looked for in one folder only, which spares them the import of all others."""
+    jobs = Path(__file__).parent / "jobs"
+    lost = [item.nodeid for item in items if item.get_closest_marker("ray") and jobs not in item.path.parents]
+    if lost:
+        raise pytest.UsageError(f"`make test` looks for tests of Ray under tests/jobs: move {', '.join(lost)}")
 
 
 @pytest.fixture(params=sorted(TINY))

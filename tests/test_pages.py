@@ -39,7 +39,7 @@ def test_a_sentence_is_explained_as_the_readme_says(monkeypatch, capsys):
 
 
 def test_a_sentence_is_explained_through_the_front_door_as_the_readme_says(capsys):
-    (code,) = [block for block in blocks(PAGES[0], "python") if "import closelook" in block]
+    (code,) = [block for block in blocks(PAGES[0], "python") if "closelook.explain" in block]
     exec(compile(code, "README.md", "exec"), {})
     said = capsys.readouterr().out
     assert said in blocks(PAGES[0], "text")

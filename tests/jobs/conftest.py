@@ -1,6 +1,8 @@
 """One local Ray for all modules, one small model for all the tests of a module, and the command line."""
 
+import fcntl
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,38 @@ def last_ray():
         sys.modules["ray"].shutdown()
 
 
+@pytest.fixture(autouse=True)
+def ray_where_it_is_marked(request):
+    """A test that starts a Ray says so: those run apart from the others."""
+    before = _ray_runs()
+    yield
+    marked = request.node.get_closest_marker("ray") is not None
+    assert marked or before or not _ray_runs(), "it starts a Ray: mark it `ray`"
+
+
+def _ray_runs() -> bool:
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+@pytest.fixture(scope="session")
+def one_start(tmp_path_factory):
+    """A block in which no other process of these tests starts a Ray, as each must be up within half a minute."""
+    file = tmp_path_factory.getbasetemp().parent / "ray-starts.lock"
+
+    @contextmanager
+    def held():
+        with file.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    return held
+
+
 @pytest.fixture(scope="module")
-def local_ray():
+def local_ray(one_start):
     """Ray inside this process, on two CPUs and loopback only: modules share it, as its start takes seconds."""
-    connect(RunConfig.load("smoke"))
+    with one_start():
+        connect(RunConfig.load("smoke"))
     return sys.modules["ray"]
 
 

@@ -1,12 +1,13 @@
 """Several nodes: pools spread over them, a node that goes, models that run at once or wait."""
 
+import os
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from jobs.cluster.pools import Share, Slots, share_of
+from jobs.cluster.pools import _LOCAL_SETTINGS, _SETTINGS, Share, Slots, share_of
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.stages import attribute as stage
@@ -19,18 +20,21 @@ QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}  # 
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(one_start):
     """A head without CPUs and two nodes with one each, whose workers can import this file."""
+    for name, value in (_SETTINGS | _LOCAL_SETTINGS).items():  # before Ray is imported, which may be here
+        os.environ.setdefault(name, value)
     import ray
     from ray.cluster_utils import Cluster
 
     ray.shutdown()  # one that another module left
     head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK}
-    nodes = Cluster(initialize_head=True, head_node_args=head)
-    nodes.add_node(num_cpus=1)
-    nodes.second = nodes.add_node(num_cpus=1)
-    nodes.wait_for_nodes()
-    ray.init(address=nodes.address, log_to_driver=False)
+    with one_start():
+        nodes = Cluster(initialize_head=True, head_node_args=head)
+        nodes.add_node(num_cpus=1)
+        nodes.second = nodes.add_node(num_cpus=1)
+        nodes.wait_for_nodes()
+        ray.init(address=nodes.address, log_to_driver=False)
     ray.cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["Slow"]))
     yield nodes
     ray.shutdown()
@@ -113,34 +117,6 @@ def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(cluster,
         assert (record["explained"], record["rejects"]) == (8, {})
 
 
-@pytest.mark.ray
-def test_shares_of_gpus_go_to_the_nodes_with_their_label(cluster, tmp_path, model):
-    """Half a GPU, a whole one and two, of three that Ray only counts where there are none: models run on the CPU."""
-    node = cluster.add_node(num_cpus=1, num_gpus=3, labels={"gpu-memory": "24gb"})
-    cluster.wait_for_nodes()
-    asks = {
-        "halves": {"gpus": 0.5, "workers": [2, 2]},
-        "pair": {"gpus": 2, "max_memory": {"cpu": "1GiB"}},
-        "whole": {"gpus": 1},
-        "elsewhere": {"gpus": 1, "labels": {"gpu-memory": "80gb"}},
-    }
-    labels = {"labels": {"gpu-memory": "24gb"}}
-    config = config_of(
-        tmp_path / "root", models=[{"name": name, "id": str(model)} | labels | ask for name, ask in asks.items()]
-    )
-    store = prepared(config, ROWS)
-    summary = attribute(config, store)
-    cluster.remove_node(node)
-    (failure,) = summary.failures
-    assert failure == "model elsewhere asks for more than the cluster has: 1 x 1 GPU on nodes labelled gpu-memory=80gb"
-    found = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
-    for method in (entry.name for entry in config.methods):
-        halves, whole = (found[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
-        assert halves.num_rows
-        assert halves == whole
-        assert f"relevance pair/sva/float32/{method}" in found
-
-
 def test_workers_are_packed_by_node():
     slots = Slots([({}, 2.0), ({}, 1.0)])
     assert slots.room(Share(2, 0)) == 1
@@ -179,7 +155,7 @@ def test_workers_go_to_the_nodes_that_they_were_counted_on():
 
 
 class Meeting(Worker):
-    """Model `a` goes on when model `b` has begun; each notes its node."""
+    """Model `whole` goes on when model `pair` has begun; each notes its node."""
 
     def __call__(self, table):
         import ray
@@ -187,28 +163,45 @@ class Meeting(Worker):
         folder, name = Path(self._store.root).parent, self._model.config.name
         (folder / f"{name}-{ray.get_runtime_context().get_node_id()}").touch()
         deadline = time.monotonic() + 60
-        while name == "a" and not list(folder.glob("b-*")) and time.monotonic() < deadline:
+        while name == "whole" and not list(folder.glob("pair-*")) and time.monotonic() < deadline:
             time.sleep(0.05)
         return super().__call__(table)
 
 
 @pytest.mark.ray
-def test_a_model_of_two_gpus_a_worker_runs_beside_one_of_two_workers(cluster, tmp_path, model, monkeypatch):
-    """On two nodes of two (logical) GPUs, of which Ray would give one each to the first model."""
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, num_gpus=2)
+def test_whole_gpus_pairs_and_halves_go_to_nodes_that_have_them(cluster, tmp_path, model, monkeypatch):
+    """On two nodes of two GPUs that Ray only counts where there are none: models run on the CPU.
+
+    Two workers of a GPU each run beside one of two GPUs, although Ray would give the first model one on each node.
+    """
+    nodes = [cluster.add_node(num_cpus=1, num_gpus=2, labels={"gpu-memory": "24gb"}) for _ in range(2)]
     cluster.wait_for_nodes()
     monkeypatch.setattr(stage, "Worker", Meeting)
-    models = [
-        {"name": "a", "id": str(model), "gpus": 1, "workers": [2, 2]},
-        {"name": "b", "id": str(model), "gpus": 2, "workers": [1, 1], "max_memory": {"cpu": "1GiB"}},
-    ]
-    config = config_of(tmp_path / "root", models=models, methods=["random"], device="cuda")
+    asks = {
+        "whole": {"gpus": 1, "workers": [2, 2]},
+        "pair": {"gpus": 2, "workers": [1, 1], "max_memory": {"cpu": "1GiB"}},
+        "halves": {"gpus": 0.5, "workers": [2, 2]},
+        "elsewhere": {"gpus": 1, "labels": {"gpu-memory": "80gb"}},
+    }
+    labels = {"labels": {"gpu-memory": "24gb"}}
+    config = config_of(
+        tmp_path / "root", models=[{"name": name, "id": str(model)} | labels | ask for name, ask in asks.items()]
+    )
     store = prepared(config, ROWS)
     summary = attribute(config, store)
-    assert summary.complete, summary.failures
-    nodes = {name: {path.name for path in tmp_path.glob(f"{name}-*")} for name in "ab"}
-    assert len(nodes["a"]) == len(nodes["b"]) == 1
+    for node in nodes:
+        cluster.remove_node(node)
+    (failure,) = summary.failures
+    assert failure == "model elsewhere asks for more than the cluster has: 1 x 1 GPU on nodes labelled gpu-memory=80gb"
+    used = {name: {path.name.removeprefix(f"{name}-") for path in tmp_path.glob(f"{name}-*")} for name in asks}
+    assert len(used["whole"]) == len(used["pair"]) == 1
+    assert used["whole"] != used["pair"]
+    found = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
+    for method in (entry.name for entry in config.methods):
+        halves, whole = (found[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
+        assert halves.num_rows
+        assert halves == whole
+        assert f"relevance pair/sva/float32/{method}" in found
 
 
 def test_labels_choose_the_nodes():

@@ -1,13 +1,10 @@
-"""Users' own samples in a run, as the README shows them, and words of several tokens."""
+"""Users' own samples in a run, and words of several tokens."""
 
 import json
-import re
-import shlex
-from pathlib import Path
 
 import pytest
 
-from evaluation.schema import SCORES, VIEW
+from evaluation.schema import VIEW
 from evaluation.tasks import TASKS
 from jobs.config import RunConfig
 from jobs.stages.prepare import prepare
@@ -15,29 +12,6 @@ from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 
 KINDS = ("masked", "causal")
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-
-
-def shown():
-    """(name of the file, its content, the command's arguments) of the README's section."""
-    block = re.search(r"## Your own samples.*?```bash\n(.*?)```", README, re.S)[1]
-    name, content, command = re.fullmatch(r"cat > (\S+) <<'END'\n(.*)END\ncloselook (.*)\n", block, re.S).groups()
-    return name, content, shlex.split(command)
-
-
-@pytest.mark.ray
-def test_the_readmes_own_samples_are_explained_and_scored(tmp_path, monkeypatch, closelook):
-    name, content, command = shown()
-    monkeypatch.chdir(tmp_path)
-    Path(name).write_text(content)
-    code, out, err = closelook(*command, "--config", "smoke")
-    assert code == 0, out + err
-    store = Store(command[command.index("--root") + 1])
-    scores = store.read("scores", SCORES).to_pylist()
-    assert {row["task"] for row in scores} == {"mine"}
-    [accuracy] = {row["n"] for row in scores if row["metric"] == "accuracy"}
-    assert accuracy == len(content.splitlines())
-    assert "mine" in (Path(store.root.removeprefix("file://")) / "report" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,7 @@ def test_another_model_adds_its_views_and_leaves_the_rest(tmp_path):
     assert len(after) == 3 * len(before) / 2
 
 
+@pytest.mark.ray
 def test_ray_and_the_driver_commit_the_same_bytes(tmp_path, monkeypatch, local_ray):
     file = squad(tmp_path, 40)
     tasks = {"sva": {"source": "demo", "limit": 20}, "qa": {"source": "squad", "path": str(file)}}
@@ -299,6 +300,7 @@ def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
         export(config, store, tmp_path / "out")
 
 
+@pytest.mark.ray  # more rows than the driver takes upon itself
 def test_real_data_give_the_shares_of_close_look(tmp_path, published_data):
     config = RunConfig.load(
         "real", str(tmp_path / "root"), [f"data={published_data}", "tasks.sva.limit=700", "tasks.qa.limit=100"]

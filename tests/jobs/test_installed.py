@@ -1,0 +1,131 @@
+"""The wheel in an empty environment, outside of the repository: all files are there, and the README's blocks run.
+
+Packages that closelook needs are those of the tests, seen through a .pth; closelook itself is not among them.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from evaluation.schema import SCORES
+from jobs.store import Store
+from tests.jobs.small import REPOSITORY
+from tests.packages import install
+
+ROOMS = ("alti", "evaluation", "jobs", "lrp_core")
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+OFFLINE = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+
+
+def pip(*arguments: object, python: object = sys.executable) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, *map(str, arguments)], check=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel made of the source distribution, which is made of a copy: building leaves traces."""
+    folder = tmp_path_factory.mktemp("packages")
+    source = folder / "source"
+    for name in (*ROOMS, "docs/licences"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, source)
+    make = "import sys; from setuptools.build_meta import build_sdist; print(build_sdist(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", make, str(folder)], check=True, cwd=source, stdout=subprocess.DEVNULL)
+    (archive,) = folder.glob("closelook-*.tar.gz")
+    pip("wheel", *OFFLINE, "--wheel-dir", folder, archive)
+    (built,) = folder.glob("closelook-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """(folder of the environment, variables with which a process is in it)."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    [site] = folder.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip("install", *OFFLINE, wheel, python=folder / "bin" / "python")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
+    return folder, inherited | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    room = re.compile(rf"({'|'.join(ROOMS)})/")
+    written = {
+        path.relative_to(REPOSITORY).as_posix()
+        for name in ROOMS
+        for path in (REPOSITORY / name).rglob("*")
+        if path.is_file() and path.parent.name not in ("__pycache__", "images")  # pictures of the README
+    }
+    front = "jobs/front/"
+    expected = {path.removeprefix(front) for path in written}
+    assert expected - packed == set()
+    assert {path for path in packed if room.match(path)} <= expected
+    licences = {path.name for path in (REPOSITORY / "docs" / "licences").iterdir()}
+    assert {path.rpartition("/")[2] for path in packed if ".dist-info/licenses/" in path} == licences
+
+
+def block(language: str, *words: str) -> str:
+    """The README's block that holds all `words`."""
+    every = re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
+    (found,) = {code for code in every if all(word in code for word in words)}
+    return found
+
+
+@pytest.mark.ray
+def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, tmp_path):
+    """A sentence and a model from a folder, own samples with an own method, their scores, what another run changes."""
+    folder, variables = environment
+    [site] = folder.glob("lib/python*/site-packages")
+    shutil.copytree(site / "evaluation/benchmark/demo/models/gpt2", tmp_path / "gpt2")
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, env=variables, cwd=tmp_path, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    where = run("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
+    assert [Path(path).is_relative_to(folder) for path in where.split()] == [True, True]
+
+    shown = block("text", "alti_logit  The").replace("demo/gpt2", "gpt2")
+    assert (
+        run("python", "-c", block("python", "closelook.explain").replace("demo/gpt2", "./gpt2")).replace("./", "")
+        == shown
+    )
+    assert (
+        run("bash", "-ec", block("bash", "closelook explain").replace("demo/gpt2", "./gpt2")).replace("./", "") == shown
+    )
+
+    entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
+    install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)
+    commands = block("bash", "mine.jsonl").rstrip()
+    settings = "--config smoke --set 'methods=[attnlrp, nearest, random]'"
+    out = run("bash", "-ec", f"{commands} {settings}")
+    assert "attribute: 3 computed, 0 up to date" in out
+    scores = Store(str(tmp_path / "runs" / "mine")).read("scores", SCORES).to_pylist()
+    assert {row["task"] for row in scores} == {"mine"}
+    assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {2}
+    assert "Nearest" in (tmp_path / "runs/mine/report/report.md").read_text()
+    pointing = [row for row in scores if row["metric"] == "pg"]
+    best = max(pointing, key=lambda row: row["value"])["value"]
+    named = run("python", "-c", block("python", "closelook.load")).strip()
+    assert named in {row["method"] for row in pointing if row["value"] == best}
+
+    other = shlex.split(commands.rpartition("\ncloselook ")[2])
+    inline = [str(folder / "bin" / "python"), str(REPOSITORY / "tests" / "jobs" / "inline.py")]
+    run(*inline, *other, "--config", "smoke", "--root", "runs/other", "--set", "models.gpt2.id=demo/llama")
+    changed = run("bash", "-ec", block("bash", "closelook compare"))
+    assert "models.gpt2.id" in changed
+    assert re.search(r"gpt2 +mine +float32 +attnlrp", changed), changed

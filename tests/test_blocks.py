@@ -1,0 +1,108 @@
+"""Every code block of the README and of docs/ runs in a test, or says in the line before it why it does not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.config import RunConfig
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+MARK = r"(?:^<!-- not run: (?P<why>[^\n]+) -->\n)?"
+BLOCK = re.compile(rf"{MARK}^```(?P<language>\w+)(?: \S+)?\n(?P<code>.*?)^```$", re.S | re.M)
+PAGE, HERE = "tests/test_pages.py::test_", "tests/test_blocks.py::test_the_settings_of_a_page_are_those_of_a_config"
+EXTEND = "tests/test_extend.py::test_"
+INSTALLED = "tests/jobs/test_installed.py::test_the_readmes_blocks_run_where_only_the_wheel_is"
+NEURONS = "tests/jobs/test_contexts.py::test_five_neurons_answer_to_what_their_page_says"
+
+#: Of each page, what a block holds, and the test that runs it as it stands there.
+RUN = {
+    "README.md": {
+        "closelook.explain(": f"{PAGE}a_sentence_is_explained_through_the_front_door_as_the_readme_says",
+        "closelook explain --model": INSTALLED,
+        "closelook neurons --model": "tests/jobs/test_steering.py::test_steering_runs_as_the_readme_says",
+        "AutoTokenizer": f"{PAGE}a_sentence_is_explained_as_the_readme_says",
+        "cat > mine.jsonl": INSTALLED,
+        "NEAREST = Method(": f"{PAGE}a_method_of_the_readme_explains",
+        "entry-points": INSTALLED,
+        "closelook.load(": INSTALLED,
+        "closelook compare": INSTALLED,
+    },
+    "extend.md": {
+        "[build-system]": f"{EXTEND}the_package_is_shown_as_it_is",
+        "EMBEDDING_POWER = ": f"{EXTEND}the_package_is_shown_as_it_is",
+        "OPEN_LOOP = replace": f"{EXTEND}a_rule_of_the_package_changes_the_gradient_that_its_method_reads",
+        "CHOSEN = ": f"{EXTEND}the_package_is_shown_as_it_is",
+        "PAIRS = ": f"{EXTEND}the_package_is_shown_as_it_is",
+        "RENAMED = ": f"{EXTEND}the_package_is_shown_as_it_is",
+        "class RenamedConfig": f"{EXTEND}the_package_is_shown_as_it_is",
+        "def lengths_part": f"{EXTEND}a_part_of_the_report_is_one_module_and_one_line",
+        "SPARSITY = _schema": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
+        "SPARSITY = Product": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
+        "def sparsity(": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
+    },
+    "finetune.md": {
+        "name: paradigms": HERE,
+        "import random": f"{PAGE}the_fine_tuning_page_teaches_a_model_the_words_of_a_task",
+        "name: fine-tuned": HERE,
+    },
+    "methods.md": {"composites:": HERE, "flip_special:": HERE, "suppression:": HERE},
+    "neurons.md": {f"--neuron {place} ": NEURONS for place in ("1.82", "1.322", "1.330", "2.239", "4.290")},
+    "notebooks.md": dict.fromkeys(
+        ("found.to_frame()", "closelook.load(", "LLMAttributionResult("),
+        f"{PAGE}notebooks_can_do_what_their_page_says",
+    ),
+    "store.md": {
+        **dict.fromkeys(
+            ("closelook.load(", "import pandas", "pq.read_table", "load_dataset("),
+            f"{PAGE}the_store_is_read_as_its_page_says",
+        ),
+        "SELECT": f"{PAGE}the_stores_query_runs_where_duckdb_is",
+    },
+}  # fmt: skip
+
+
+def to_run(page: Path) -> list[re.Match[str]]:
+    """Its blocks of code. One of text is what a command prints, unless it shows the command too."""
+    every = BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [one for one in every if one["language"] != "text" or one["code"].startswith("$ ")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_runs_in_a_test_or_says_why_not(page):
+    claims = dict.fromkeys(RUN.get(page, ()), 0)
+    for block in to_run(PAGES[page]):
+        held = [words for words in claims if words in block["code"]]
+        first = block["code"].partition("\n")[0]
+        assert len(held) == (block["why"] is None), f"{page}, `{first}`: run by {held}, not run: {block['why']}"
+        for words in held:
+            claims[words] += 1
+    assert set(claims.values()) <= {1}, f"{page}: blocks that are not there, or not once: {claims}"
+
+
+@pytest.mark.parametrize("test", sorted({test for page in RUN.values() for test in page.values()}))
+def test_the_test_that_runs_a_block_is_there(test):
+    file, _, name = test.partition("::")
+    assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.M)
+
+
+SETTINGS = [
+    (page, block["code"])
+    for page, path in PAGES.items()
+    for block in to_run(path)
+    if block["language"] == "yaml" and block["why"] is None
+]
+
+
+@pytest.mark.parametrize(("page", "code"), SETTINGS, ids=lambda value: value.partition("\n")[0])
+def test_the_settings_of_a_page_are_those_of_a_config(page, code):
+    """Put in place of those of a config that is shipped."""
+    settings = yaml.safe_load(code)
+    base = "demo" if "perturb" in settings else "smoke"  # which has all tasks
+    config = RunConfig.load(base, overrides=[f"{key}={json.dumps(value)}" for key, value in settings.items()])
+    read = config.model_dump(mode="json")
+    for key in settings:
+        assert read[key] != RunConfig.load(base).model_dump(mode="json")[key], f"{page}: {key} changes nothing"
