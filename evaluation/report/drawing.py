@@ -5,6 +5,7 @@ Figures are built without pyplot's global state, text stays text, and equal data
 
 from __future__ import annotations
 
+import csv
 import gc
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +15,13 @@ from itertools import cycle
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure as Plot
 from matplotlib.gridspec import GridSpec
+from matplotlib.lines import Line2D
 
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, rank
@@ -70,7 +74,8 @@ def figure(
         order = [methods[name].label for name in sorted(methods, key=partial(rank, methods))]
         ordered = sorted(handles, key=lambda name: order.index(name) if name in order else -1)
         pictures = [_svg(plot, drawn, form, axes, {name: handles[name] for name in ordered}) for form in forms]
-    return Figure(name, title, caption, *pictures[0], *pictures[-1])
+        data = _data(drawn, axes)
+    return Figure(name, title, caption, *pictures[0], *pictures[-1], data)
 
 
 @contextmanager
@@ -94,6 +99,37 @@ def _drawn(panels: Sequence[Callable[[Axes], None]], across: int) -> tuple[Plot,
     for axis, draw in zip(axes, panels, strict=False):
         draw(axis)
     return plot, axes[: len(panels)]
+
+
+def _data(axes: Sequence[Axes], names: tuple[str, str]) -> str:
+    """What is drawn, as CSV: a row for each point of a line, with the band around it where there is one."""
+    sink = io.StringIO()
+    rows = csv.writer(sink, lineterminator="\n")
+    rows.writerow(["panel", "line", *names, "low", "high"])
+    for axis in axes:
+        panel = next((axis.get_title(loc=side) for side in ("left", "center") if axis.get_title(loc=side)), "")
+        points: list[list[Any]] = []
+        for artist in axis.get_children():  # a line and then its band, as they were drawn
+            if isinstance(artist, FillBetweenPolyCollection):
+                bounds = _bounds(artist)
+                points = [[*point[:4], *bounds.get(point[2], ("", ""))] for point in points]
+            elif isinstance(artist, Line2D):
+                rows.writerows(points)
+                x, y = map(np.asarray, artist.get_data(orig=True))
+                label = str(artist.get_label())
+                own = "" if label.startswith("_") else label
+                points = [[panel, own, float(at), float(value), "", ""] for at, value in zip(x, y, strict=True)]
+        rows.writerows(points)
+    return sink.getvalue()
+
+
+def _bounds(band: FillBetweenPolyCollection) -> dict[float, tuple[float, float]]:
+    """The lowest and highest corner of a band at each x."""
+    corners: dict[float, list[float]] = {}
+    for path in band.get_paths():
+        for x, y in np.asarray(path.vertices).tolist():
+            corners.setdefault(x, []).append(y)
+    return {x: (min(values), max(values)) for x, values in corners.items()}
 
 
 def _svg(

@@ -64,7 +64,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot as SVG, and once more for narrow screens; widths are in pixels."""
+    """A plot as SVG, and once more for narrow screens; widths are in pixels. `data` is CSV, "" where a table has it."""
 
     name: str
     title: str
@@ -73,6 +73,7 @@ class Figure:
     width: int
     narrow: str
     narrow_width: int
+    data: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ class Site:
             files[f"tables/{table.name}.csv"] = comma_separated(table)
         for leaves in (*self.samples.leaves, *self.neurons.leaves):
             files |= leaves.files
-        files |= {f"figures/{figure.name}.svg": figure.svg for part in self.parts for figure in part.figures}
+        drawn = [figure for part in self.parts for figure in part.figures]
+        files |= {f"figures/{figure.name}.svg": figure.svg for figure in drawn}
+        files |= {f"figures/{figure.name}.csv": figure.data for figure in drawn if figure.data}
         files["report.md"] = "\n".join(
             [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes), ""]
         ) + ("\n".join(markdown(table, close_look) for table in self.tables))

@@ -1,13 +1,16 @@
 """Curves are read as drawn, and equal data give equal pictures."""
 
+import csv
 import gc
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from evaluation.report.cost_tables import areas, cost_table
+from evaluation.report.drawing import figure
 from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
 from evaluation.scoring.runtime import costs
 from evaluation.tasks import TASKS, Task
@@ -141,3 +144,24 @@ def test_a_method_and_a_task_of_a_package_are_drawn_as_their_records_say():
     assert "#123456" in figure.svg
     table = areas(curves_of(rows), known)
     assert [row.labels[1] for row in table.rows] == ["Bare", "Their method", "AttnLRP"]
+
+
+def test_a_figure_keeps_the_numbers_that_it_shows():
+    def panel(axis, name, values):
+        axis.set_title(name, loc="left")
+        axis.plot([0, 1, 2], values, label="AttnLRP")
+        axis.fill_between([0, 1, 2], [value - 1 for value in values], [value + 2 for value in values])
+        axis.plot([0, 2], [5, 5.5], linestyle="--")
+
+    panels = [partial(panel, name=name, values=values) for name, values in (("a, b", [3, 1, 2]), ("c", [4, 4, 4]))]
+    drawn = figure("numbers", "Numbers", "", panels, 2, ("share", "logit"), {})
+    rows = list(csv.DictReader(drawn.data.splitlines()))
+    assert list(rows[0]) == ["panel", "line", "share", "logit", "low", "high"]
+    first = [row for row in rows if row["panel"] == "a, b"]
+    assert [tuple(map(float, list(row.values())[2:])) for row in first if row["line"] == "AttnLRP"] == [
+        (0, 3, 2, 5), (1, 1, 0, 3), (2, 2, 1, 4)
+    ]  # fmt: skip
+    assert [(row["share"], row["logit"], row["low"]) for row in first if not row["line"]] == [
+        ("0.0", "5.0", ""), ("2.0", "5.5", "")
+    ]  # fmt: skip
+    assert len(rows) == 2 * len(first)
