@@ -144,6 +144,7 @@ class Method:
     inverted: bool = False  # whether tables of faithfulness show its relevance with the sign reversed, too
     about: str = ""  # what it is, in half a sentence
     source: str = ""  # paper and equation
+    weak: str = ""  # why it may do no better than chance without a fault, in a sentence that the report adds
     base: str = ""  # the record that this one was configured from; default: itself
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every option
 

@@ -75,11 +75,12 @@ def sentence(results: Results, one: Standing) -> str:
         return f"{said}: what random relevance gives."
     if one.over is None:
         return f"{said}."
+    weak = "" if one.clear and one.over > 0 else results.methods[one.method].weak
     if not round(one.over, 1):
-        return f"{said}, as random relevance does."
+        return " ".join(filter(None, (f"{said}, as random relevance does.", weak)))
     against = f"{number(abs(one.over), 1)} points {'above' if one.over > 0 else 'below'} random relevance"
     sure = "" if one.clear else ", not clearly on every model"
-    return f"{said}, {against}{sure}."
+    return " ".join(filter(None, (f"{said}, {against}{sure}.", weak)))
 
 
 def passes(method: Method) -> float:

@@ -123,6 +123,7 @@ METHODS: Registry[Method] = Registry(
         inverted=True,
         about="the gradient times the embedding",
         source="Close Look 3.3",
+        weak="That is no fault: it sees a small step alone; where a norm follows the embeddings, none (noise).",
     ),
     _of_gradients(
         "lrp",

@@ -1,5 +1,7 @@
 """The leaderboard: means over models, the best first, and sentences that say what the numbers say."""
 
+from dataclasses import replace
+
 import pytest
 
 from evaluation.report.leaderboard import glossary, leaderboard, sentence, standings
@@ -32,6 +34,17 @@ def test_a_sentence_says_how_far_from_chance_a_method_is():
     assert f"{best.value:.1f} %" in said["attnlrp"]
     assert f"{best.over:.1f} points above random relevance" in said["attnlrp"]
     assert said["random"].endswith("what random relevance gives.")
+
+
+def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
+    results = some_results()
+    low = replace(next(one for one in standings(results)["sva"] if one.method == "lrp"), over=-3.0, clear=False)
+    assert sentence(results, low).endswith("3.0 points below random relevance, not clearly on every model.")
+    weak = replace(results.methods["lrp"], weak="That is no fault.")
+    results = replace(results, methods={**results.methods, "lrp": weak})
+    assert sentence(results, low).endswith("on every model. That is no fault.")
+    assert sentence(results, replace(low, over=0.0)).endswith("as random relevance does. That is no fault.")
+    assert not sentence(results, replace(low, over=30.0, clear=True)).endswith("That is no fault.")
 
 
 def test_the_table_ranks_within_each_task_and_bolds_the_best():
