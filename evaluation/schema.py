@@ -171,6 +171,24 @@ KNOCKOUTS = _schema(
     ],
 )
 
+#: What the neurons that a run keeps write to the vocabulary, their value vectors times the unembedding, and the tokens
+#: nearest to their keys, by cosine; partitioned by model and dtype. The first of a list is the farthest out.
+WRITINGS = _schema(
+    "writings",
+    1,
+    [
+        ("layer", _INT, False),
+        ("neuron", _INT, False),
+        ("promoted", pa.list_(_STR), False),
+        ("promoted_logit", pa.list_(pa.float32()), False),  # for each unit of activation
+        ("suppressed", pa.list_(_STR), False),
+        ("suppressed_logit", pa.list_(pa.float32()), False),
+        ("entropy", _FLOAT, False),  # of the softmax over the vocabulary, in nats
+        ("key", pa.list_(_STR), False),  # none where tokens are embedded in another width than that of the layers
+        ("key_cosine", pa.list_(pa.float32()), False),
+    ],
+)
+
 #: The contexts of a corpus in which each neuron is most active, a shard a layer, in order of layer, neuron and rank;
 #: partitioned by model, corpus and dtype. A context is a text, or so many tokens of it.
 CONTEXTS = _schema(
@@ -426,6 +444,7 @@ SCHEMAS = {
         PRUNING,
         CURVES,
         KNOCKOUTS,
+        WRITINGS,
         CONTEXTS,
         ACTIVATIONS,
         CONTEXTS_PART,

@@ -6,6 +6,7 @@ layers (Geva et al. 2022; AttnLRP 4.3).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,45 +58,86 @@ class Writing:
     entropy: float  # of the softmax over the vocabulary, in nats: low where few words stand out
 
 
-def writing(view: ModelView, layer: int, neuron: int, count: int, normed: bool = False) -> Writing:
-    """The neuron's value vector times the unembedding (Geva et al. 2022), biases left out.
+_AT_ONCE = 1 << 24  # logits that are formed together
 
-    `normed` multiplies it by the weight of the final norm first. Models that predict labels are read through their
-    token embeddings. Raises UserError as `check_neuron`, and for `normed` without a final norm.
+
+def writes_words(view: ModelView) -> bool:
+    """Whether value vectors can be held against the vocabulary: both are as wide."""
+    return _vocabulary(view, unembedding=True).shape[1] == view.d_model
+
+
+def writing(view: ModelView, layer: int, neuron: int, count: int, normed: bool = False) -> Writing:
+    """`writings_of` one neuron."""
+    return writings_of(view, layer, [neuron], count, normed)[0]
+
+
+def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int, normed: bool = False) -> list[Writing]:
+    """The neurons' value vectors times the unembedding (Geva et al. 2022), biases left out.
+
+    `normed` multiplies them by the weight of the final norm first. Models that predict labels are read through their
+    token embeddings. Raises UserError as `check_neuron`, for `normed` without a final norm, and where tokens are read
+    in another width than that of layers.
     """
-    check_neuron(view, layer, neuron)
+    for neuron in neurons:
+        check_neuron(view, layer, neuron)
     with weights_of(view.blocks[layer].down) as module:
         weight = module.weight.detach()
-        vector = weight[neuron] if view.family.transposed else weight[:, neuron]  # [D]
+        vectors = weight[neurons] if view.family.transposed else weight[:, neurons].T  # [N, D]
     if normed:
         if view.final_norm is None:
             raise UserError(f"{view.family.title} have no final norm whose weight could be folded in")
-        vector = vector * view.final_norm.parameters()[0].to(vector.device)
-    logits = _vocabulary(view, unembedding=True) @ _wide(vector).cpu()  # [V]
-    order = logits.sort(descending=True, stable=True)
-    listed = list(zip(order.indices.tolist(), order.values.tolist(), strict=True))
-    share = logits.log_softmax(0)
-    return Writing(tuple(listed[:count]), tuple(listed[::-1][:count]), float(-(share.exp() * share).sum()))
+        vectors = vectors * view.final_norm.parameters()[0].to(vectors.device)
+    vocabulary, found = _vocabulary(view, unembedding=True), []
+    if vocabulary.shape[1] != vectors.shape[1]:
+        raise UserError(f"{view.family.title} read tokens in another width than that of their layers")
+    for some in _wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):
+        logits = some @ vocabulary.T  # [n, V]
+        share = logits.log_softmax(1)
+        entropy = -(share.exp() * share).sum(1)
+        found += [Writing(*each) for each in zip(*_ends(logits, count), entropy.tolist(), strict=True)]
+    return found
 
 
 def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> tuple[tuple[int, float], ...]:
-    """The tokens whose embeddings are nearest to the neuron's key, by cosine: (token, cosine), the largest first.
+    """`keys_of` one neuron. Raises UserError where tokens are embedded in another width than that of layers."""
+    (found,) = keys_of(view, layer, [neuron], count)
+    if not found:
+        raise UserError(f"{view.family.title} embed tokens in another width than that of their layers")
+    return found
 
-    The weight of the norm before the feed-forward layer, if there is one, is folded into the key.
+
+def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> list[tuple[tuple[int, float], ...]]:
+    """The tokens whose embeddings are nearest to the neurons' keys, by cosine: (token, cosine), the largest first.
+
+    The weight of the norm before the feed-forward layer, if there is one, is folded into the keys. None where tokens
+    are embedded in another width than that of layers.
     """
-    check_neuron(view, layer, neuron)
+    for neuron in neurons:
+        check_neuron(view, layer, neuron)
     block = view.blocks[layer]
     with weights_of(block.up if block.gate is None else block.gate) as module:
         weight = module.weight.detach()
-        key = weight[:, neuron] if view.family.transposed else weight[neuron]  # [D]
+        keys = weight[:, neurons].T if view.family.transposed else weight[neurons]  # [N, D]
     norm = {"pre": block.mlp_norm, "post": block.attention_norm}.get(view.family.norm_order)
-    key = _wide(key if norm is None else key * norm.parameters()[0].to(key.device)).cpu()
+    keys = _wide(keys if norm is None else keys * norm.parameters()[0].to(keys.device)).cpu()
     tokens = _vocabulary(view, unembedding=False)
-    if tokens.shape[1] != len(key):
-        raise UserError(f"{view.family.title} embed tokens in another width than that of their layers")
-    cosines = torch.nn.functional.cosine_similarity(tokens, key[None], dim=-1)
-    order = cosines.sort(descending=True, stable=True)
-    return tuple(zip(order.indices[:count].tolist(), order.values[:count].tolist(), strict=True))
+    if tokens.shape[1] != keys.shape[1]:
+        return [()] * len(neurons)
+    found = []
+    for some in keys.split(max(1, _AT_ONCE // len(tokens))):
+        unit = torch.nn.functional.normalize(some, dim=1), torch.nn.functional.normalize(tokens, dim=1)
+        found += _ends(unit[0] @ unit[1].T, count)[0]
+    return found
+
+
+def _ends(values: Tensor, count: int) -> tuple[list[tuple[tuple[int, float], ...]], ...]:
+    """The `count` largest and the smallest (token, value) of each row [N, V]; of equal ones the first, or the last."""
+    order = values.sort(dim=1, descending=True, stable=True)
+    found = []
+    for tokens, numbers in ((order.indices, order.values), (order.indices.flip(1), order.values.flip(1))):
+        rows = zip(tokens[:, :count].tolist(), numbers[:, :count].tolist(), strict=True)
+        found.append([tuple(zip(*row, strict=True)) for row in rows])
+    return tuple(found)
 
 
 def _vocabulary(view: ModelView, unembedding: bool) -> Tensor:

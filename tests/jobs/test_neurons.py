@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
-from evaluation.schema import CONTEXTS, KNOCKOUTS, NEURONS, VIEW
+from evaluation.schema import CONTEXTS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.status import collect
 from jobs.methods import METHODS
@@ -11,6 +12,7 @@ from jobs.plan.cells import make_plan
 from jobs.plan.models import open_view
 from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.knockouts import wanted_cells
+from jobs.plan.products.writings import wanted_writings
 from jobs.stages import undivided
 from jobs.stages.attribute import attribute
 from jobs.stages.evaluate import evaluate
@@ -18,6 +20,7 @@ from jobs.stages.neurons import neurons
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import Batch, load_model
+from lrp_core.neurons import nearest_tokens, writing
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
 
@@ -133,6 +136,19 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert "Neurons knocked out" in page
     assert "Conservation by layer" in page
     assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
+    (words,) = wanted_writings(config, plan.models[0])
+    tokenizer, stored = AutoTokenizer.from_pretrained(model), ledger.read(words.artifact, WRITINGS).to_pylist()
+    shown = {(one["layer"], one["neuron"]): one["writes"] for one in first_leaf(page, "neurons")}
+    assert {(row["layer"], row["neuron"]) for row in stored} == set(shown)
+    for row in stored:
+        layer, neuron = row["layer"], row["neuron"]
+        own, key = writing(view, layer, neuron, 10), nearest_tokens(view, layer, neuron, 10)
+        for name, wanted_words in (("promoted", own.promoted), ("suppressed", own.suppressed), ("key", key)):
+            assert row[name] == [tokenizer.decode([token]) for token, _ in wanted_words]
+            assert [word for word, _ in shown[layer, neuron][name]] == row[name]
+        assert row["promoted_logit"] == pytest.approx([value for _, value in own.promoted], abs=1e-5)
+        assert row["entropy"] == pytest.approx(own.entropy)
+    assert found["gpt2", "", "float32", "writings"].states == {"done": 1}
     explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
 
 

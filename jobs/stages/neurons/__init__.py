@@ -23,9 +23,11 @@ from jobs.config.neurons import KnockoutConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.products.contexts import ContextsCell, wanted_contexts
 from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
+from jobs.plan.products.writings import WritingsCell, wanted_writings
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
 from jobs.stages.neurons.corpus import Reading, account, reading_of
 from jobs.stages.neurons.worker import KnockoutTask, NeuronWorker, Ranked
+from jobs.stages.neurons.writings import block_of, complete
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
 from lrp_core.types import UserError
@@ -55,6 +57,14 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
             pools[cell.model.name, cell.artifact.dtype].ranked.append(cell)
         else:
             failures.append(f"{cell.neurons} is not complete: run `closelook attribute`")
+    unwritten = [
+        cell
+        for model in plan.models
+        for cell in wanted_writings(config, model)
+        if not ledger.is_done(cell.artifact) and all(map(ledger.is_done, cell.neurons))
+    ]
+    for cell_of_words in unwritten:
+        pools[cell_of_words.model.name, cell_of_words.artifact.dtype].writings.append(cell_of_words)
     works = [_work(config, ledger, pool) for pool in pools.values()]
     failures += run_all(config, store, works, stage="neurons", unit="samples")
     done = sum(ledger.is_done(cell.artifact) for cell in todo)
@@ -71,10 +81,13 @@ class Pool:
 
     ranked: list[RankedCell] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)  # one at most
+    writings: list[WritingsCell] = field(default_factory=list)  # one at most
 
     @property
-    def first(self) -> RankedCell | ContextsCell:
-        return self.ranked[0] if self.ranked else self.readings[0].cell
+    def first(self) -> RankedCell | ContextsCell | WritingsCell:
+        if self.ranked:
+            return self.ranked[0]
+        return self.writings[0] if self.writings else self.readings[0].cell
 
 
 def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
@@ -92,6 +105,7 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
         tokens = inputs.lengths * (1 + len(settings.counts))
         units[task] = cut_by_tokens(inputs, subset(config, model, task), tokens, UNIT_TOKENS)
         blocks += _blocks(config, settings, ledger, cells, units[task])
+    blocks += [(partial(block_of, ledger, cell), 1) for cell in pool.writings]
     missing = sum(len(reading.missing) for reading in pool.readings)
     for reading in pool.readings if missing else ():
         blocks.append((reading.block, reading.found.survey.texts))
@@ -99,6 +113,8 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
     def close() -> Sequence[str]:
         for cell in pool.ranked:
             _complete(config, ledger, cell, units[cell.artifact.task])
+        for words in pool.writings:
+            complete(config, ledger, words)
         return [line for reading in pool.readings for line in reading.close()]
 
     return Work(

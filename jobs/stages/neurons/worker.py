@@ -1,6 +1,7 @@
 """The actor of a pool of neurons: it opens the model once and turns units into committed shards.
 
-There are units of two kinds: samples whose neurons are knocked out, and texts of the corpus.
+There are units of three kinds: samples whose neurons are knocked out, texts of the corpus, and neurons whose words are
+looked up.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from evaluation.schema import KNOCKOUTS
+from evaluation.schema import KNOCKOUTS, WRITINGS
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import load_tokenizer
 from jobs.stages.neurons.reading import ReadingTask, is_reading, read
+from jobs.stages.neurons.writings import WritingTask, is_writing, written
 from jobs.stages.undivided import UndividedWorker, that_fits
 
 if TYPE_CHECKING:
@@ -70,19 +72,32 @@ class NeuronWorker(UndividedWorker):
             return reported(
                 reading.title, len(reading.entries), reading.tokens, lambda: {"splits": self._read(reading)}
             )
+        if is_writing(row["task"]):
+            writing = WritingTask.from_json(row["task"])
+            return reported(writing.title, 1, len(writing.neurons), lambda: self._write(writing))
         task, rows = KnockoutTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.title, len(rows), task.tokens, lambda: {"splits": self._run(task, rows)})
 
     def _read(self, task: ReadingTask) -> int:
         """Look what neurons do in the texts and commit it; as `_run`."""
-        view = self._opened()
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self._model.config)
+        view, tokenizer = self._opened(), self._words()
         with undivided(self._store, task.title, self._max_attempts, self._run_name):
-            tables, splits = that_fits(partial(read, view, self._tokenizer, task), task.token_budget)
+            tables, splits = that_fits(partial(read, view, tokenizer, task), task.token_budget)
             for path, (table, schema) in zip(task.paths, tables, strict=True):
                 self._store.write_shard(path, table, schema)
         return splits
+
+    def _words(self) -> PreTrainedTokenizerBase:
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self._model.config)
+        return self._tokenizer
+
+    def _write(self, task: WritingTask) -> dict[str, Any]:
+        """Look the words of neurons up and commit them; as `_run`."""
+        view, tokenizer = self._opened(), self._words()
+        with undivided(self._store, task.title, self._max_attempts, self._run_name):
+            self._store.write_shard(task.path, written(view, tokenizer, task), WRITINGS)
+        return {"splits": 0}
 
     def _run(self, task: KnockoutTask, rows: Sequence[dict[str, Any]]) -> int:
         """Knock out and commit; how often the token budget was halved. Raises RuntimeError for a deadly unit."""

@@ -16,13 +16,14 @@ from evaluation.report.heatmap import pieces
 from evaluation.report.neuron_explorer import NeuronExplorer, entry, shown
 from evaluation.report.overlay import patch_names
 from evaluation.report.results import Results, rank
-from evaluation.schema import ACTIVATIONS, CONTEXTS, KNOCKOUTS, NEURONS, VIEW
+from evaluation.schema import ACTIVATIONS, CONTEXTS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import load_tokenizer
 from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.knockouts import wanted_cells
+from jobs.plan.products.writings import wanted_writings
 from jobs.stages.report.samples import rows_by_id
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.types import UserError
@@ -94,6 +95,7 @@ def _entries(
                     _add(neurons, place, row)
     _add_drops(config, model, ledger, neurons, firsts)
     texts = _texts(model, store, neurons)
+    words = _words(config, model, ledger)
     answers = _answers(model, ledger, corpus, set(neurons)) if corpus else {}
     for (layer, number), own in sorted(neurons.items()):
         ranked = [(at, own.total[p] / samples[p], own.kept[p]) for at, p in enumerate(order) if p in own.kept]
@@ -106,8 +108,23 @@ def _entries(
             ranked,
             removed=removed,
             samples=list(_samples(own, texts, results, linked)),
+            writes=words.get((layer, number)),
             **answers.get((layer, number), {}),
         )
+
+
+def _words(config: RunConfig, model: ModelPlan, ledger: Ledger) -> dict[tuple[int, int], dict[str, Any]]:
+    """What neurons write and answer to, for `entry`."""
+    found = {}
+    for cell in wanted_writings(config, model):
+        for row in ledger.read(cell.artifact, WRITINGS).to_pylist() if ledger.is_done(cell.artifact) else ():
+            numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
+            lists = {
+                name: [[word, float(f"{value:.4g}")] for word, value in zip(row[name], row[number], strict=True)]
+                for name, number in numbers.items()
+            }
+            found[row["layer"], row["neuron"]] = {**lists, "entropy": row["entropy"]}
+    return found
 
 
 def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifact]:
