@@ -56,7 +56,7 @@ def decompose(
     with ExitStack() as undo:
         undo.enter_context(visiting(view, parts.attention_block))
         for index, block in enumerate(view.blocks):
-            undo.callback(block.down.register_forward_hook(partial(parts.mlp_block, index=index)).remove)
+            undo.callback(block.adds.register_forward_hook(partial(parts.mlp_block, index=index)).remove)
         if view.final_norm is not None:
             hook = partial(parts.final_norm, kind=view.final_norm.kind, eps=view.final_norm.eps)
             undo.callback(view.final_norm.module.register_forward_pre_hook(hook).remove)

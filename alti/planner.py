@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 import psutil
 import torch
@@ -47,16 +46,14 @@ class MemoryNeeds:
 
     @classmethod
     def of(cls, view: ModelView) -> MemoryNeeds:
-        block = view.blocks[0]
-        down: Any = block.down
         post_norm = view.family.norm_order == "post"
-        d_mlp = down.weight.numel() // view.d_model
+        d_mlp = max(one.mlp_width for one in view.blocks)
         return cls(
             n_heads=view.n_heads,
             n_kv_heads=view.n_kv_heads,
             head_dim=view.head_dim,
             d_model=view.d_model,
-            mlp_width=d_mlp * (_COMPOSED if "new" in view.activation_name else 2 if block.gate is None else 3),
+            mlp_width=d_mlp * (_COMPOSED if "new" in view.activation_name else 2 if view.family.gate is None else 3),
             residual_copies=2 if post_norm else 3 + (view.family.position_embedding is not None),
             model_bytes=view.dtype.itemsize,
             work_bytes=wide(view.dtype).itemsize,

@@ -30,7 +30,7 @@ FINER: dict[str, tuple[str, tuple[Capability, ...]]] = {
     "heads": ("relevance of attention heads", (ATTENTION,)),
     "layers": ("relevance by layer", (STATES, ONE_STACK)),
     "neurons": ("relevance of neurons", (NEURONS,)),
-    "boundaries": ("relevance at the boundaries of layers", (ATTENTION, ONE_STACK)),
+    "boundaries": ("relevance at the boundaries of layers", (ATTENTION, ONE_STACK, NEURONS)),
     "projections": ("relevance of queries, keys, values and outputs of attention", (ATTENTION, ONE_STACK, NEURONS)),
 }
 _RESERVED = ("name", "method", "view", "batch", "requests", "explanation", "embedding", *FINER, *SETTINGS)

@@ -162,6 +162,16 @@ class AttentionView:
 
 
 @dataclass(frozen=True)
+class ExpertsView:
+    """A mixture of experts; see `lrp_core.families.base.Experts`."""
+
+    router: Any
+    all: Any
+    shared: nn.Module | None
+    shared_gate: nn.Module | None
+
+
+@dataclass(frozen=True)
 class BlockView:
     """One transformer block."""
 
@@ -176,10 +186,12 @@ class BlockView:
     mlp_norm: NormView
     added_norms: tuple[NormView, ...]  # of what attention and MLP put out, beside those of their inputs
     head_norms: tuple[NormView, ...]  # of queries and keys, over the head width or all heads
-    activation: nn.Module
+    activation: Any  # with gate, up and down the MLP, or the shared expert; None where other experts stand alone
     gate: nn.Module | None
-    up: nn.Module
-    down: nn.Module
+    up: Any
+    down: Any
+    experts: ExpertsView | None
+    adds: nn.Module  # puts out what is added behind attention
     family: Family
     n_heads: int
     n_kv_heads: int
@@ -190,6 +202,16 @@ class BlockView:
         """Every norm once, also where attention and MLP share theirs."""
         every = (self.attention_norm, self.mlp_norm, *self.added_norms, *self.head_norms)
         return tuple({norm.module: norm for norm in every if norm is not None}.values())
+
+    @property
+    def mlp_width(self) -> int:
+        """Activations that a token has behind attention, those of all its experts together."""
+        width = 0
+        if self.down is not None:
+            width = self.down.weight.shape[0 if self.family.transposed else 1]
+        if self.experts is not None:
+            width += self.experts.router.top_k * self.experts.all.down_proj.shape[-1]
+        return width
 
     @property
     def sum_norms(self) -> tuple[NormView, NormView]:

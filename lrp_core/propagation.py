@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,16 +69,17 @@ class _Product(Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.shapes = a.shape, b.shape
         return a * b
 
     @staticmethod
-    def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor, ...]:
         half = relevance * 0.5
-        return half, half
+        return tuple(half.sum_to_size(shape) for shape in ctx.shapes)
 
 
 def product_rule(a: Any, b: Any) -> Tensor:
-    """Two tracked tensors of one shape share; a constant factor leaves all to the other."""
+    """Two tracked tensors share; a constant factor leaves all to the other."""
     a_tracked, b_tracked = (isinstance(x, Tensor) and x.requires_grad for x in (a, b))
     if a_tracked and b_tracked:
         return _Product.apply(a, b)
@@ -159,6 +161,34 @@ class _Norm(Function):
         if ctx.centred:
             share = share - share.mean(-1, keepdim=True)
         return x * share, None, None, None, None
+
+
+def sigmoid_rule(x: Tensor) -> Tensor:
+    """The sigmoid is the softmax over x and 0."""
+    return softmax_rule(torch.stack([x, torch.zeros_like(x)], -1), None)[..., 0]
+
+
+class _Routing(Function):
+    """R_x = x J^T (R / w): gradient x input of linear layer, softmax, choice and renormalisation, in turn."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, route: Callable[[Tensor], Tensor], epsilon: float) -> Tensor:
+        ctx.route, ctx.epsilon = route, epsilon
+        ctx.save_for_backward(x, weights)
+        return weights.clone()
+
+    @staticmethod
+    def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor | None, ...]:
+        x, weights = ctx.saved_tensors
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(ctx.route(leaf), leaf, relevance / stabilised(weights, ctx.epsilon))
+        return x * gradient, None, None, None
+
+
+def routing_rule(x: Tensor, weights: Tensor, route: Callable[[Tensor], Tensor], epsilon: float) -> Tensor:
+    """The weights [N, k] that `route` gives experts of states x [N, D]."""
+    return _Routing.apply(x, weights.detach(), route, epsilon)
 
 
 def norm_rule(x: Tensor, y: Tensor, scale: Tensor, centred: bool, epsilon: float) -> Tensor:

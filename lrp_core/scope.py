@@ -18,9 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import RULES
-from lrp_core.parts import BlockView, LinearLayer, NormView, ReadRows, weights_of
+from lrp_core.parts import BlockView, ExpertsView, LinearLayer, NormView, ReadRows, weights_of
 from lrp_core.rules import (
     KEPT,
+    Activation,
     BiasTap,
     Composite,
     HeadPooling,
@@ -32,6 +33,7 @@ from lrp_core.rules import (
     ValuesOnly,
     activate,
     activation,
+    as_gate,
     attend_openly,
     attend_with,
     inverse_rms,
@@ -41,10 +43,11 @@ from lrp_core.rules import (
     soft_cap,
 )
 from lrp_core.rules.projections import ProjectionRelevance
+from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView
 
 _ATTENTION = KEPT.index("attention")
-Hook = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
+Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]  # routers put out several tensors
 
 
 @contextmanager
@@ -67,6 +70,8 @@ def rules_on(
     with ExitStack() as undo:
         for module, hook in _hooks(view, switch) if RULES in view.family.capabilities else ():
             undo.callback(module.register_forward_hook(hook).remove)
+        for experts in (block.experts.all for block in view.blocks if block.experts is not None):
+            undo.callback(experts.register_forward_pre_hook(partial(_shared_in, switch=switch)).remove)
         if neurons is not None:
             for layer, block in enumerate(view.blocks):
                 listen = partial(
@@ -111,14 +116,40 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     for block in view.blocks:
         if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
             yield block.value, partial(_values_only, weight=block.value_weights()[0].flatten(0, 1))
+        if block.experts is not None:
+            yield from _hooks_of_experts(block.experts, kind, switch)
+        if block.down is None:
+            continue
         yield block.activation, lambda _, args, y: activate(args[0], y, kind, gated, switch)
         if gated:
             yield block.down, lambda _, args, y: share(y, switch)  # as good as at its input, and narrower
 
 
+def _hooks_of_experts(experts: ExpertsView, kind: Activation, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
+    """Weights of the router are gates of what experts put out, and the sigmoid one of the shared expert.
+
+    The router's softmax, its renormalisation, and the sigmoid, which is a softmax over two, have their true gradients
+    (AttnLRP proposition 3.1; the others gradient x input). Experts are gated MLPs: their own share is taken at their
+    input, which all their relevance reaches, by `_shared_in`.
+    """
+    yield experts.router, lambda _, args, y: (y[0], as_gate(y[1], switch), y[2])
+    yield experts.all.act_fn, lambda _, args, y: activate(args[0], y, kind, True, switch)
+    yield experts.all, lambda _, args, y: share(y, switch)
+    if experts.shared is not None and experts.shared_gate is not None:
+        yield experts.shared, lambda _, args, y: share(y, switch)
+        yield experts.shared_gate, lambda _, args, y: share(as_gate(y, switch), switch)
+
+
+def _shared_in(_: nn.Module, args: tuple[Any, ...], switch: Switch) -> tuple[Any, ...]:
+    states, *routing = args
+    return share(states, switch), *routing
+
+
 def _ruled_layers(view: ModelView, composites: Sequence[Composite]) -> Iterator[LinearLayer]:
     """Linear layers that some composite has a rule for; no other is touched."""
     groups = {group for composite in composites for group in composite.linear.ruled}
+    if "linear" in groups and any(block.experts is not None for block in view.blocks):
+        raise UnsupportedMethod(f"rules of linear layers do not cover the experts of {view.family.title}")
     if groups:
         yield from (layer for layer in view.linear_layers() if layer.group in groups)
 

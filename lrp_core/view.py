@@ -18,7 +18,7 @@ from lrp_core.families import Family, family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
-from lrp_core.parts import AttentionView, BlockView, LinearLayer, NormView, Readout, SoftCap, weights_of
+from lrp_core.parts import AttentionView, BlockView, ExpertsView, LinearLayer, NormView, Readout, SoftCap, weights_of
 from lrp_core.shared_layers import unrolled
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
@@ -34,6 +34,12 @@ class Traced:
     token: Tensor  # [B, T, D]
     full: Tensor  # [B, T, D], with positions and segments; without a graph
     pixels: Tensor | None = None  # [B, C, H, W], of models of images
+
+
+def _calls_parts(model: Any) -> bool:
+    """Whether experts call their activation, where rules can stand, and in this precision: float64 is eager's alone."""
+    known = ("eager",) if model.dtype == torch.float64 else ("eager", "batched_mm", "grouped_mm")
+    return model.config._experts_implementation in known
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class ModelView:
             from lrp_core.images import ImageView
 
             cls = ImageView
+        if found.experts is not None and not _calls_parts(model):
+            model.set_experts_implementation("eager")
         if found.decoder is not None:
             from lrp_core.encoder_decoder import EncoderDecoderView
 
@@ -414,6 +422,15 @@ class ModelView:
         return None if path is None or isinstance(_at(root, path), nn.Identity) else self._norm(root, path)
 
     def _block(self, module: nn.Module, family: Family) -> BlockView:
+        known = family.experts
+        if known is not None and known.all not in dict(module.named_modules()):
+            known = None  # a block with an MLP
+
+        def of_mlp(path: str | None) -> Any:
+            if path is None or known is None:
+                return None if path is None else _at(module, path)
+            return None if known.shared is None else _at(module, path.replace(known.mlp, known.shared, 1))
+
         return BlockView(
             module=module,
             attention=_at(module, family.attention),
@@ -425,10 +442,19 @@ class ModelView:
             mlp_norm=self._norm(module, family.mlp_norm),
             added_norms=tuple(self._norm(module, path) for path in family.added_norms),
             head_norms=tuple(self._norm(module, path) for path in (family.query_norm, family.key_norm) if path),
-            activation=_at(module, family.activation),
-            gate=_at(module, family.gate) if family.gate else None,
-            up=_at(module, family.up),
-            down=_at(module, family.down),
+            activation=of_mlp(family.activation),
+            gate=of_mlp(family.gate),
+            up=of_mlp(family.up),
+            down=of_mlp(family.down),
+            experts=None
+            if known is None
+            else ExpertsView(
+                router=_at(module, known.router),
+                all=_at(module, known.all),
+                shared=_at(module, known.shared) if known.shared else None,
+                shared_gate=_at(module, known.shared_gate) if known.shared_gate else None,
+            ),
+            adds=_at(module, family.down if known is None else known.mlp),
             family=family,
             n_heads=self.n_heads,
             n_kv_heads=self.n_kv_heads,

@@ -22,6 +22,7 @@ from lrp_core.families.gpt_neo import GPT_NEO
 from lrp_core.families.gpt_neox import GPT_NEOX
 from lrp_core.families.llama import LLAMA
 from lrp_core.families.mistral import MISTRAL
+from lrp_core.families.mixtral import MIXTRAL, QWEN2_MOE
 from lrp_core.families.modernbert import MODERNBERT
 from lrp_core.families.olmo import OLMO2
 from lrp_core.families.opt import OPT
@@ -55,6 +56,8 @@ FAMILIES: Extended[Family] = Extended(
         MISTRAL,
         QWEN2,
         QWEN3,
+        MIXTRAL,
+        QWEN2_MOE,
         GEMMA,
         GEMMA2,
         GEMMA3,

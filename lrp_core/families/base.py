@@ -86,6 +86,22 @@ class LabelHead:
     requires: tuple[Requirement, ...] = ()  # of the config, beside what the models require anyway
 
 
+@dataclass(frozen=True)
+class Experts:
+    """Paths from a block with a mixture of experts instead of an MLP: a router weighs the best few for each token.
+
+    The router gives (logits [N, E], weights [N, k], experts [N, k]) of states [N, D]. The experts, one module with the
+    weights of all [E, out, in], gate and up joined, read states, experts and weights. One that every token is sent to
+    may stand beside them: a gated MLP, its parts named as those of an MLP, weighed by a sigmoid.
+    """
+
+    mlp: str = "mlp"  # puts out all that is added behind attention
+    router: str = "mlp.gate"
+    all: str = "mlp.experts"
+    shared: str | None = None  # in place of `mlp` in the paths of an MLP's parts
+    shared_gate: str | None = None
+
+
 #: Of models with labels: where several may hold at once there is no runner-up, nor a distribution over them.
 ONE_LABEL = Requirement(
     "problem_type", (None, "single_label_classification", "regression"), "labels that exclude each other, or a score"
@@ -154,6 +170,7 @@ class Family:
     gate: str | None = None  # gated MLPs: activation(gate(x)) * up(x); one module may put out both
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
+    experts: Experts | None = None  # in those blocks where they are; the others have the MLP above
 
     # layouts
     qkv: Literal["separate", "joined", "per_head"] = "separate"  # fused: [q | k | v], or [q | k | v] head by head

@@ -30,6 +30,8 @@ from lrp_core.propagation import (
     matmul_rule,
     norm_rule,
     product_rule,
+    routing_rule,
+    sigmoid_rule,
     softmax_rule,
     stabilised,
     wide,
@@ -79,15 +81,20 @@ def explain_many(
 @contextmanager
 def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None = None) -> Iterator[None]:
     """Inside, the model builds a graph whose backward pass takes relevance of its output to relevance of its input."""
-    activations = [block.activation for block in view.blocks]
+    activations = [block.activation for block in view.blocks if block.activation is not None]
     if view.head_activation is not None:
         activations.append(view.head_activation)
     with ExitStack() as undo:
         for norm in view.norms():
             undo.callback(norm.module.register_forward_hook(_norm_hook(norm, epsilon)).remove)
+        activations += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
         for module in activations:
             hook = module.register_forward_hook(lambda _, args, y: identity_rule(args[0], y.detach()))
             undo.callback(hook.remove)
+        for experts in (block.experts for block in view.blocks if block.experts is not None):
+            hook = experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
+            undo.callback(hook.remove)
+            undo.callback(experts.all.register_forward_hook(_mixed).remove)
         around = {
             block.attention: partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
             for layer, block in enumerate(view.blocks)
@@ -122,6 +129,7 @@ class _Propagating(TorchFunctionMode):
             torch.addmm: lambda bias, x, weight: linear_rule(x, weight.T, bias, epsilon=epsilon),
             **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__radd__), partial(add_rule, epsilon=epsilon)),
             **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__rmul__), product_rule),
+            **dict.fromkeys((torch.sigmoid, torch.Tensor.sigmoid), sigmoid_rule),
             **dict.fromkeys((torch.neg, torch.Tensor.neg), lambda x: identity_rule(x, -x.detach())),
         }
 
@@ -150,6 +158,31 @@ def _norm_hook(norm: NormView, epsilon: float) -> Callable[..., Tensor]:
         return norm_rule(x, y, weight * rstd, norm.kind == "layer", epsilon)
 
     return hook
+
+
+def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, epsilon: float) -> tuple[Tensor, ...]:
+    """Logits [N, E], weights [N, k] and experts [N, k] of states [N, D]."""
+    parameters = {name: wide(parameter) for name, parameter in module.named_parameters()}
+
+    def weights(states: Tensor) -> Tensor:
+        return torch.func.functional_call(module, parameters, (states,))[1].to(states.dtype)
+
+    logits, found, chosen = y
+    return logits, routing_rule(args[0], found, weights, epsilon), chosen
+
+
+def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor) -> Tensor:
+    """What a token's experts say [N, D], one after the other: sums and products that have rules."""
+    states, chosen, weights = args
+    total = None
+    for expert in chosen.unique().tolist():
+        token, rank = (chosen == expert).nonzero(as_tuple=True)
+        gate, up = nn.functional.linear(states[token], module.gate_up_proj[expert]).chunk(2, dim=-1)
+        said = nn.functional.linear(module.act_fn(gate) * up, module.down_proj[expert])
+        part = torch.zeros_like(states).index_add(0, token, said * weights[token, rank, None])
+        total = part if total is None else total + part
+    assert total is not None
+    return total
 
 
 def _attend(

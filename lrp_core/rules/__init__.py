@@ -1,7 +1,7 @@
 """One module per kind of layer, with its rules; a `Composite` says which of them make a method."""
 
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation, soft_cap
-from lrp_core.rules.bilinear import attend_with, share
+from lrp_core.rules.bilinear import as_gate, attend_with, share
 from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite, changed
 from lrp_core.rules.heads import HeadPooling, HeadRelevance
 from lrp_core.rules.latent import KEPT, BiasTap, LayerRelevance, NeuronRelevance, Tap
@@ -32,6 +32,7 @@ __all__ = [
     "ValuesOnly",
     "activate",
     "activation",
+    "as_gate",
     "attend_openly",
     "attend_with",
     "changed",

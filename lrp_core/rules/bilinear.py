@@ -52,6 +52,13 @@ def share(product: Tensor, switch: Switch) -> Tensor:
     return _scaled(product, switch.current.bilinear.share) if switch.fixed else EqualShares.apply(product, switch)
 
 
+def as_gate(gate: Tensor, switch: Switch) -> Tensor:
+    """A gate as it is; without a gradient where the composite in force holds gates constant."""
+    if not switch.fixed:
+        return Gate.apply(gate, switch)
+    return gate if switch.current.bilinear.serves_gate else gate.detach()
+
+
 def _scaled(x: Tensor, factor: float) -> Tensor:
     """The value x with `factor` times its gradient."""
     if factor in (0, 1):
@@ -90,3 +97,16 @@ class EqualShares(Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
         factor = ctx.switch.current.bilinear.share
         return d if factor == 1 else d * factor, None
+
+
+class Gate(Function):
+    """`as_gate`."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, switch: Switch) -> Tensor:
+        ctx.switch = switch
+        return gate.view_as(gate)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
+        return d if ctx.switch.current.bilinear.serves_gate else None, None
