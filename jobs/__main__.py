@@ -399,11 +399,12 @@ def _run_stages(
     from jobs.plan.cells import validate
     from jobs.stages.run import run as run_stages
     from jobs.store.lock import run_lock
+    from jobs.store.runs import recorded
 
     validate(loaded)
     check_address(loaded)
     store.create()
-    with run_lock(store, wait_s), keeping(loaded, store) as changed:
+    with run_lock(store, wait_s), keeping(loaded, store) as changed, recorded(loaded, store, stages) as record:
         if changed:
             console.print(f"the configuration that {store.root} keeps changes:", markup=False)
         for difference in changed:
@@ -411,6 +412,7 @@ def _run_stages(
         summaries = []
         for summary in run_stages(loaded, store, stages):
             _show(summary)
+            record(summary)
             summaries.append(summary)
     if not all(summary.complete for summary in summaries):
         raise typer.Exit(1)

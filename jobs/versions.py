@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 
 PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow", "numpy")
 
@@ -18,6 +20,18 @@ def versions(*more: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return named
+
+
+def commit() -> str | None:
+    """The commit of the checkout that runs, marked where files were changed since; None of an installed package."""
+    folder = Path(__file__).parents[1]
+    if not (folder / ".git").exists():
+        return None
+    asked = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # no git, or not this user's checkout
+        return None
 
 
 def extra_of(module: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Progress of a stage: a bar a model in a terminal, a line every ten seconds elsewhere."""
+"""Progress of a stage: a bar a model in a terminal, a line every ten seconds elsewhere, whether or not units end."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 LINE_EVERY_S = 10.0
+LOADING = "loading"  # and explaining the first unit
 
 
 class Progress:
     """Rows, tokens per second and time left of every model. Thread safe: each model reports from its own thread."""
 
     def __init__(
-        self, rows: dict[str, int], console: Console | None = None, stage: str = "attribute", unit: str = "rows"
+        self,
+        rows: dict[str, int],
+        console: Console | None = None,
+        stage: str = "attribute",
+        unit: str = "rows",
+        slots: str = "CPUs",
     ) -> None:
-        """`rows` to do, by model; `stage` and `unit` are what lines call the work and what is counted."""
-        self._stage, self._unit = stage, unit
+        """`rows` to do, by model; `stage` and `unit` are what lines call the work and what is counted.
+
+        `slots` are what models that have not begun wait for.
+        """
+        self._stage, self._unit, self._waiting = stage, unit, f"waiting for {slots}"
+        self._ended: set[str] = set()
+        self._stopped = threading.Event()
+        self._beating = threading.Thread(target=self._beat, daemon=True, name="closelook-progress")
         self._console = console or Console(stderr=True)
         self._lock = threading.Lock()
         self._totals = dict(rows)
@@ -41,10 +53,15 @@ class Progress:
     def __enter__(self) -> Progress:
         self._bars.start()
         for model, total in self._totals.items():
-            self._tasks[model] = self._bars.add_task(model, total=total, speed="", start=False)
+            self._tasks[model] = self._bars.add_task(model, total=total, speed=self._waiting, start=False)
+        if not self._console.is_terminal:
+            self._beating.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._stopped.set()
+        if self._beating.is_alive():
+            self._beating.join()
         self._bars.stop()
 
     def begin(self, model: str) -> None:
@@ -52,6 +69,12 @@ class Progress:
         with self._lock:
             self._since[model] = time.monotonic()
             self._bars.start_task(self._tasks[model])
+            self._bars.update(self._tasks[model], speed=LOADING)
+
+    def end(self, model: str) -> None:
+        """The model's workers are gone: lines say no more of it."""
+        with self._lock:
+            self._ended.add(model)
 
     def advance(self, model: str, rows: int, tokens: int) -> None:
         """`rows` more samples of the model, with so many `tokens`, are committed."""
@@ -59,17 +82,31 @@ class Progress:
             self._done[model] += rows
             self._tokens[model] += tokens
             self._bars.update(self._tasks[model], advance=rows, speed=f"{self._speed(model):,.0f} tokens/s")
-            due = time.monotonic() - self._last_line >= LINE_EVERY_S
-            if not self._console.is_terminal and due:
-                self._last_line = time.monotonic()
-                lines = "; ".join(self._line(name) for name in self._since)
-                self._console.print(f"{self._stage}: {lines}", highlight=False, soft_wrap=True)
+            self._tell()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(max(LINE_EVERY_S, 0.01)):
+            with self._lock:
+                self._tell()
+
+    def _tell(self) -> None:
+        """The line, where one is due; the lock is held."""
+        if self._console.is_terminal or time.monotonic() - self._last_line < LINE_EVERY_S:
+            return
+        self._last_line = time.monotonic()
+        lines = [self._line(name) for name in self._totals if name not in self._ended]
+        if lines:
+            self._console.print(f"{self._stage}: {'; '.join(lines)}", highlight=False, soft_wrap=True)
 
     def _speed(self, model: str) -> float:
         return self._tokens[model] / max(time.monotonic() - self._since[model], 1e-9)
 
     def _line(self, model: str) -> str:
+        if model not in self._since:
+            return f"{model} {self._waiting}"
         done, total = self._done[model], self._totals[model]
+        if not done:
+            return f"{model} {LOADING}, {total} {self._unit} to do"
         elapsed_s = time.monotonic() - self._since[model]
         left = f", {elapsed_s / done * (total - done):.0f} s left" if 0 < done < total else ""
         return f"{model} {done}/{total} {self._unit}, {self._speed(model):,.0f} tokens/s{left}"

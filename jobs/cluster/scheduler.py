@@ -122,7 +122,8 @@ def run_all(
             else:
                 why = f"model {work.name} asks for more than the cluster has: {_asks(work, share)}"
                 failures[work.name] = [why, *_ended(work)]
-        with Progress({work.name: work.size for work in fitting}, stage=stage, unit=unit) as progress:
+        sizes, kind = {work.name: work.size for work in fitting}, "GPUs" if on_gpu else "CPUs"
+        with Progress(sizes, stage=stage, unit=unit, slots=kind) as progress:
             run = _Run(config, store, stage, stream or pipeline, slots, on_gpu, progress)
             for name, lines in run.through(fitting, most_at_once or config.ray.max_models or len(fitting)):
                 failures[name] = lines
@@ -205,6 +206,8 @@ class _Run:
             forget_loading(self.store, work.model.name)
         except Exception as error:  # whatever Ray raises ends this work, not the others
             errors.append(_line(work, error))
+        finally:
+            self.progress.end(work.name)
         return errors
 
     def _failures(self, work: Work, errors: Sequence[str]) -> list[str]:

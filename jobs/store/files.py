@@ -11,12 +11,14 @@ import errno
 import io
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -57,6 +59,8 @@ class Store:
     def __init__(self, root: str) -> None:
         """Raises StoreError when the root is no path or URL of a supported kind."""
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+        if _has_credentials(self.root):  # roots are told, and kept in manifests
+            raise StoreError(f"the root has credentials in it: take them from the environment{self._hint()}")
         try:
             self._fs, base = retried(lambda: pafs.FileSystem.from_uri(_with_single_puts(self.root)))
         except (pa.ArrowInvalid, OSError) as error:
@@ -307,6 +311,13 @@ def _leaves(schema: pa.Schema) -> tuple[list[str], list[str]]:
             path, kind = f"{path}.list.element", kind.value_type
         (floats if pa.types.is_floating(kind) else others).append(path)
     return floats, others
+
+
+def _has_credentials(root: str) -> bool:
+    if "://" not in root:
+        return False
+    parts = urlsplit(root)
+    return "@" in parts.netloc or any(re.search("key|secret|token", name) for name, _ in parse_qsl(parts.query))
 
 
 def _with_single_puts(root: str) -> str:

@@ -115,6 +115,7 @@ def test_no_secret_of_the_environment_reaches_the_store_or_a_log(tmp_path):
     shutil.rmtree(logs)
     assert code == 0, err
     assert any(path.suffix == ".json" for path in written)
+    assert any(path.parent.name == "runs" for path in written)
     assert any(path.suffix == ".log" for path in written)
     assert SECRET not in out + err
     assert [path for path, text in content.items() if SECRET.encode() in text] == []
