@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -31,10 +33,10 @@ def free_ports(n: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory):
+def head():
     """(address of the dashboard, environment) of a head node in a process group of its own, on loopback."""
     port, dashboard, client, agent = free_ports(4)
-    home = tmp_path_factory.mktemp("home")
+    home = Path(tempfile.mkdtemp(prefix="ray-"))  # names of sockets below it are short, which those of pytest are not
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     environment["RAY_AUTH_MODE"] = "token"
@@ -62,6 +64,7 @@ def head(tmp_path_factory):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     log.close()
+    shutil.rmtree(home, ignore_errors=True)  # its processes may still be ending
 
 
 def _answers(port: int) -> bool:
