@@ -9,7 +9,6 @@ from peft import LoraConfig, get_peft_model
 from lrp_core import ModelView
 
 TARGETS = {
-    "albert": {"target_modules": ["query", "value", "ffn_output"]},
     "gpt2": {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
     "bert": {"target_modules": ["query", "value", "dense"]},
     "llama": {"target_modules": ["q_proj", "v_proj", "down_proj"]},
@@ -22,7 +21,7 @@ def adapted(folder: Path, view: ModelView, seed: int = 1, **settings) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # of what peft asks of transformers
         torch.manual_seed(seed)
         family = view.family.name
-        chosen = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, **(TARGETS[family] | settings))
+        chosen = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, **(TARGETS.get(family, {}) | settings))
         wrapped = get_peft_model(view.model, chosen, autocast_adapter_dtype=False)
         wrapped.save_pretrained(folder)
         wrapped.unload()

@@ -51,7 +51,8 @@ def test_a_model_is_saved_and_loaded_with_the_weights_of_its_groups(tmp_path):
 def test_an_adapter_beside_the_weights_is_beside_those_of_every_layer(tmp_path):
     stock = AutoModelForMaskedLM.from_config(tiny_config("albert", num_hidden_layers=3)).eval()
     stock.save_pretrained(tmp_path / "base")
-    adapted(tmp_path / "adapter", SimpleNamespace(model=stock, family=FAMILIES["albert"]))
+    targets = ["query", "value", "ffn_output"]
+    adapted(tmp_path / "adapter", SimpleNamespace(model=stock, family=FAMILIES["albert"]), target_modules=targets)
     merged, beside = (
         load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=merge, dtype="float64")
         for merge in (True, False)
