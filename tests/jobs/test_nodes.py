@@ -162,7 +162,7 @@ class Meeting(Worker):
 
         folder, name = Path(self._store.root).parent, self._model.config.name
         (folder / f"{name}-{ray.get_runtime_context().get_node_id()}").touch()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while name == "whole" and not list(folder.glob("pair-*")) and time.monotonic() < deadline:
             time.sleep(0.05)
         return super().__call__(table)

@@ -63,7 +63,7 @@ def shards(store: Store) -> set[str]:
     return set(store.files("relevance", recursive=True))
 
 
-def wait_for(condition, timeout_s: float = 120) -> None:
+def wait_for(condition, timeout_s: float = 400) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
@@ -90,8 +90,10 @@ def test_a_run_continues_after_its_driver_was_killed(expected, tmp_path, model, 
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     arguments = [sys.executable, "-c", DRIVER, config.root, str(model)]
     with subprocess.Popen(arguments, env=environment, start_new_session=True, stderr=subprocess.DEVNULL) as driver:
-        wait_for(lambda: len(shards(store)) >= 3)
-        os.killpg(driver.pid, signal.SIGKILL)
+        try:
+            wait_for(lambda: len(shards(store)) >= 3)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
     committed = {path: store.modified_s(path) for path in shards(store)}
     assert not any(record["state"] == "complete" for _, record in Ledger(store).records("relevance"))
     assert attribute(config, store).complete
