@@ -25,9 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv  ## run the whole job on the embedded default and say where the report is
 	$(BIN)/closelook run --config demo
 
-test: venv  ## run the tests: file by file on every core, then those that start a Ray, of which two fit beside each other
+test: venv  ## run the tests: file by file on every core, then those that start a Ray, which takes every core by itself
 	$(BIN)/python -m pytest -m "not ray" -n auto --dist loadfile
-	$(BIN)/python -m pytest -m ray -n 2 --dist loadfile tests/jobs
+	$(BIN)/python -m pytest -m ray tests/jobs
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
 	$(PYTHON) -m jobs.bench.gpu --device $(DEVICE)
