@@ -68,7 +68,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_nothing_is_prepa
     assert (code, out) == (1, "")
     assert f"no Ray cluster answers at {address}" in err
     assert len(err.strip().splitlines()) == 1
-    assert time.monotonic() - start < 20, "Ray itself tries for minutes"
+    assert time.monotonic() - start < 60, "Ray itself tries for minutes"
     assert not (tmp_path / "root").exists()
 
 
@@ -257,7 +257,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, mo
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     code, out, err = ended(process)
     assert (code, out) == (130, ""), err
-    assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert psutil.wait_procs(started, timeout=60)[1] == []
     assert err.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(line.startswith("attribute: ") for line in err.splitlines()[:-1])
     assert store.files("lock", ".json") == []
