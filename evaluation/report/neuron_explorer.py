@@ -14,6 +14,8 @@ from evaluation.report.leaves import LEAF_BYTES, Leaves, escaped_json
 #: of the choices, a task under a method; `words` are what it writes first.
 FIELDS = ("model", "layer", "neuron", "ranked", "words")
 WORDS = 3  # of a line
+#: What the page calls what happens without a neuron, by what it has instead.
+WITHOUT = {"zero": "Without it", "mean": "With its mean over the corpus in its place"}
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,15 @@ class NeuronExplorer:
 
     @classmethod
     def of(
-        cls, entries: Iterable[Mapping[str, Any]], places: Sequence[str] = (), budget_bytes: float = LEAF_BYTES
+        cls,
+        entries: Iterable[Mapping[str, Any]],
+        places: Sequence[str] = (),
+        value: str = "zero",
+        budget_bytes: float = LEAF_BYTES,
     ) -> NeuronExplorer:
-        """`entries` are of :func:`entry`, gone through once; `places` are what their `ranked` count."""
+        """`entries` are of :func:`entry`, gone through once; `places` are what their `ranked` count, `value`
+        of WITHOUT is what neurons that are removed have instead.
+        """
         lines, texts = [], []
         models: dict[str, set[int]] = {}
         for one in entries:
@@ -36,7 +44,11 @@ class NeuronExplorer:
             lines.append([one["model"], one["layer"], one["neuron"], one["ranked"], [word for word, _ in written]])
             texts.append(escaped_json(one))
             models.setdefault(one["model"], set()).add(one["layer"])
-        choices = {"places": list(places), "models": {name: sorted(layers) for name, layers in models.items()}}
+        choices = {
+            "without": WITHOUT[value],
+            "places": list(places),
+            "models": {name: sorted(layers) for name, layers in models.items()},
+        }
         index = Leaves.of("neurons-list", lines, budget_bytes)
         return cls(index, Leaves.of_json("neurons", texts, budget_bytes), choices)
 

@@ -55,8 +55,17 @@ class Knockouts:
         return compare(self.drops, self.rankings, tuple(map(str, self.counts)), resamples, seed, scale=1.0)
 
 
-def knockout_figure(found: Sequence[Knockouts], methods: Methods, resamples: int, seed: int) -> list[Figure]:
-    """A panel for each task and model: the mean drop against the neurons that are gone, with intervals."""
+#: What neurons that are gone have in common, by the value that a config gives them.
+GONE = {"zero": "are zero", "mean": "have their mean over the corpus"}
+
+
+def knockout_figure(
+    found: Sequence[Knockouts], methods: Methods, resamples: int, seed: int, value: str = "zero"
+) -> list[Figure]:
+    """A panel for each task and model: the mean drop against the neurons that are gone, with intervals.
+
+    `value`, of GONE, is what these have instead.
+    """
     shown = [one for one in found if len(one.drops)]
     if not shown:
         return []
@@ -78,7 +87,7 @@ def knockout_figure(found: Sequence[Knockouts], methods: Methods, resamples: int
         axis.set_title(f"{one.task} · {one.model}", fontsize=9, loc="left")
 
     caption = (
-        "How much of the explained number is lost when the first neurons of a ranking are zero at all positions. "
+        f"How much of the explained number is lost when the first neurons of a ranking {GONE[value]} at all positions. "
         "Random neurons are drawn anew for each sample; activation ranks by the largest over positions. "
         "Bands are 95 % bootstrap intervals over samples."
     )
@@ -88,11 +97,16 @@ def knockout_figure(found: Sequence[Knockouts], methods: Methods, resamples: int
 
 
 def knockout_table(
-    found: Sequence[Knockouts], methods: Methods, missing: Sequence[tuple[str, str, str]], resamples: int, seed: int
+    found: Sequence[Knockouts],
+    methods: Methods,
+    missing: Sequence[tuple[str, str, str]],
+    resamples: int,
+    seed: int,
+    value: str = "zero",
 ) -> Table:
     """A ranking a row, the mean drop at each count a column, tested against random neurons on the same samples.
 
-    `missing` are (task, model, ranking) without numbers yet.
+    `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`knockout_figure`.
     """
     counts = sorted({count for one in found for count in one.counts})
     rows = []
@@ -108,8 +122,9 @@ def knockout_table(
     rows.sort(key=lambda row: row.section)
     lost = sum(one.lost for one in found)
     caption = (
-        "The drop of the explained number without the first n neurons, with 95 % bootstrap intervals; p is of the "
-        "difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of rankings)."
+        f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % bootstrap intervals; "
+        "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
+        "rankings)."
     ) + (f" {lost} samples whose logits became infinite are left out." if lost else "")
     columns = tuple(Column("neurons gone", str(count), digits=_DIGITS) for count in counts)
     return Table("knockouts", "Neurons knocked out", caption, ("model", "ranking"), columns, tuple(rows))

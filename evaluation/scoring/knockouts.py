@@ -1,4 +1,6 @@
-"""Knock-outs: what is left of the explained number when the first neurons of a ranking are zero (AttnLRP 4.3).
+"""Knock-outs: what is left of the explained number when the first neurons of a ranking are gone (AttnLRP 4.3).
+
+A neuron that is gone is zero at all positions, or has its mean over a corpus there.
 
 The neuron counterpart of head pruning: does a method find the neurons that matter, sooner than chance and activation?
 """
@@ -15,7 +17,7 @@ import torch
 from evaluation.scoring.rankings import RANDOM
 from lrp_core.activations import peaks_of
 from lrp_core.guard import undisturbed
-from lrp_core.interventions.neurons import neurons_scaled
+from lrp_core.interventions.neurons import neurons_set
 from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers, with_predictions
 from lrp_core.types import Batch
@@ -34,6 +36,7 @@ class Knockout:
     explanation: str
     seed: int
     token_budget: int
+    means: np.ndarray | None = None  # [L, F] what neurons that are gone have; None: zero
 
     @torch.inference_mode()
     def sample(self, row: Mapping[str, Any], rankings: Mapping[str, Neurons | None]) -> dict[str, np.ndarray]:
@@ -46,16 +49,19 @@ class Knockout:
         batch = Batch.collate([row], pad_id=0).to(self.view.device)
         with undisturbed(self.view):
             orders = {n: [(i, j) for i, j in own] if own else self._ranked(n, batch) for n, own in rankings.items()}
-            changes = [dict.fromkeys(own[:count], 0.0) for own in orders.values() for count in self.counts]
+            changes = [self._gone(own[:count]) for own in orders.values() for count in self.counts]
             numbers = self._numbers(batch, [{}, *changes])
         by_ranking = numbers[1:].reshape(len(orders), len(self.counts))
         return {name: np.append(numbers[:1], own) for name, own in zip(orders, by_ranking, strict=True)}
+
+    def _gone(self, neurons: Neurons) -> dict[tuple[int, int], float]:
+        return {at: 0.0 if self.means is None else float(self.means[at]) for at in neurons}
 
     def _numbers(self, batch: Batch, changes: Sequence[Mapping[tuple[int, int], float]]) -> np.ndarray:
         found = []
         for part in pieces(range(len(changes)), batch.input_ids.shape[1], self.token_budget):
             rows = tiled(batch, len(part))
-            with neurons_scaled(self.view, [changes[i] for i in part]):
+            with neurons_set(self.view, [changes[i] for i in part]):
                 _, numbers = explained_numbers(self.view, self.view.hidden(rows), rows, [self.explanation])
             found.append(numbers[self.explanation].double().cpu().numpy())
         told = np.concatenate(found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from evaluation.benchmark.contexts import LENGTH
 from jobs.config.base import Explanation, Frozen
@@ -20,6 +20,9 @@ class KnockoutConfig(Frozen):
     models: tuple[str, ...] | None = None  # by name; null: all
     methods: tuple[str, ...] | None = None  # whose rankings; null: all that are kept
     explanation: Explanation | None = None  # null: the first that is computed
+    value: Literal["zero", "mean"] = (
+        "zero"  # in place of a neuron that goes; mean: its own over the tokens of the corpus
+    )
     # How many of the first neurons go, a point of the curve each.
     counts: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
 
@@ -50,3 +53,9 @@ class NeuronsConfig(Frozen):
     )  # task -> samples, drawn at random, the same for all methods; null: every sample
     knockout: KnockoutConfig | None = KnockoutConfig()  # null: none
     corpus: CorpusConfig | None = None  # null: it is not looked for what neurons answer to
+
+    @model_validator(mode="after")
+    def _means(self) -> NeuronsConfig:
+        if self.knockout is not None and self.knockout.value == "mean" and self.corpus is None:
+            raise ValueError("knockout.value: the mean of a neuron is that over a corpus: set `neurons.corpus`")
+        return self

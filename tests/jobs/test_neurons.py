@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.schema import CONTEXTS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from evaluation.schema import ACTIVATIONS, CONTEXTS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.status import collect
 from jobs.methods import METHODS
@@ -97,15 +97,18 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus(tmp_path, model, inli
     assert report(config, store).complete
 
 
-def knocked_out(view, row, gone):
-    """The target's logit with the columns of the down projection zeroed, in a model of its own."""
-    kept = [block.down.weight.clone() for block in view.blocks]
+def knocked_out(view, row, gone, means=None):
+    """The target's logit with columns of the down projection zeroed; `means` of their neurons go into its bias."""
+    kept = [(block.down.weight.clone(), block.down.bias.clone()) for block in view.blocks]
     for layer, neuron in gone:
-        view.blocks[layer].down.weight[neuron] = 0
+        down = view.blocks[layer].down
+        down.bias += (0 if means is None else means[layer, neuron]) * down.weight[neuron]
+        down.weight[neuron] = 0
     batch = Batch.collate([row], 0)
     logit = float(view.logits(view.hidden(batch), batch)[0, 0])
-    for block, weight in zip(view.blocks, kept, strict=True):
+    for block, (weight, bias) in zip(view.blocks, kept, strict=True):
         block.down.weight.copy_(weight)
+        block.down.bias.copy_(bias)
     return logit
 
 
@@ -116,7 +119,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     summary = neurons(config, store)
     assert (summary.computed, summary.failures) == (4, ())
     plan, ledger = make_plan(config, store), Ledger(store)
-    wanted = list(wanted_cells(config, plan.models[0]))
+    wanted = list(wanted_cells(config, plan.models[0], ledger))
     assert [cell.ranking for cell in wanted] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
     view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(8)}
     ranked = {row["sample_id"]: row for row in ledger.read(cells_of(config, store)["attnlrp"], NEURONS).to_pylist()
@@ -136,7 +139,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert "Neurons knocked out" in page
     assert "Conservation by layer" in page
     assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
-    (words,) = wanted_writings(config, plan.models[0])
+    (words,) = wanted_writings(config, plan.models[0], ledger)
     tokenizer, stored = AutoTokenizer.from_pretrained(model), ledger.read(words.artifact, WRITINGS).to_pylist()
     shown = {(one["layer"], one["neuron"]): one["writes"] for one in first_leaf(page, "neurons")}
     assert {(row["layer"], row["neuron"]) for row in stored} == set(shown)
@@ -150,6 +153,74 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
         assert row["entropy"] == pytest.approx(own.entropy)
     assert found["gpt2", "", "float32", "writings"].states == {"done": 1}
     explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
+
+
+def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_so(tmp_path, model, inline, closelook):
+    """The corpus is read first; the reference has the means in the biases of a model without these neurons."""
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
+    knockout = {"counts": COUNTS, "explanation": "target"}
+    settings = {"tasks": {"sva": 3}, "corpus": {"source": "text", "path": str(file)}}
+    config, zero = (
+        config_of(tmp_path / "root", model, methods=["attnlrp"], neurons={**settings, "knockout": knockout | more},
+                  report={"resamples": 50})
+        for more in ({"value": "mean"}, {})
+    )  # fmt: skip
+    store = prepared(config, rows_of(3))
+    assert attribute(config, store).complete
+    summary = neurons(config, store)
+    assert (summary.computed, summary.failures) == (4, ())
+    ledger, plan = Ledger(store), make_plan(config, store)
+    (read,), cells = wanted_contexts(config, plan, ledger), list(wanted_cells(config, plan.models[0], ledger))
+    folder = read.artifact.folders[1]
+    means = {(one["layer"], one["neuron"]): one["mean"] for one in store.read(folder, ACTIVATIONS).to_pylist()}
+    assert max(map(abs, means.values())) > 0.01
+    assert {ledger.record(cell.artifact)["means"] for cell in cells} == {read.artifact.name}
+    view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(3)}
+    (neurons_of,) = cells_of(config, store).values()
+    for cell, ranking in zip(cells, ("attnlrp", RANDOM, ACTIVATION), strict=True):
+        assert cell.ranking == ranking
+        for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
+            row = rows[entry["sample_id"]]
+            order = ranked_by(ranking, ledger, neurons_of, view, row)
+            told = [knocked_out(view, row, order[:count], means) for count in entry["removed"]]
+            assert entry["explained"] == pytest.approx(told, abs=1e-5)
+    assert neurons(config, store).computed == 0
+    assert report(config, store).complete
+    page = store.read_bytes("report/neurons.html").decode()
+    assert "the first neurons of a ranking have their mean over the corpus" in page
+    assert "With its mean over the corpus in its place" in page
+    file.write_text("w4 w5\n")
+    other_corpus = make_plan(config, store).models[0]
+    for other in (wanted_cells(zero, plan.models[0], ledger), wanted_cells(config, other_corpus, ledger)):
+        assert {cell.artifact.key for cell in other}.isdisjoint(cell.artifact.key for cell in cells)
+    file_of_config = tmp_path / "config.yaml"
+    file_of_config.write_text(config.model_dump_json())
+    asked = ("neurons", "--config", str(file_of_config), "--set")
+    models = [{"name": name, "id": str(model)} for name in ("gpt2", "reader")]
+    for settings, why in (
+        (["neurons.corpus=null"], "the mean of a neuron is that over a corpus: set `neurons.corpus`"),
+        (
+            [f"models={models}", "--set", "neurons.corpus.models=[reader]"],
+            "model gpt2 reads no corpus, so its neurons have no mean: leave it out of neurons.knockout.models",
+        ),
+    ):
+        code, _, err = closelook(*asked, *settings)
+        assert code == 2
+        assert why in err
+        assert len(err.splitlines()) == 1
+
+
+def ranked_by(ranking, ledger, artifact, view, row):
+    """(layer, neuron) of a sample, the first to go first."""
+    from evaluation.scoring.knockouts import Knockout
+
+    if ranking == "attnlrp":
+        rows = ledger.read(artifact, NEURONS).to_pylist()
+        (own,) = (one for one in rows if (one["sample_id"], one["explanation"]) == (row["sample_id"], "target"))
+        return list(zip(own["layer"], own["neuron"], strict=True))
+    with torch.inference_mode():
+        return Knockout(view, tuple(COUNTS), "target", 0, 4096)._ranked(ranking, Batch.collate([row], 0))
 
 
 def explored(page, ledger, cells, knockouts):
@@ -251,7 +322,7 @@ def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline,
     assert neurons(config, store).complete
     assert sorted(opened) == ["float32", "float64"]
     rows = {row["sample_id"]: row for row in rows_of(4)}
-    for cell in wanted_cells(config, make_plan(config, store).models[0]):
+    for cell in wanted_cells(config, make_plan(config, store).models[0], Ledger(store)):
         view = load_model(model, dtype=tasks[cell.artifact.task])
         for entry in Ledger(store).read(cell.artifact, KNOCKOUTS).to_pylist():
             wanted = knocked_out(view, rows[entry["sample_id"]], ())

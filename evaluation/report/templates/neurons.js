@@ -5,7 +5,7 @@
   const island = document.getElementById("neuron-choices");
   if (!island) return;
   const { element, format, token } = Heatmap;
-  const { fields, places, models } = JSON.parse(island.textContent);
+  const { fields, places, models, without } = JSON.parse(island.textContent);
   const lines = Leaves.open("neurons-list"), entries = Leaves.open("neurons");
   const LISTED = 100; // neurons of the list at once
   const form = document.getElementById("neuron-filters"), list = document.getElementById("neuron-list");
@@ -158,7 +158,7 @@
     if (one.histogram) parts.push(part("Its activations there", histogram(one.histogram)));
     parts.push(part("Samples in which it matters", ...one.samples.map((each) => strip(each, `${plus(each.relevance)}, active ${plus(each.activation)}`, source({ ...each, model: one.model })))));
     const gone = one.removed.map(([at, drop, number]) => [places[at], `${plus(drop)} of the explained number is lost, a mean over ${samples(number)} that rank it first`]);
-    parts.push(part("Without it", gone.length ? facts(gone) : element("p", "muted", "Not measured by itself: it is the first of no sample that was knocked out.")));
+    parts.push(part(without, gone.length ? facts(gone) : element("p", "muted", "Not measured by itself: it is the first of no sample that was knocked out.")));
     return parts;
   }
 

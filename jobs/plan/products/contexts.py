@@ -27,30 +27,35 @@ class ContextsCell:
 
 
 def wanted_contexts(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[ContextsCell]:
-    """One of every model that reads the corpus, in its own precision. Raises as `surveyed`."""
-    settings = config.neurons.corpus if config.neurons else None
-    if settings is None:
-        return
+    """One of every model that reads the corpus. Raises as `contexts_of`."""
     for model in plan.models:
-        resolved = model.resolved
-        check_models(config, resolved)
-        if model.name not in (settings.models or (model.name,)) or not reads_texts(resolved):
-            continue
-        found = surveyed(config, ledger)
-        key = key_of(
-            version=VERSION,
-            schema=[schemas.titled(schemas.CONTEXTS), schemas.titled(schemas.ACTIVATIONS)],
-            model=resolved.identity,
-            attention=resolved.config.attn,
-            dtype=resolved.config.dtype,
-            tokenizer=model.tokenizer,
-            corpus=found.survey.digest,
-            unit=found.characters,
-            tokens=settings.tokens,
-            top=settings.top,
-        )
-        place = Artifact(PRODUCT, model.name, settings.name, resolved.config.dtype, key=key)
-        yield ContextsCell(model, place)
+        cell = contexts_of(config, model, ledger)
+        if cell is not None:
+            yield cell
+
+
+def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> ContextsCell | None:
+    """That of a model, in its own precision; None of one that reads no corpus. Raises as `surveyed`."""
+    settings, resolved = config.neurons.corpus if config.neurons else None, model.resolved
+    if settings is None:
+        return None
+    check_models(config, resolved)
+    if model.name not in (settings.models or (model.name,)) or not reads_texts(resolved):
+        return None
+    found = surveyed(config, ledger)
+    key = key_of(
+        version=VERSION,
+        schema=[schemas.titled(schemas.CONTEXTS), schemas.titled(schemas.ACTIVATIONS)],
+        model=resolved.identity,
+        attention=resolved.config.attn,
+        dtype=resolved.config.dtype,
+        tokenizer=model.tokenizer,
+        corpus=found.survey.digest,
+        unit=found.characters,
+        tokens=settings.tokens,
+        top=settings.top,
+    )
+    return ContextsCell(model, Artifact(PRODUCT, model.name, settings.name, resolved.config.dtype, key=key))
 
 
 def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluation import schema as schemas
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
+from jobs.plan.products.contexts import contexts_of
 from jobs.plan.products.record import Product, Wanted
 from jobs.plan.products.relevance import neurons_of
 from jobs.store import Artifact, Ledger, key_of
+from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,16 +32,26 @@ class RankedCell:
     model: ModelPlan
     ranking: str
     neurons: Artifact | None  # what ranks them; None: nothing that is stored
+    means: Artifact | None  # contexts beside which the values stand that neurons get; None: they are zero
     explanation: str
     artifact: Artifact
 
+    @property
+    def of(self) -> tuple[Artifact, ...]:
+        """What it is made of."""
+        return tuple(one for one in (self.neurons, self.means) if one is not None)
 
-def wanted_cells(config: RunConfig, model: ModelPlan) -> Iterator[RankedCell]:
-    """One for every planned cell of neurons that the config names, and the other rankings beside each task's."""
+
+def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterator[RankedCell]:
+    """One for every planned cell of neurons that the config names, and the other rankings beside each task's.
+
+    Raises UserError where neurons get their means and the model reads no corpus, and as `contexts_of`.
+    """
     settings = config.neurons.knockout if config.neurons else None
     if settings is None or model.name not in (settings.models or (model.name,)):
         return
     places: dict[str, tuple[Artifact, str]] = {}
+    means: Artifact | None = None
     for planned in model.cells:
         cell = planned.cell
         if cell.product != "neurons" or cell.task not in (settings.tasks or (cell.task,)):
@@ -48,6 +60,7 @@ def wanted_cells(config: RunConfig, model: ModelPlan) -> Iterator[RankedCell]:
         explanation = settings.explanation or known[0]
         if explanation not in known:
             continue
+        means = means or _means(config, settings, model, ledger)
         places.setdefault(cell.task, (cell, explanation))
         if cell.method in (settings.methods or (cell.method,)):
             key = key_of(
@@ -56,14 +69,34 @@ def wanted_cells(config: RunConfig, model: ModelPlan) -> Iterator[RankedCell]:
                 neurons=cell.key,
                 explanation=explanation,
                 counts=settings.counts,
+                **_keyed(means),
             )
-            yield RankedCell(model, cell.method, cell, explanation, _knockouts(cell, cell.method, key))
+            yield RankedCell(model, cell.method, cell, means, explanation, _knockouts(cell, cell.method, key))
     for cell, explanation in places.values():
-        yield from _others(config, settings, model, cell, explanation)
+        yield from _others(config, settings, model, cell, means, explanation)
+
+
+def _means(config: RunConfig, settings: KnockoutConfig, model: ModelPlan, ledger: Ledger) -> Artifact | None:
+    if settings.value == "zero":
+        return None
+    cell = contexts_of(config, model, ledger)
+    if cell is None:
+        key, why = "config key 'neurons.knockout.value'", "reads no corpus, so its neurons have no mean"
+        raise UserError(f"{key}: model {model.name} {why}: leave it out of neurons.knockout.models")
+    return cell.artifact
+
+
+def _keyed(means: Artifact | None) -> dict[str, Any]:
+    return {"means": means.key} if means else {}
 
 
 def _others(
-    config: RunConfig, settings: KnockoutConfig, model: ModelPlan, cell: Artifact, explanation: str
+    config: RunConfig,
+    settings: KnockoutConfig,
+    model: ModelPlan,
+    cell: Artifact,
+    means: Artifact | None,
+    explanation: str,
 ) -> Iterator[RankedCell]:
     inputs = model.inputs[cell.task]
     for ranking in OTHERS:
@@ -79,8 +112,9 @@ def _others(
             explanation=explanation,
             counts=settings.counts,
             seed=config.seed,
+            **_keyed(means),
         )
-        yield RankedCell(model, ranking, None, explanation, _knockouts(cell, ranking, key))
+        yield RankedCell(model, ranking, None, means, explanation, _knockouts(cell, ranking, key))
 
 
 def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
@@ -95,9 +129,8 @@ def _knockouts(cell: Artifact, ranking: str, key: str) -> Artifact:
 
 def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
     for model in plan.models:
-        for one in wanted_cells(config, model):
-            of = (one.neurons,) if one.neurons else ()
-            yield Wanted(one.artifact, len(subset(config, model, one.artifact.task)), of)
+        for one in wanted_cells(config, model, ledger):
+            yield Wanted(one.artifact, len(subset(config, model, one.artifact.task)), one.of)
 
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:

@@ -27,9 +27,9 @@ class WritingsCell:
     artifact: Artifact
 
 
-def wanted_writings(config: RunConfig, model: ModelPlan) -> Iterator[WritingsCell]:
+def wanted_writings(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterator[WritingsCell]:
     """One of every model whose neurons are knocked out, where it is open anyway, and which reads words."""
-    knocked = list(wanted_cells(config, model))
+    knocked = list(wanted_cells(config, model, ledger))
     if not knocked or model.resolved.kind.images:
         return
     cells = tuple(planned.cell for planned in model.cells if planned.cell.product == "neurons")
@@ -44,7 +44,7 @@ def wanted_writings(config: RunConfig, model: ModelPlan) -> Iterator[WritingsCel
 
 def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
     for model in plan.models:
-        for cell in wanted_writings(config, model):
+        for cell in wanted_writings(config, model, ledger):
             yield Wanted(cell.artifact, 1, cell.neurons)
 
 

@@ -1,15 +1,16 @@
 """Neurons: what they answer to in a corpus, and what models say without those that methods rank first.
 
-One pool of workers a model and precision. The driver reads the rankings from complete cells of neurons and cuts each
-task's samples into units; a worker knocks out the neurons of all rankings of a unit's samples and commits a shard to
-the artifact of each. Of the corpus, see `jobs.stages.neurons.corpus`.
+One pool of workers a model and precision; where means over the corpus take the place of neurons, one before that reads
+the corpus. The driver reads the rankings from complete cells of neurons and cuts each task's samples into units; a
+worker knocks out the neurons of all rankings of a unit's samples and commits a shard to the artifact of each. Of the
+corpus, see `jobs.stages.neurons.corpus`.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,7 +26,7 @@ from jobs.plan.products.contexts import ContextsCell, wanted_contexts
 from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
 from jobs.plan.products.writings import WritingsCell, wanted_writings
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
-from jobs.stages.neurons.corpus import Reading, account, reading_of
+from jobs.stages.neurons.corpus import Reading, account, means_of, reading_of
 from jobs.stages.neurons.worker import KnockoutTask, NeuronWorker, Ranked
 from jobs.stages.neurons.writings import block_of, complete
 from jobs.stages.summary import StageSummary
@@ -43,30 +44,28 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
     if config.neurons is None:
         raise UserError("config key 'neurons' says of which tasks neurons are kept, as neurons.tasks={sva: 100}")
     plan, ledger = make_plan(config, store), Ledger(store)
-    wanted = [cell for model in plan.models for cell in wanted_cells(config, model)]
+    wanted = [cell for model in plan.models for cell in wanted_cells(config, model, ledger)]
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
     contexts = list(wanted_contexts(config, plan, ledger))
     unread = [cell for cell in contexts if not ledger.is_done(cell.artifact)]
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
-    pools: dict[tuple[str, str], Pool] = defaultdict(Pool)
-    for own in unread:
-        pools[own.model.name, own.artifact.dtype].readings.append(reading_of(config, ledger, own))
+    read_first = any(cell.means for cell in todo)
+    if read_first:
+        failures += _run(config, ledger, _pools(config, ledger, readings=unread))
+    ready = [cell for cell in todo if all(map(ledger.is_done, cell.of))]
     for cell in todo:
-        if cell.neurons is None or ledger.is_done(cell.neurons):
-            pools[cell.model.name, cell.artifact.dtype].ranked.append(cell)
-        else:
+        if cell.neurons and not ledger.is_done(cell.neurons):
             failures.append(f"{cell.neurons} is not complete: run `closelook attribute`")
+        elif cell not in ready:
+            failures.append(f"{cell.means} is not complete: no means take the place of neurons")
     unwritten = [
         cell
         for model in plan.models
-        for cell in wanted_writings(config, model)
+        for cell in wanted_writings(config, model, ledger)
         if not ledger.is_done(cell.artifact) and all(map(ledger.is_done, cell.neurons))
     ]
-    for cell_of_words in unwritten:
-        pools[cell_of_words.model.name, cell_of_words.artifact.dtype].writings.append(cell_of_words)
-    works = [_work(config, ledger, pool) for pool in pools.values()]
-    failures += run_all(config, store, works, stage="neurons", unit="samples")
+    failures += _run(config, ledger, _pools(config, ledger, ready, [] if read_first else unread, unwritten))
     done = sum(ledger.is_done(cell.artifact) for cell in todo)
     read = sum(ledger.is_done(own.artifact) for own in unread)
     lines = [f"{done} sets of knock-outs computed, {len(wanted) - len(todo)} were up to date"] if wanted else []
@@ -88,6 +87,29 @@ class Pool:
         if self.ranked:
             return self.ranked[0]
         return self.writings[0] if self.writings else self.readings[0].cell
+
+
+def _pools(
+    config: RunConfig,
+    ledger: Ledger,
+    ranked: Iterable[RankedCell] = (),
+    readings: Iterable[ContextsCell] = (),
+    writings: Iterable[WritingsCell] = (),
+) -> list[Pool]:
+    pools: dict[tuple[str, str], Pool] = defaultdict(Pool)
+    for own in readings:
+        pools[own.model.name, own.artifact.dtype].readings.append(reading_of(config, ledger, own))
+    for cell in ranked:
+        pools[cell.model.name, cell.artifact.dtype].ranked.append(cell)
+    for words in writings:
+        pools[words.model.name, words.artifact.dtype].writings.append(words)
+    return list(pools.values())
+
+
+def _run(config: RunConfig, ledger: Ledger, pools: Sequence[Pool]) -> list[str]:
+    """Do what pools have to do, several at once; the failures."""
+    works = [_work(config, ledger, pool) for pool in pools]
+    return run_all(config, ledger.store, works, stage="neurons", unit="samples")
 
 
 def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
@@ -145,6 +167,7 @@ def _blocks(
     inputs = first.model.inputs[first.artifact.task]
     ids = inputs.ids.to_pylist()
     rankings = [_rankings(ledger, cell) for cell in cells]
+    means = means_of(ledger, first.means) if first.means else ()
     budget = FORWARD_FACTOR * (first.model.resolved.config.token_budget or config.token_budget)
     for unit in units:
         names = [ids[row] for row in unit.rows]
@@ -155,7 +178,7 @@ def _blocks(
         )
         if parts:
             title = f"knockouts.{first.artifact.model}.{inputs.task}.{first.artifact.dtype}.{unit.name}"
-            task = KnockoutTask(title, parts, settings.counts, budget, unit.tokens * len(parts))
+            task = KnockoutTask(title, parts, settings.counts, budget, unit.tokens * len(parts), means)
             yield partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
 
 
@@ -182,6 +205,7 @@ def _complete(config: RunConfig, ledger: Ledger, cell: RankedCell, units: Sequen
     record = {
         "shards": [cell.artifact.shard(unit.name) for unit in units],
         "neurons": cell.neurons and cell.neurons.name,
+        "means": cell.means and cell.means.name,
         "samples": len(subset(config, cell.model, inputs.task)),
         "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
         "inputs": {"tokenizer": inputs.tokenizer, "sha256": inputs.digest},

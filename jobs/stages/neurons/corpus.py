@@ -89,6 +89,11 @@ def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:
         yield f"{cell.artifact.task}: {found.unusable} places hold no text, the first is {found.first_unusable}"
 
 
+def means_of(ledger: Ledger, contexts: Artifact) -> tuple[str, ...]:
+    """The shards of activations beside complete contexts, one a layer, the lowest first."""
+    return tuple(f"{contexts.folders[1]}/{shard}" for shard in (ledger.record(contexts) or {})["shards"])
+
+
 def _part(unit: int) -> str:
     return f"part-{unit:06d}"
 

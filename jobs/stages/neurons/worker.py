@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import KNOCKOUTS, WRITINGS
+from evaluation.schema import ACTIVATIONS, KNOCKOUTS, WRITINGS
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from evaluation.scoring.knockouts import Neurons
+    from jobs.store import Store
     from lrp_core import ModelView
 
 
@@ -49,6 +51,7 @@ class KnockoutTask:
     counts: tuple[int, ...]
     token_budget: int
     tokens: int  # of the forwards
+    means: tuple[str, ...]  # shards of activations with the values that neurons get; empty: they are zero
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -56,7 +59,8 @@ class KnockoutTask:
     @classmethod
     def from_json(cls, text: str) -> KnockoutTask:
         raw = json.loads(text)
-        return cls(**{**raw, "parts": tuple(Ranked(**one) for one in raw["parts"]), "counts": tuple(raw["counts"])})
+        lists = {name: tuple(raw[name]) for name in ("counts", "means")}
+        return cls(**{**raw, **lists, "parts": tuple(Ranked(**one) for one in raw["parts"])})
 
 
 class NeuronWorker(UndividedWorker):
@@ -106,14 +110,28 @@ class NeuronWorker(UndividedWorker):
         view = self._opened()
         with undivided(self._store, task.title, self._max_attempts, self._run_name):
             taken = rows_for(view, self._model.taken(rows))
-            tables, splits = that_fits(partial(_tables, view, task, taken, self._seed), task.token_budget)
+            means = _means(self._store, task.means)
+            tables, splits = that_fits(partial(_tables, view, task, taken, self._seed, means), task.token_budget)
             for part, table in zip(task.parts, tables, strict=True):
                 self._store.write_shard(part.path, table, KNOCKOUTS)
         return splits
 
 
+def _means(store: Store, shards: Sequence[str]) -> np.ndarray | None:
+    """The means [L, F] in shards of a layer each; NaN of a neuron that was never finite."""
+    if not shards:
+        return None
+    tables = [store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
+    return np.stack([table["mean"].to_numpy() for table in tables])
+
+
 def _tables(
-    view: ModelView, task: KnockoutTask, rows: Sequence[Mapping[str, Any]], seed: int, token_budget: int
+    view: ModelView,
+    task: KnockoutTask,
+    rows: Sequence[Mapping[str, Any]],
+    seed: int,
+    means: np.ndarray | None,
+    token_budget: int,
 ) -> list[pa.Table]:
     """A table for each part; a sample that a method rejected has no rows there."""
     from evaluation.scoring.knockouts import Knockout
@@ -121,7 +139,7 @@ def _tables(
     found: list[list[dict[str, Any]]] = [[] for _ in task.parts]
     for explanation in dict.fromkeys(part.explanation for part in task.parts):
         own = [at for at, part in enumerate(task.parts) if part.explanation == explanation]
-        knockout = Knockout(view, task.counts, explanation, seed, token_budget)
+        knockout = Knockout(view, task.counts, explanation, seed, token_budget, means)
         for row in rows:
             rankings = {
                 part.ranking: None if part.neurons is None else part.neurons[row["sample_id"]]

@@ -62,7 +62,8 @@ def neuron_explorer(
         if cells[model.name]
         for one in _entries(config, model, cells[model.name], store, results, order, linked, corpora.get(model.name))
     )
-    return NeuronExplorer.of(found, [f"{task} · {results.label(method)}" for task, method in order])
+    value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
+    return NeuronExplorer.of(found, [f"{task} · {results.label(method)}" for task, method in order], value)
 
 
 def _cells(model: ModelPlan, ledger: Ledger) -> list[PlannedCell]:
@@ -116,7 +117,7 @@ def _entries(
 def _words(config: RunConfig, model: ModelPlan, ledger: Ledger) -> dict[tuple[int, int], dict[str, Any]]:
     """What neurons write and answer to, for `entry`."""
     found = {}
-    for cell in wanted_writings(config, model):
+    for cell in wanted_writings(config, model, ledger):
         for row in ledger.read(cell.artifact, WRITINGS).to_pylist() if ledger.is_done(cell.artifact) else ():
             numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
             lists = {
@@ -194,7 +195,7 @@ def _add_drops(
     firsts: dict[tuple[Artifact, str], dict[str, tuple[int, int]]],
 ) -> None:
     """What the explained number lost where a single neuron went, the first of its sample's ranking."""
-    for cell in wanted_cells(config, model):
+    for cell in wanted_cells(config, model, ledger):
         first = firsts.get((cell.neurons, cell.explanation)) if cell.neurons else None
         if first is None or not ledger.is_done(cell.artifact):
             continue

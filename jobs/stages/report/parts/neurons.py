@@ -29,15 +29,16 @@ def knockouts_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Resul
     """Rankings that are knocked out, on the samples that all of a task have."""
     groups: dict[tuple[str, str], list[RankedCell]] = defaultdict(list)
     lacking = []
-    for cell in (cell for model in plan.models for cell in wanted_cells(config, model)):
+    for cell in (cell for model in plan.models for cell in wanted_cells(config, model, ledger)):
         if ledger.is_done(cell.artifact):
             groups[cell.artifact.task, cell.artifact.model].append(cell)
         else:
             lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
     found = [_knockouts(ledger, cells, results.methods) for cells in groups.values()]
-    settings = (results.methods, config.report.resamples, config.seed)
-    figures = knockout_figure(found, *settings)
-    tables = [knockout_table(found, settings[0], lacking, *settings[1:])] if found else []
+    value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
+    drawn = (config.report.resamples, config.seed, value)
+    figures = knockout_figure(found, results.methods, *drawn)
+    tables = [knockout_table(found, results.methods, lacking, *drawn)] if found else []
     how = "No neuron is knocked out: set `neurons` in the config, run `closelook attribute` and `closelook neurons`."
     note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
     return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
