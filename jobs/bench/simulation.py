@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobs.cluster.pools import Share, Slots
-from jobs.commands.plan import FLOPS, forwards
-from jobs.config import RunConfig
+from jobs.cluster.labels import Needs
+from jobs.cluster.pools import Share, Slots, share_of
+from jobs.commands.plan import forwards
+from jobs.commands.plan_speeds import FLOPS, flops_of
+from jobs.config import NodesConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.geometries import geometry_of
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]
 START_S = 60.0  # of a model's pool: processes, weights
-SHARE = Share(1, 0)
+WHOLE = Share(1, 0)
 
 
 @dataclass(frozen=True)
 class PoolWork:
-    """A model's units, in the order in which its pool computes them."""
+    """The units of a model in precisions that share workers, in the order in which its pool computes them."""
 
     model: str
     most_workers: int
-    unit_s: tuple[float, ...]
+    unit_s: tuple[float, ...]  # on the GPU that plans assume
+    dtypes: tuple[str, ...] = ()  # of each unit; none: every GPU is as that one
+    share: Share = WHOLE
 
 
 @dataclass(frozen=True)
@@ -31,19 +36,26 @@ class Simulated:
     """What a schedule gives. The tail is the time from the first idle GPU with no model waiting to the end."""
 
     makespan_s: float
+    busy_s: float  # of all GPUs together
     utilisation: float  # busy share of all GPUs until the end
     tail_s: float
     last: str  # the model that ends last
     last_workers: int
-    lower_bound_s: float  # all work over all GPUs
+    #: All work, each unit as on the fastest GPU that will do, over all GPUs; of models that need the same, over those.
+    lower_bound_s: float
 
 
-def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> list[PoolWork]:
-    """The nine models of the config `paper` over all published samples; `workers` in place of each model's most.
+def paper(*overrides: str) -> RunConfig:
+    """The config `paper`, or with `--set`'s overrides."""
+    return RunConfig.load("paper", overrides=overrides)
+
+
+def paper_jobs(relative: Relative | None = None, config: RunConfig | None = None) -> list[PoolWork]:
+    """The models of the config, by default the nine of `paper`, over all published samples.
 
     `relative` are measured costs of all passes over that of the gradients; what is not measured is estimated.
     """
-    config = RunConfig.load("paper")
+    config = config or paper()
     methods = configured(config)
     jobs = []
     for model in config.models:
@@ -54,7 +66,7 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
         wanted = [methods[entry.name] for entry in config.methods_of(model)]
         names = [method.name for method in wanted if not method.missing(family.capabilities)]
         gradients = [name for name in names if methods[name].rules is not None]
-        units: list[float] = []
+        units: list[tuple[str, float]] = []
         for task in config.tasks:
             samples, length = config.task(task).published
             measured = relative and relative[family.kind.name, task]
@@ -62,39 +74,75 @@ def paper_jobs(relative: Relative | None = None, workers: int | None = None) -> 
             for dtype in model.dtypes_for(task):
                 operations = 2.0 * geometry.block_parameters * samples * length * total
                 count = -(-samples // config.shard_rows)
-                units += [operations / FLOPS[dtype] / count] * count
-        jobs.append(PoolWork(model.name, workers or model.workers[1], tuple(units)))
+                units += [(dtype, operations / FLOPS[dtype] / count)] * count
+        for dtypes in config.together(dtype for dtype, _ in units):
+            own = [unit for unit in units if unit[0] in dtypes]
+            share = share_of(model, True, config.ray.needs(dtypes))
+            name = config.pool_name(model, dtypes)
+            seconds = tuple(unit_s for _, unit_s in own)
+            jobs.append(PoolWork(name, model.workers[1], seconds, tuple(dtype for dtype, _ in own), share))
     return jobs
 
 
-def simulate(jobs: list[PoolWork], gpus: int) -> Simulated:
-    """Start every model, in order, when a GPU is free for it, with as many workers as fit; pools keep their size."""
-    slots = Slots([({}, float(gpus))])
+def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions: Iterable[Needs] = ()) -> Simulated:
+    """Start every model, in order, when a GPU is free for it, with as many workers as fit; pools keep their size.
+
+    `precisions` are what the precisions of the run need. Raises ValueError for a model that no node will do for.
+    """
+    each = [kind for kind in nodes for _ in range(kind.count)]
+    slots = Slots([(kind.labels, kind.gpus) for kind in each], (), precisions)
+    gpus = sum(kind.gpus for kind in each)
+    if homeless := [job.model for job in jobs if not slots.room(job.share)]:
+        raise ValueError(f"no node will do for {', '.join(homeless)}")
     waiting = list(jobs)
-    ends: list[tuple[float, str, list[int]]] = []
+    ends: list[tuple[float, str, Share, list[int]]] = []
     now = busy = 0.0
     workers_end: list[float] = []
     last_start = 0.0
     while waiting or ends:
         for job in list(waiting):
-            taken = slots.take(SHARE, 1, min(job.most_workers, len(job.unit_s)))
+            taken = slots.take(job.share, 1, min(job.most_workers, len(job.unit_s)))
             if taken is not None:
                 waiting.remove(job)
-                finished = _pool(job, len(taken), now)
-                busy += sum(job.unit_s)
+                finished, spent = _pool(job, [each[node] for node in taken], now)
+                busy += spent
                 workers_end += finished
                 last_start = now
-                heapq.heappush(ends, (max(finished), job.model, taken))
-        now, last, released = heapq.heappop(ends)
-        slots.give_back(SHARE, released)
+                heapq.heappush(ends, (max(finished), job.model, job.share, taken))
+        now, last, share, released = heapq.heappop(ends)
+        slots.give_back(share, released)
     first_idle = min((end for end in workers_end if end >= last_start), default=now)
-    bound_s = sum(sum(job.unit_s) for job in jobs) / gpus
-    return Simulated(now, busy / (gpus * now), now - first_idle, last, len(released), bound_s)
+    bound_s = _bound_s(jobs, each, slots)
+    return Simulated(now, busy, busy / (gpus * now), now - first_idle, last, len(released), bound_s)
 
 
-def _pool(job: PoolWork, workers: int, start: float) -> list[float]:
-    """When each worker of the pool ends: units go to whoever is free."""
-    free = [start + START_S] * workers
-    for unit_s in job.unit_s:
-        heapq.heappush(free, heapq.heappop(free) + unit_s)
-    return free
+def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[list[float], float]:
+    """When each worker of the pool ends, and the seconds that all compute: units go to whoever is free."""
+    free = [(start + START_S, worker) for worker in range(len(nodes))]
+    spent = 0.0
+    for unit in range(len(job.unit_s)):
+        at, worker = heapq.heappop(free)
+        unit_s = _on(job, unit, nodes[worker])
+        spent += unit_s
+        heapq.heappush(free, (at + unit_s, worker))
+    return [end for end, _ in free], spent
+
+
+def _on(job: PoolWork, unit: int, node: NodesConfig) -> float:
+    """Seconds of a unit on a GPU of the node."""
+    if not job.dtypes:
+        return job.unit_s[unit]
+    return job.unit_s[unit] * FLOPS[job.dtypes[unit]] / flops_of(node, job.dtypes[unit])
+
+
+def _bound_s(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], slots: Slots) -> float:
+    """No schedule is shorter: neither for all models, nor for those that go to the same nodes."""
+    work: dict[tuple[int, ...], float] = {}
+    everywhere = tuple(range(len(nodes)))
+    for job in jobs:
+        able = slots.able(job.share)
+        kinds = {id(nodes[node]): nodes[node] for node in able}.values()
+        least = sum(min(_on(job, unit, kind) for kind in kinds) for unit in range(len(job.unit_s)))
+        for places in {tuple(sorted(able)), everywhere}:
+            work[places] = work.get(places, 0.0) + least
+    return max(spent / sum(nodes[node].gpus for node in places) for places, spent in work.items())

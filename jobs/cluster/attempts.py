@@ -107,7 +107,10 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
     own = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
     own.begin("loading")
     if own.deaths("loading"):
-        notes = [json.loads(store.read_bytes(path)) for path in store.files(folder, ".json")]
+        notes = []
+        for path in store.files(folder, ".json"):
+            with suppress(FileNotFoundError):  # its worker has loaded the model meanwhile
+                notes.append(json.loads(store.read_bytes(path)))
         deaths = sum(_counted(note["deaths"].get("loading", ())) for note in notes if note["run"] == run)
         if deaths >= max_attempts:
             raise ModelUnavailable(

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from jobs.cluster.labels import Needs, allowed, known, matches
 from jobs.config import ModelConfig, RunConfig
 from lrp_core.types import UserError
 
@@ -153,14 +153,15 @@ class Share:
         Ray would put them wherever there is room, which is not where the driver counted it: then two workers of one GPU
         take one of each node with two, and a worker of two fits nowhere.
         """
-        anywhere = {key: f"in({','.join(_sufficient(value))})" for key, value in self.labels}
+        anywhere = {key: f"in({','.join(values)})" for key, values in allowed(self.labels).items()}
         known = [{"ray.io/node-id": f"in({','.join(ids)})"} for ids in (self.nodes, self.others) if ids]
         return [*known, anywhere] if known or anywhere else []
 
 
-def share_of(model: ModelConfig, on_gpu: bool) -> Share:
+def share_of(model: ModelConfig, on_gpu: bool, needs: Needs = ()) -> Share:
+    """What a worker of the model occupies; `needs` are labels that its precisions ask for beside those of the model."""
     # A GPU worker reserves no CPU: with few of them, that would starve the tasks that feed it.
-    return Share(model.gpus, 0, tuple(sorted(model.labels.items()))) if on_gpu else Share(0, 1)
+    return Share(model.gpus, 0, tuple(sorted({*model.labels.items(), *needs}))) if on_gpu else Share(0, 1)
 
 
 def uses_gpu(config: RunConfig) -> bool:
@@ -176,15 +177,24 @@ def uses_gpu(config: RunConfig) -> bool:
 class Slots:
     """Worker slots of the cluster, counted on the driver by node: a worker's GPUs are on one node."""
 
-    def __init__(self, nodes: Sequence[tuple[dict[str, str], float]], ids: Sequence[str] = ()) -> None:
-        """`nodes` are (labels, GPUs or CPUs) of each node; `ids` are Ray's, of nodes that are there already."""
-        self._nodes, self._ids = [(labels, size) for labels, size in nodes], ids
+    def __init__(
+        self,
+        nodes: Sequence[tuple[Mapping[str, str], float]],
+        ids: Sequence[str] = (),
+        precisions: Iterable[Needs] = (),
+    ) -> None:
+        """`nodes` are (labels, GPUs or CPUs) of each node; `ids` are Ray's, of nodes that are there already.
+
+        `precisions` are what precisions of the run need, for whose workers other workers leave the nodes that have it.
+        """
+        self._nodes, self._ids = [(known(labels), size) for labels, size in nodes], ids
+        self._precisions = list(precisions)
         self._free = [size for _, size in nodes]
         self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
         """How many workers of this share an empty cluster could hold."""
-        return sum(_fitting(size, share.size) for labels, size in self._nodes if _matches(labels, share))
+        return sum(_fitting(size, share.size) for labels, size in self._nodes if matches(labels, share.labels))
 
     def take(self, share: Share, fewest: int, most: int) -> list[int] | None:
         """The nodes of `fewest` to `most` new workers, as many as fit; None when not even the fewest do.
@@ -193,20 +203,29 @@ class Slots:
         """
         with self._lock:
             taken: list[int] = []
-            for node, (labels, _) in enumerate(self._nodes):
-                if _matches(labels, share):
-                    taken += [node] * min(_fitting(self._free[node], share.size), most - len(taken))
+            for node in self.able(share):
+                taken += [node] * min(_fitting(self._free[node], share.size), most - len(taken))
             if len(taken) < min(fewest, most):
                 return None
             for node in taken:
                 self._free[node] -= share.size
             return taken
 
+    def able(self, share: Share) -> list[int]:
+        """Nodes that will do: first those that say so, and of them those that fewer precisions need."""
+
+        def order(node: int) -> tuple[int, int]:
+            labels = self._nodes[node][0]
+            unsaid = sum(key not in labels for key, _ in share.labels)
+            return unsaid, sum(matches(labels, needs) for needs in self._precisions)
+
+        return sorted((n for n, (labels, _) in enumerate(self._nodes) if matches(labels, share.labels)), key=order)
+
     def placed(self, share: Share, taken: Sequence[int]) -> Share:
         """The share of workers that were counted on these nodes."""
         if not self._ids:
             return share
-        matching = [node for node, (labels, size) in enumerate(self._nodes) if size and _matches(labels, share)]
+        matching = [node for node, (_, size) in enumerate(self._nodes) if size and node in set(self.able(share))]
         nodes, others = (tuple(self._ids[node] for node in dict.fromkeys(own)) for own in (taken, matching))
         return replace(share, nodes=nodes, others=others)
 
@@ -220,13 +239,14 @@ def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
     """The slots of the connected cluster, or of what it is configured to grow to."""
     import ray
 
+    precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     if config.ray.nodes is not None:
         kinds = [(nodes.labels, nodes.gpus if on_gpu else nodes.cpus, nodes.count) for nodes in config.ray.nodes]
-        return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)])
+        return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)], (), precisions)
     kind = "GPU" if on_gpu else "CPU"
     alive = [node for node in ray.nodes() if node["Alive"]]
     nodes = [(node.get("Labels", {}), node["Resources"].get(kind, 0.0)) for node in alive]
-    return Slots(nodes, [node["NodeID"] for node in alive])
+    return Slots(nodes, [node["NodeID"] for node in alive], precisions)
 
 
 def own_device() -> str:
@@ -249,23 +269,3 @@ def environment_of(share: Share) -> dict[str, Any] | None:
 
 def _fitting(free: float, size: float) -> int:
     return int(free / size + 1e-6)
-
-
-def _matches(labels: dict[str, str], share: Share) -> bool:
-    """Whether a node with these labels will do. One that does not say is taken at its word: that it has GPUs."""
-    return all(key not in labels or labels[key] in _sufficient(value, labels[key]) for key, value in share.labels)
-
-
-#: Memory of GPUs as labels say it; a worker that asks for one of them may have any that is larger.
-_SIZE = re.compile(r"(\d+)gb")
-_SIZES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192, 288)
-
-
-def _sufficient(wanted: str, *more: str) -> list[str]:
-    """Values of a label that are as good as `wanted`: of sizes, the larger ones that there are, and those of `more`."""
-    size = _SIZE.fullmatch(wanted)
-    if size is None:
-        return [wanted]
-    known = {f"{number}gb" for number in _SIZES} | {wanted, *more}
-    sizes = {name: int(found[1]) for name in known if (found := _SIZE.fullmatch(name))}
-    return sorted((name for name in sizes if sizes[name] >= int(size[1])), key=lambda name: sizes[name])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.cluster.attempts import forget_loading
+from jobs.cluster.labels import in_words
 from jobs.cluster.pools import (
     Share,
     Slots,
@@ -41,6 +42,7 @@ class Work:
     worker: Callable[..., Any]  # of a pipeline, a class: called with a unit's table, it commits and reports
     arguments: tuple[Any, ...]  # of the worker's constructor
     size: int  # of all units, in what their reports count as rows
+    dtypes: tuple[str, ...] = ()  # precisions in which the model runs
     at_once: int = 1  # units that a worker has in hand; of a worker that computes one while it commits another, two
     on_report: Callable[[Report], None] = lambda report: None
     on_end: Callable[[], Iterable[str]] = lambda: ()  # closes what is complete, however the work ended; gives failures
@@ -116,7 +118,7 @@ def run_all(
         slots = cluster_slots(config, on_gpu)
         fitting = []
         for work in todo:
-            share = share_of(work.model, on_gpu)
+            share = share_of(work.model, on_gpu, config.ray.needs(work.dtypes))
             if slots.room(share) >= _fewest(work):
                 fitting.append(work)
             else:
@@ -169,7 +171,7 @@ class _Run:
         Its thread tells of two events: None when its workers are gone, its failures when it has ended.
         """
         for work in waiting:
-            share = share_of(work.model, self.on_gpu)
+            share = share_of(work.model, self.on_gpu, self.config.ray.needs(work.dtypes))
             taken = self.slots.take(share, work.model.workers[0], min(work.model.workers[1], work.units))
             if taken is not None:
                 waiting.remove(work)
@@ -239,5 +241,4 @@ def _fewest(work: Work) -> int:
 
 def _asks(work: Work, share: Share) -> str:
     wanted = f"{_fewest(work)} x {share.size:g} {'GPU' if share.gpus else 'CPU'}"
-    labels = ", ".join(f"{key}={value}" for key, value in share.labels)
-    return f"{wanted} on nodes labelled {labels}" if labels else wanted
+    return f"{wanted} on nodes labelled {in_words(share.labels)}" if share.labels else wanted

@@ -15,6 +15,7 @@ from rich.table import Table
 from evaluation.schema import RUNTIME
 from jobs.commands.plan_choices import choice_costs, undecided
 from jobs.commands.plan_curves import curves_costs
+from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
@@ -26,9 +27,6 @@ from jobs.plan.products.relevance import heads_of, layers_of, neurons_of
 from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
 from lrp_core.method import Method
-
-#: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
-FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,10 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
         console.print(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
+        if config.ray.nodes:
+            console.print(f"or what ray.nodes say; float64 {SLOW_FLOAT64 / 1e12:.2g} where they call it slow")
+    for line in without_nodes(config):
+        console.print(line, markup=False)
     console.print(f"not estimated: {', '.join(left_open(config))}, and loading models")
     for line in by_reason(plan.failures):
         console.print(f"not checked: {line}", markup=False)
@@ -92,7 +94,7 @@ def left_open(config: RunConfig) -> list[str]:
 
 def _choices(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what choosing options costs, if there are lists of them, and one for each method that waits for it."""
-    found = list(choice_costs(config, plan, _seconds_per_token(config, store), FLOPS))
+    found = list(choice_costs(config, plan, _seconds_per_token(config, store)))
     if found:
         made, total = sum(cost.made for cost in found), _total([cost.seconds for cost in found])
         trials, forwards = sum(cost.trials for cost in found), sum(cost.forwards for cost in found)
@@ -114,7 +116,7 @@ def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what the faithfulness curves cost, if there are any."""
     by_name = {model.name: model for model in plan.models}
     named = {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
-    found = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), FLOPS, named))
+    found = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), named))
     if found:
         total = duration(_total([cost.seconds for cost in found]))
         sets, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
@@ -258,10 +260,11 @@ def _seconds(
     known = {name: measured[model.name, dtype, name] for name in passes if (model.name, dtype, name) in measured}
     if len(known) == len(passes):
         return tokens * sum(known.values()), True
-    if geometry is None:
+    flops = speed(config, model, dtype)
+    if geometry is None or flops is None:
         return None, False
     operations = 2.0 * geometry.block_parameters * tokens * forwards(config, missing, length, chosen)
-    return operations / FLOPS[dtype], False
+    return operations / flops, False
 
 
 def _seconds_per_token(config: RunConfig, store: Store) -> dict[tuple[str, str, str], float]:

@@ -36,7 +36,6 @@ def choice_costs(
     config: RunConfig,
     plan: Plan,
     measured: Mapping[tuple[str, str, str], float],
-    flops: Mapping[str, float],
 ) -> Iterator[ChoiceCost]:
     """By model, task, precision and method. Arguments are those of `curves_costs`."""
     known, by_name = configured(config), {model.name: model for model in plan.models}
@@ -55,7 +54,7 @@ def choice_costs(
                     done = made.get((task, dtype, entry.name), False)
                     forwards = _forwards(config, trials, lengths) * (not done)
                     tokens = int((forwards * lengths).sum())
-                    seconds = seconds_of(model, dtype, tokens, measured, flops)
+                    seconds = seconds_of(config, model, dtype, tokens, measured)
                     yield ChoiceCost(done, len(trials), int(forwards.sum()), seconds)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from evaluation.scoring.flips import Flips
 from evaluation.tasks.record import Output
+from jobs.commands.plan_speeds import speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, requests_of
@@ -33,10 +34,9 @@ def curves_costs(
     ledger: Ledger,
     plan: Plan,
     measured: Mapping[tuple[str, str, str], float],
-    flops: Mapping[str, float],
     named: Mapping[str, list[str]],
 ) -> Iterator[CurvesCost]:
-    """By model and task. `measured` are seconds per token by (model, dtype, pass), `flops` those that a device sustains
+    """By model and task. `measured` are seconds per token by (model, dtype, pass)
     by precision, `named` are the methods of each model by its name.
     """
     settings = config.perturb
@@ -55,7 +55,7 @@ def curves_costs(
                     (2 + variants * 2 * (one.most_states(lengths) - 1) for one in flips), np.zeros_like(lengths)
                 )
                 forwards, tokens = (int(count.sum()) if variants else 0 for count in (states, states * lengths))
-                yield CurvesCost(cells, len(missing), forwards, seconds_of(model, dtype, tokens, measured, flops))
+                yield CurvesCost(cells, len(missing), forwards, seconds_of(config, model, dtype, tokens, measured))
 
 
 def _flips(settings: PerturbConfig, model: ModelPlan | None, output: Output, seed: int) -> tuple[Flips, ...]:
@@ -93,15 +93,16 @@ def _lengths(config: RunConfig, settings: PerturbConfig, model: ModelPlan | None
 
 
 def seconds_of(
+    config: RunConfig,
     model: ModelConfig,
     dtype: str,
     tokens: int,
     measured: Mapping[tuple[str, str, str], float],
-    flops: Mapping[str, float],
 ) -> float | None:
     """Of forwards of `tokens`, by the cheapest pass that was measured, no less than a forward, else by the geometry."""
     rates = [rate for (name, precision, _), rate in measured.items() if (name, precision) == (model.name, dtype)]
     geometry = geometry_of(model.id)
     if rates:
         return tokens * min(rates)
-    return None if geometry is None else 2.0 * geometry.block_parameters * tokens / flops[dtype]
+    flops = speed(config, model, dtype)
+    return None if geometry is None or flops is None else 2.0 * geometry.block_parameters * tokens / flops

@@ -6,7 +6,7 @@ A configuration is data only: no field can name code to run, a place outside ``r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     Field,
+    PositiveFloat,
     ValidationError,
     model_validator,
 )
@@ -25,7 +26,7 @@ from jobs.config.base import Embedding, Explanation, Frozen
 from jobs.config.composites import composed
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
-from jobs.config.models import Candidates, MethodConfig, ModelConfig, Name
+from jobs.config.models import Candidates, Dtype, MethodConfig, ModelConfig, Name
 from jobs.config.neurons import NeuronsConfig
 from jobs.config.perturb import PerturbConfig
 from jobs.config.select import SelectConfig
@@ -98,7 +99,8 @@ class NodesConfig(Frozen):
     count: int = Field(default=1, ge=1)  # how many such nodes
     gpus: float = Field(default=0, ge=0)  # of one node
     cpus: float = Field(default=1, ge=0)  # of one node
-    labels: dict[str, str] = Field(default_factory=dict)  # of the node, which models may ask for
+    labels: dict[str, str] = Field(default_factory=dict)  # of the node, which models and precisions may ask for
+    tflops: dict[Dtype, PositiveFloat] = Field(default_factory=dict)  # one GPU's, where plans should not assume them
 
 
 class RayConfig(Frozen):
@@ -106,8 +108,17 @@ class RayConfig(Frozen):
 
     address: str | None = None  # null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process
     nodes: tuple[NodesConfig, ...] | None = None  # what an autoscaling cluster may grow to; null: what it shows
+    # precision -> labels of the nodes that it needs beside the model's, as float64: {float64: fast}
+    precisions: dict[Dtype, dict[str, str]] = Field(default_factory=dict)
     max_models: int | None = Field(default=None, ge=1)  # at once; null: as many as fit
     no_progress_timeout_s: int = Field(default=1800, ge=1)  # seconds without a finished batch until a model is given up
+
+    def needs(self, dtypes: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Labels, with values, of nodes where workers run in these precisions."""
+        wanted = set(dtypes)
+        return tuple(
+            sorted({pair for dtype, labels in self.precisions.items() if dtype in wanted for pair in labels.items()})
+        )
 
 
 class RunConfig(Frozen):
@@ -240,6 +251,18 @@ class RunConfig(Frozen):
     def benchmark(self) -> BenchConfig:
         """What `closelook bench` measures, whether the run does or not."""
         return self.bench or BenchConfig(task=next(iter(self.tasks)))
+
+    def together(self, dtypes: Iterable[str]) -> list[tuple[str, ...]]:
+        """Precisions that need the same nodes, and so share workers; on CPUs, all of them."""
+        groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for dtype in sorted(set(dtypes)):
+            groups.setdefault(() if self.device == "cpu" else self.ray.needs((dtype,)), []).append(dtype)
+        return [tuple(group) for group in groups.values()]
+
+    def pool_name(self, model: ModelConfig, dtypes: Sequence[str]) -> str:
+        """What progress and failures call the workers of a model in these precisions: all of them, or some."""
+        shared = self.together(dtype for task in self.tasks for dtype in model.dtypes_for(task))
+        return f"{model.name} {'+'.join(dtypes)}" if len(shared) > 1 else model.name
 
     def model(self, name: str) -> ModelConfig:
         for model in self.models:

@@ -59,6 +59,7 @@ def _work(config: RunConfig, ledger: Ledger, measurement: Measurement) -> Work:
         worker=measure,
         arguments=(ledger.store, resolved, artifact.task, config.seed, f"closelook bench --config {config.name}"),
         size=len(measurement.rows),
+        dtypes=(DTYPE,),
         on_report=complete,
     )
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from jobs.commands.plan_speeds import without_nodes
 from jobs.config import RunConfig
 from jobs.config.file import CONF_DIR
 
@@ -160,8 +161,10 @@ def test_the_nodes_that_the_job_counts_on_are_those_that_its_groups_can_start():
     override = spec["entrypoint"].split("--set ")[1].strip("'")
     config = RunConfig.load("paper", overrides=[override])
     groups = [group for group in spec["rayClusterSpec"]["workerGroupSpecs"] if group["groupName"] != "cpu"]
-    most = {group["labels"]["gpu-memory"]: group["maxReplicas"] for group in groups}
-    assert {nodes.labels["gpu-memory"]: nodes.count for nodes in config.ray.nodes} == most
+    assert [(nodes.labels, nodes.count) for nodes in config.ray.nodes] == [
+        (group["labels"], group["maxReplicas"]) for group in groups
+    ]
+    assert list(without_nodes(config)) == [], "every model finds nodes in each of its precisions"
 
 
 def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
@@ -176,10 +179,10 @@ def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
     assert kinds["cpu"]["resources"] | {"GPU": 0} == kinds["cpu"]["resources"], (
         "tasks without a GPU start no node with one"
     )
-    for memory in (24, 80):
+    for memory, float64 in ((24, "slow"), (80, "fast")):
         kind = kinds[f"gpu{memory}"]
         assert (kind["resources"]["GPU"], kind["min_workers"], kind["max_workers"]) == (1, 0, 8)
-        assert kind["labels"] == {"gpu-memory": f"{memory}gb"}
+        assert kind["labels"] == {"gpu-memory": f"{memory}gb", "float64": float64}
 
 
 def test_the_cluster_file_passes_rays_own_validation():

@@ -160,6 +160,26 @@ def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
     assert closed == [("a", None), ("a", ["model a: RuntimeError: the workers are gone"])]
 
 
+def test_works_go_to_nodes_that_have_what_their_precisions_need(cluster, tmp_path, monkeypatch):
+    """Of two precisions of a model, on a node that is slow at one of them: that one fails, and says why."""
+    slow = Slots([({"float64": "slow"}, 2)])
+    monkeypatch.setattr(scheduler, "uses_gpu", lambda config: True)
+    monkeypatch.setattr(scheduler, "cluster_slots", lambda config, on_gpu: slow)
+    models = [{"name": "gpt2", "id": "gpt2", "dtypes": {"sva": ["float64", "float32"]}}]
+    config = config_of(tmp_path, models=models, ray={"precisions": {"float64": {"float64": "fast"}}})
+    assert config.together(("float32", "float64", "bfloat16")) == [("bfloat16", "float32"), ("float64",)]
+    (model,) = config.models
+    works = [
+        Work(config.pool_name(model, dtypes), model, [{}], worker=None, arguments=(), size=1, dtypes=dtypes)
+        for dtypes in config.together(config.models[0].dtypes_for("sva"))
+    ]
+    failures = run_all(config, scheduler.Store(config.root), works, "attribute", "rows", stream=cluster.stream)
+    assert failures == [
+        "model gpt2 float64 asks for more than the cluster has: 1 x 1 GPU on nodes labelled float64=fast"
+    ]
+    assert cluster.begun == [("gpt2 float32", 1)]
+
+
 def test_works_without_units_need_no_cluster(do, monkeypatch):
     monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
     assert do(("a", [1, 1], []), ended=lambda: ["its cells are closed"]) == ["its cells are closed"]

@@ -28,15 +28,13 @@ from jobs.store import Artifact, Ledger, Store
 
 @dataclass(frozen=True)
 class ModelWork:
-    """What is missing of one model: units with the cells they serve, and the cells they complete."""
+    """What is missing of a model in precisions that share workers: units with the cells they serve, and the cells."""
 
     plan: ModelPlan
+    name: str
+    dtypes: tuple[str, ...]
     units: tuple[tuple[Unit, tuple[PlannedCell, ...]], ...]  # each with the cells that lack it
     cells: tuple[tuple[PlannedCell, Sequence[Unit]], ...]
-
-    @property
-    def name(self) -> str:
-        return self.plan.name
 
     def blocks(self) -> Sequence[Callable[[], pa.Table]]:
         """What makes the table of each unit. Nothing is made before its turn: units of many models are many."""
@@ -94,27 +92,40 @@ def _rejected(ledger: Ledger, cells: Iterable[Artifact]) -> list[str]:
 
 
 def missing_work(config: RunConfig, ledger: Ledger, plan: Plan) -> list[ModelWork]:
-    """The units that some incomplete cell lacks, by model, in the order of the configuration."""
+    """The units that some incomplete cell lacks, by model and precisions that share workers, in the order of models."""
     work = []
     for model in plan.models:
-        budget = model.resolved.config.token_budget or config.token_budget
-        units: list[tuple[Unit, tuple[PlannedCell, ...]]] = []
-        cells: list[tuple[PlannedCell, Sequence[Unit]]] = []
-        for group in _groups(ledger, model):
-            inputs = model.inputs[group[0].cell.task]
-            product = group[0].cell.product
-            size = None if product == RELEVANCE.name else config.finer(product)[inputs.task]
-            cut = cut_units(inputs, inputs.subset(size, config.seed), budget, config.shard_rows)
-            done = {planned.cell: completed_units(ledger, planned.cell, cut) for planned in group}
-            lacking_all = tuple(group)  # of most units, shared
-            for unit in cut:
-                lacking = tuple(planned for planned in group if unit.name not in done[planned.cell])
-                if lacking:
-                    units.append((unit, lacking_all if len(lacking) == len(group) else lacking))
-            cells += [(planned, cut) for planned in group]
-        if cells:
-            work.append(ModelWork(model, tuple(units), tuple(cells)))
+        groups = list(_groups(ledger, model))
+        for dtypes in config.together(group[0].cell.dtype for group in groups):
+            own = [group for group in groups if group[0].cell.dtype in dtypes]
+            work.append(_missing_of(config, ledger, model, own, dtypes))
     return work
+
+
+def _missing_of(
+    config: RunConfig,
+    ledger: Ledger,
+    model: ModelPlan,
+    groups: Sequence[Sequence[PlannedCell]],
+    dtypes: tuple[str, ...],
+) -> ModelWork:
+    budget = model.resolved.config.token_budget or config.token_budget
+    units: list[tuple[Unit, tuple[PlannedCell, ...]]] = []
+    cells: list[tuple[PlannedCell, Sequence[Unit]]] = []
+    for group in groups:
+        inputs = model.inputs[group[0].cell.task]
+        product = group[0].cell.product
+        size = None if product == RELEVANCE.name else config.finer(product)[inputs.task]
+        cut = cut_units(inputs, inputs.subset(size, config.seed), budget, config.shard_rows)
+        done = {planned.cell: completed_units(ledger, planned.cell, cut) for planned in group}
+        lacking_all = tuple(group)  # of most units, shared
+        for unit in cut:
+            lacking = tuple(planned for planned in group if unit.name not in done[planned.cell])
+            if lacking:
+                units.append((unit, lacking_all if len(lacking) == len(group) else lacking))
+        cells += [(planned, cut) for planned in group]
+    name = config.pool_name(model.resolved.config, dtypes)
+    return ModelWork(model, name, dtypes, tuple(units), tuple(cells))
 
 
 def _groups(ledger: Ledger, model: ModelPlan) -> Iterator[list[PlannedCell]]:
@@ -158,6 +169,7 @@ class _Running:
             worker=Worker,
             arguments=(self._ledger.store, resolved, WorkerOptions.of(self._config, resolved.config)),
             size=sum(len(unit.rows) for unit, _ in self._work.units),
+            dtypes=self._work.dtypes,
             at_once=2,
             on_report=self._add,
             on_end=self._close,

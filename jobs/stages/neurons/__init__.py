@@ -153,6 +153,7 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
             uuid.uuid4().hex,
         ),
         size=sum(size for _, size in blocks),
+        dtypes=(dtype,),
         on_end=close,
         reader=pool.readings[0].reader() if missing else None,
         read=len(blocks) - 1 + missing if missing else 0,

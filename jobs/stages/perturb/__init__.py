@@ -51,7 +51,11 @@ def perturb(config: RunConfig, store: Store) -> StageSummary:
             pools[cell.model.name].append(cell)
         else:
             failures.append(f"{cell.relevance} is not complete: run `closelook attribute`")
-    works = [_work(config, settings, ledger, pool) for pool in pools.values()]
+    works = [
+        _work(config, settings, ledger, [cell for cell in pool if cell.artifact.dtype in dtypes], dtypes)
+        for pool in pools.values()
+        for dtypes in config.together(cell.artifact.dtype for cell in pool)
+    ]
     failures += run_all(config, store, works, stage="perturb", unit="samples")
     drawn = sum(ledger.is_done(cell.artifact) for cell in todo)
     lines = [f"{drawn} sets of curves drawn, {len(wanted) - len(todo)} were up to date"]
@@ -62,8 +66,14 @@ def perturb(config: RunConfig, store: Store) -> StageSummary:
     return StageSummary("perturb", drawn, len(wanted) - len(todo), tuple(dict.fromkeys(failures)), tuple(lines))
 
 
-def _work(config: RunConfig, settings: PerturbConfig, ledger: Ledger, pool: Sequence[PerturbedCell]) -> Work:
-    """The missing curves of a model; cells that are whole then are complete."""
+def _work(
+    config: RunConfig,
+    settings: PerturbConfig,
+    ledger: Ledger,
+    pool: Sequence[PerturbedCell],
+    dtypes: tuple[str, ...],
+) -> Work:
+    """The missing curves of a model in precisions that share workers; cells that are whole then are complete."""
     model = pool[0].model
     by_task: dict[str, list[PerturbedCell]] = defaultdict(list)
     for cell in pool:
@@ -88,12 +98,13 @@ def _work(config: RunConfig, settings: PerturbConfig, ledger: Ledger, pool: Sequ
         return (why for why in closed if why is not None)
 
     return Work(
-        name=model.name,
+        name=config.pool_name(model.resolved.config, dtypes),
         model=model.resolved.config,
         blocks=[block for _, block, _ in blocks],
         worker=Perturber,
         arguments=(ledger.store, model.resolved, config.seed, config.max_attempts, uuid.uuid4().hex),
         size=sum(size for _, _, size in blocks),
+        dtypes=dtypes,
         on_report=count,
         on_end=close,
     )

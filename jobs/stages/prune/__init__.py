@@ -71,6 +71,7 @@ def _work(config: RunConfig, settings: PruneConfig, ledger: Ledger, pool: Sequen
         worker=Pruner,
         arguments=(store, model, first.heads.dtype, config.seed, config.max_attempts, uuid.uuid4().hex),
         size=sum(len(unit.curves) for _, unit in units),
+        dtypes=(first.heads.dtype,),
         on_end=close,
     )
 

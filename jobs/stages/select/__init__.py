@@ -39,7 +39,11 @@ def select(config: RunConfig, store: Store) -> StageSummary:
     wanted, todo = [choice for model in plan.models for choice in model.choices], plan.undecided
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
-    works = [_Selecting(config, ledger, model).work() for model in plan.models if _open(model)]
+    works = [
+        _Selecting(config, ledger, model, dtypes).work()
+        for model in plan.models
+        for dtypes in config.together(choice.artifact.dtype for choice in _open(model))
+    ]
     failures += run_all(config, store, works, stage="select", unit="samples")
     made = [(choice, record) for choice in todo if (record := ledger.record(choice.artifact)) and "chosen" in record]
     lines = [f"{len(made)} choices made, {len(wanted) - len(todo)} were up to date"]
@@ -58,10 +62,13 @@ def _told(choice: Choice, record: Mapping[str, Any]) -> str:
 
 
 class _Selecting:
-    """A model's open choices while their units are computed: what reports say of them, and how they are closed."""
+    """A model's open choices while their units are computed: what reports say of them, and how they are closed.
 
-    def __init__(self, config: RunConfig, ledger: Ledger, model: ModelPlan) -> None:
-        self._config, self._ledger, self._model = config, ledger, model
+    Those of precisions that share workers; with other precisions, others see to them.
+    """
+
+    def __init__(self, config: RunConfig, ledger: Ledger, model: ModelPlan, dtypes: tuple[str, ...]) -> None:
+        self._config, self._ledger, self._model, self._dtypes = config, ledger, model, dtypes
         self._failed: dict[Artifact, str] = {}  # trials, each with its first error
         self._splits = 0
         self._units: list[tuple[Choice, list[Unit]]] = []
@@ -71,16 +78,18 @@ class _Selecting:
         resolved, blocks = self._model.resolved, []
         groups: dict[tuple[str, str], list[Choice]] = defaultdict(list)
         for choice in _open(self._model):
-            groups[choice.artifact.dtype, choice.artifact.task].append(choice)
+            if choice.artifact.dtype in self._dtypes:
+                groups[choice.artifact.dtype, choice.artifact.task].append(choice)
         for place in sorted(groups):  # one precision after another
             blocks += list(self._blocks(groups[place]))
         return Work(
-            name=resolved.config.name,
+            name=self._config.pool_name(resolved.config, self._dtypes),
             model=resolved.config,
             blocks=[block for block, _ in blocks],
             worker=Selector,
             arguments=(self._ledger.store, resolved, WorkerOptions.of(self._config, resolved.config)),
             size=sum(size for _, size in blocks),
+            dtypes=self._dtypes,
             on_report=self._add,
             on_end=self._close,
         )
