@@ -127,16 +127,14 @@ def killed_once(worker: type, commit: str) -> type:
     return Killed
 
 
-def closelook(
-    *arguments: str, inside: tuple[str, ...] = (), module: str = "jobs", **environment: str
-) -> subprocess.Popen[str]:
-    """The command in a process group of its own; `inside` comes before it, as in `sudo`.
+def closelook(*arguments: str, module: str = "jobs", **environment: str) -> subprocess.Popen[str]:
+    """The command in a process group of its own.
 
-    It starts a Ray of its own, or, as the module `tests.jobs.inline`, does without.
+    It starts a Ray of its own, or, as the module `tests.jobs.inline`, does without: `Forked` is that at less cost.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
-        [*inside, sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", module, *arguments],
         env=inherited | {"PYTHONPATH": str(REPOSITORY)} | environment,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it

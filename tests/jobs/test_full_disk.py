@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from jobs.store import TEMPORARY, Store
-from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
+from tests.jobs.forked import Forked
+from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of
 
 ROWS = rows_of(24)
 PAGE = 4096  # bytes: what a tmpfs gives out at a time
 
 
 class Disk:
-    """1 MiB at `folder`, which only processes started `inside` see: it is mounted in a name space of their own."""
+    """1 MiB at `folder`, which only processes in the name spaces of `holder` see, where it is mounted."""
 
     def __init__(self, folder: Path) -> None:
         """Skips the test where a mount is not possible."""
@@ -27,14 +28,14 @@ class Disk:
         if shutil.which("unshare") is None or shutil.which("nsenter") is None:
             pytest.skip("no unshare and nsenter here to mount a small file system")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._holder = subprocess.Popen(command, text=True, **pipes)
-        if self._holder.stdout.readline() != "mounted\n":
-            pytest.skip(f"no small file system can be mounted here: {self._holder.communicate()[1].strip()}")
+        self.holder = subprocess.Popen(command, text=True, **pipes)
+        if self.holder.stdout.readline() != "mounted\n":
+            pytest.skip(f"no small file system can be mounted here: {self.holder.communicate()[1].strip()}")
         self.folder = folder
-        self.inside = ("nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials")
+        self._inside = ("nsenter", f"--target={self.holder.pid}", "--user", "--mount", "--preserve-credentials")
 
     def run(self, *command: str) -> str:
-        return subprocess.run([*self.inside, *command], check=True, capture_output=True, text=True).stdout
+        return subprocess.run([*self._inside, *command], check=True, capture_output=True, text=True).stdout
 
     def free_pages(self) -> int:
         return int(self.run("stat", "--file-system", "--format=%f", str(self.folder)))
@@ -51,7 +52,7 @@ class Disk:
         return to
 
     def close(self) -> None:
-        self._holder.communicate()
+        self.holder.communicate()
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_spac
 
     for pages in (0, 12):
         disk.fill(leave=pages)
-        code, _, err = ended(closelook(*arguments, inside=disk.inside, module="tests.jobs.inline"))
+        code, _, err = ended(Forked(*arguments, inside=disk.holder.pid))
         assert code == 1
         said = [line for line in err.strip().splitlines() if not line.startswith("attribute: ")]  # those are progress
         assert len(said) == 1, err
@@ -84,7 +85,7 @@ def test_a_run_on_a_full_disk_says_so_in_a_line_and_completes_when_there_is_spac
         assert not [path for path in full.rglob(f"{TEMPORARY}*") if path.is_file()]
         disk.run("rm", f"{disk.folder}/ballast")
 
-    code, out, err = ended(closelook(*arguments, inside=disk.inside, module="tests.jobs.inline"))
+    code, out, err = ended(Forked(*arguments, inside=disk.holder.pid))
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     completed = config.model_copy(update={"root": str(disk.copy(tmp_path / "completed") / "root")})

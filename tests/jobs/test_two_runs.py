@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from tests.jobs.forked import Forked
 from tests.jobs.inline import HOLD
-from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
+from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of
 
 ROWS = rows_of(24)
 
@@ -31,7 +32,7 @@ def held(job, tmp_path):
     processes = []
 
     def start(**environment):
-        process = closelook(*job[0], module="tests.jobs.inline", **{HOLD: str(tmp_path)}, **environment)
+        process = Forked(*job[0], **{HOLD: str(tmp_path)}, **environment)
         processes.append(process)
         deadline = time.monotonic() + 200
         while not (tmp_path / "holding").exists():
@@ -47,16 +48,11 @@ def held(job, tmp_path):
             process.communicate()
 
 
-def free(*arguments, **environment):
-    """The command, which waits for nothing."""
-    return closelook(*arguments, module="tests.jobs.inline", **environment)
-
-
 def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wait(expected, job, held, tmp_path):
     arguments, config, store = job
     owner = held()
-    waiting = free(*arguments, "--wait", "200")
-    refused, out, line = ended(free(*arguments))
+    waiting = Forked(*arguments, "--wait", "200")
+    refused, out, line = ended(Forked(*arguments))
     assert (refused, out) == (1, "")
     assert line.startswith(f"error: {store.root} is in use by process {owner.pid} on ")
     assert len(line.splitlines()) == 1
@@ -71,7 +67,7 @@ def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wa
 
 def test_of_two_runs_that_start_at_once_exactly_one_completes(expected, job):
     arguments, config, store = job
-    both = [free(*arguments) for _ in range(2)]
+    both = [Forked(*arguments) for _ in range(2)]
     (code, _, quiet), (refused, _, line) = sorted((ended(process) for process in both), key=lambda end: end[0])
     assert (code, refused) == (0, 1), quiet + line
     assert any(f"is in use by process {process.pid} on" in line for process in both)
@@ -84,7 +80,7 @@ def test_the_lock_of_a_run_that_was_killed_is_taken_over_at_once(expected, job, 
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert len(store.files("lock", ".json")) == 1, "it could not release its lock"
-    code, out, err = ended(free(*arguments))
+    code, out, err = ended(Forked(*arguments))
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     assert store.files("lock", ".json") == []
@@ -98,7 +94,7 @@ def test_a_driver_that_stood_still_while_another_took_over_exits_and_writes_no_c
     short = {"CLOSELOOK_LOCK_STALE_S": "5"}
     paused = held(**short)
     os.kill(paused.pid, signal.SIGSTOP)
-    code, out, err = ended(free(*arguments, "--wait", "200", **short))
+    code, out, err = ended(Forked(*arguments, "--wait", "200", **short))
     assert code == 0, err
     assert "attribute: 3 computed, 0 up to date" in out
     written = {path: store.modified_s(path) for path in store.files("manifest", ".json")}
@@ -137,6 +133,6 @@ def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expect
     assert "stopped; run the same command again to continue" in err
     assert store.files("lock", ".json") == []
     assert store.temporaries() == []
-    code, _, err = ended(free(*arguments))
+    code, _, err = ended(Forked(*arguments))
     assert code == 0, err
     assert relevance_of(config, store) == expected
