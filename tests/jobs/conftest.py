@@ -16,6 +16,11 @@ from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
 
+def pytest_collection_modifyitems(items):
+    """A cluster of several nodes takes the place of the one local Ray: it comes last, so that none starts again."""
+    items.sort(key=lambda item: "cluster" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def last_ray():
     """Ends the Ray that the last module left."""

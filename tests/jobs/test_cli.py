@@ -219,7 +219,6 @@ def test_a_mistake_in_a_config_is_told_before_anything_heavy_is_imported(argumen
     assert not imported & {"torch", "transformers", "ray", "pyarrow", "numpy", "datasets", "spacy", "matplotlib"}
 
 
-@pytest.mark.ray
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path, config_file):
     path, _, _ = config_file
     code, _, err = ended(run_closelook("attribute", "--config", path, HOME="/dev/null"))

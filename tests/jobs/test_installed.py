@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import tomllib
 import venv
 import zipfile
@@ -24,6 +25,7 @@ from tests.packages import install
 
 ROOMS = ("alti", "evaluation", "jobs", "lrp_core")
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+SECRET = "hunter2-never-to-be-seen"
 OFFLINE = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
 
 
@@ -84,48 +86,82 @@ def block(language: str, *words: str) -> str:
     return found
 
 
-@pytest.mark.ray
-def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, tmp_path):
-    """A sentence and a model from a folder, own samples with an own method, their scores, what another run changes."""
-    folder, variables = environment
-    [site] = folder.glob("lib/python*/site-packages")
-    shutil.copytree(site / "evaluation/benchmark/demo/models/gpt2", tmp_path / "gpt2")
+@pytest.fixture(scope="module")
+def run(environment, tmp_path_factory):
+    """Run a command in the environment, in `run.folder` outside of the repository: (stdout, stderr)."""
+    _, variables = environment
+    folder = tmp_path_factory.mktemp("outside")
 
-    def run(*command: str) -> str:
-        done = subprocess.run(command, env=variables, cwd=tmp_path, text=True, capture_output=True)
+    def run(*command: str, **more: str) -> tuple[str, str]:
+        done = subprocess.run(command, env=variables | more, cwd=folder, text=True, capture_output=True)
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stdout, done.stderr
 
-    where = run("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
+    run.folder = folder
+    return run
+
+
+OWN = block("bash", "mine.jsonl").rstrip()
+
+
+@pytest.fixture(scope="module")
+def mine(environment, run):
+    """What was said by a Ray's run of the README's own samples with its own method, in an environment with secrets.
+
+    Ray's logs are in `logs`.
+    """
+    [site] = environment[0].glob("lib/python*/site-packages")
+    entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
+    install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)
+    settings = "--config smoke --set 'methods=[attnlrp, nearest, random]'"
+    secrets = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN"), SECRET)
+    logs = tempfile.mkdtemp(prefix="ray-")  # names of sockets below it are short
+    yield run("bash", "-ec", f"{OWN} {settings}", RAY_TMPDIR=logs, **secrets), Path(logs)
+    shutil.rmtree(logs)
+
+
+@pytest.mark.ray
+def test_no_secret_of_the_environment_reaches_the_store_or_a_log(run, mine):
+    said, logs = mine
+    root = run.folder / "runs" / "mine"
+    written = [path for folder in (root, logs) for path in folder.rglob("*") if path.is_file()]
+    assert {"manifest", "runs", "scores"} <= {path.parent.name for path in written}
+    assert any(path.suffix == ".log" for path in written)
+    assert SECRET not in "".join(said)
+    assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.ray
+def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
+    """A sentence and a model from a folder, own samples with an own method, their scores, what another run changes."""
+    folder, _ = environment
+    [site] = folder.glob("lib/python*/site-packages")
+    shutil.copytree(site / "evaluation/benchmark/demo/models/gpt2", run.folder / "gpt2")
+    where, _ = run("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
     assert [Path(path).is_relative_to(folder) for path in where.split()] == [True, True]
 
     shown = block("text", "alti_logit  The").replace("demo/gpt2", "gpt2")
-    assert (
-        run("python", "-c", block("python", "closelook.explain").replace("demo/gpt2", "./gpt2")).replace("./", "")
-        == shown
-    )
-    assert (
-        run("bash", "-ec", block("bash", "closelook explain").replace("demo/gpt2", "./gpt2")).replace("./", "") == shown
-    )
+    for command in (
+        ("python", "-c", block("python", "closelook.explain")),
+        ("bash", "-ec", block("bash", "closelook explain")),
+    ):
+        out, _ = run(*(part.replace("demo/gpt2", "./gpt2") for part in command))
+        assert out.replace("./", "") == shown
 
-    entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
-    install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)
-    commands = block("bash", "mine.jsonl").rstrip()
-    settings = "--config smoke --set 'methods=[attnlrp, nearest, random]'"
-    out = run("bash", "-ec", f"{commands} {settings}")
+    (out, _), _ = mine
     assert "attribute: 3 computed, 0 up to date" in out
-    scores = Store(str(tmp_path / "runs" / "mine")).read("scores", SCORES).to_pylist()
+    scores = Store(str(run.folder / "runs" / "mine")).read("scores", SCORES).to_pylist()
     assert {row["task"] for row in scores} == {"mine"}
     assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {2}
-    assert "Nearest" in (tmp_path / "runs/mine/report/report.md").read_text()
+    assert "Nearest" in (run.folder / "runs/mine/report/report.md").read_text()
     pointing = [row for row in scores if row["metric"] == "pg"]
     best = max(pointing, key=lambda row: row["value"])["value"]
-    named = run("python", "-c", block("python", "closelook.load")).strip()
+    named = run("python", "-c", block("python", "closelook.load"))[0].strip()
     assert named in {row["method"] for row in pointing if row["value"] == best}
 
-    other = shlex.split(commands.rpartition("\ncloselook ")[2])
+    other = shlex.split(OWN.rpartition("\ncloselook ")[2])
     inline = [str(folder / "bin" / "python"), str(REPOSITORY / "tests" / "jobs" / "inline.py")]
     run(*inline, *other, "--config", "smoke", "--root", "runs/other", "--set", "models.gpt2.id=demo/llama")
-    changed = run("bash", "-ec", block("bash", "closelook compare"))
+    changed, _ = run("bash", "-ec", block("bash", "closelook compare"))
     assert "models.gpt2.id" in changed
     assert re.search(r"gpt2 +mine +float32 +attnlrp", changed), changed
