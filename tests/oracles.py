@@ -65,44 +65,41 @@ def rollout(attentions: list[Tensor], position: int) -> Tensor:
 
 def contributions(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """z_ji = w_ji x_i [O, I + 1]; the bias is the last, one more contribution."""
-    z = torch.zeros(weight.shape[0], len(x) + 1, dtype=x.dtype)
-    for j in range(weight.shape[0]):
-        for i in range(len(x)):
-            z[j, i] = weight[j, i] * x[i]
-        z[j, -1] = bias[j]
-    return z
+    inputs = x.tolist()
+    rows = zip(weight.tolist(), bias.tolist(), strict=True)
+    return torch.tensor([[w * a for w, a in zip(row, inputs, strict=True)] + [own] for row, own in rows], dtype=x.dtype)
 
 
 def shared(z: Tensor, relevance: Tensor, rule: str, number: float = 0.0) -> Tensor:
     """Relevance of inputs [I] from that of outputs [J] by contributions z [J, I + 1], the last the bias's."""
     of = {"epsilon": _epsilon, "gamma": _gamma, "zplus": _zplus, "alpha_beta": _alpha_beta}[rule]
-    out = torch.zeros(z.shape[1], dtype=z.dtype)
-    for j in range(z.shape[0]):
-        for i in range(z.shape[1]):
-            out[i] += of(z[j], i, number) * relevance[j]
-    return out[:-1]
+    out = [0.0] * z.shape[1]
+    for row, upper in zip(z.tolist(), relevance.tolist(), strict=True):  # numbers of Python: tensors of one are slow
+        for i in range(len(row)):
+            out[i] += of(row, i, number) * upper
+    return torch.tensor(out[:-1], dtype=z.dtype)
 
 
-def _epsilon(z: Tensor, i: int, _: float) -> Tensor:
+def _epsilon(z: list[float], i: int, _: float) -> float:
     """AttnLRP equation 8 at epsilon 0."""
     return z[i] / sum(z)
 
 
-def _gamma(z: Tensor, i: int, gamma: float) -> Tensor:
+def _gamma(z: list[float], i: int, gamma: float) -> float:
     """AttnLRP equation 24."""
-    part = (lambda v: v.clamp_min(0)) if sum(z) > 0 else (lambda v: v.clamp_max(0))
+    part = (lambda v: max(v, 0.0)) if sum(z) > 0 else (lambda v: min(v, 0.0))
     return (z[i] + gamma * part(z[i])) / (sum(z) + gamma * sum(part(v) for v in z))
 
 
-def _zplus(z: Tensor, i: int, _: float) -> Tensor:
+def _zplus(z: list[float], i: int, _: float) -> float:
     """AttnLRP equation 25; nothing where no contribution is positive."""
-    total = sum(v.clamp_min(0) for v in z)
-    return z[i].clamp_min(0) / total if total > 0 else torch.zeros_like(total)
+    total = sum(max(v, 0.0) for v in z)
+    return max(z[i], 0.0) / total if total > 0 else 0.0
 
 
-def _alpha_beta(z: Tensor, i: int, alpha: float) -> Tensor:
+def _alpha_beta(z: list[float], i: int, alpha: float) -> float:
     """Montavon et al. 2019: alpha times z+ minus alpha - 1 times its mirror image."""
-    return alpha * _zplus(z, i, 0) - (alpha - 1) * _zplus(-z, i, 0)
+    return alpha * _zplus(z, i, 0) - (alpha - 1) * _zplus([-v for v in z], i, 0)
 
 
 def softmax_shared(x: Tensor, relevance: Tensor, rule: str) -> Tensor:
