@@ -267,6 +267,23 @@ LAYERS = _schema(
     ],
 )
 
+#: Relevance for every label of a classifier, a row a label; beside `relevance`, which is for the one that it predicts.
+LABELS = _schema(
+    "labels",
+    1,
+    [
+        ("sample_id", _STR, False),
+        ("embedding", _STR, False),
+        ("label_id", _INT, False),
+        ("label", _STR, False),  # its name, as the model has it
+        ("relevance", pa.list_(pa.float32()), False),  # [T], unpadded
+        ("explained", _FLOAT, False),  # the label's logit
+        ("residual", _FLOAT, True),  # sum of relevance minus explained; null where a method promises no sum
+        ("predicted_id", _INT, True),  # the label that the model predicts; null where the sample has a target
+        ("pixels", pa.list_(pa.float32()), True),  # [H * W] of an image, of methods that reach its pixels
+    ],
+)
+
 #: What a batch cost. `method` names the pass (one pass serves several methods); planner columns are null outside ALTI.
 RUNTIME = _schema(
     "runtime",
@@ -435,6 +452,7 @@ SCHEMAS = {
         RELEVANCE,
         HEADS,
         LAYERS,
+        LABELS,
         NEURONS,
         RUNTIME,
         SCORES,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline"]
 #: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
 #: the record says so.
-SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed", "one_text")
+SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed", "texts")
 #: What may be asked for beside relevance of tokens, where a method gives it: what it is, and what it needs of a model.
 FINER: dict[str, tuple[str, tuple[Capability, ...]]] = {
     "heads": ("relevance of attention heads", (ATTENTION,)),
@@ -201,6 +201,7 @@ class Method:
 
         `requests` carry the base names of this method and of others with the same function and option values. The
         function has the model to itself meanwhile; rows it cannot explain raise UnusableRows (see `lrp_core.guard`).
+        Requests that name labels are explained for these, whatever the batch's targets (see `lrp_core.labels`).
         """
         self.require(view.family)
         for request in requests:
@@ -212,8 +213,14 @@ class Method:
         if not self.seeded:
             known.pop("seed", None)  # it is not in the cell key
         from lrp_core.guard import guarded
+        from lrp_core.labels import explained_by_label
 
-        return guarded(self.function, view, batch, requests, **self._of_pass, **known, **finer)
+        def explain(batch: Batch, requests: Sequence[Request], **more: Any) -> dict[Request, Relevance]:
+            return guarded(self.function, view, batch, requests, **self._of_pass, **known, **finer, **more)
+
+        if all(request.label is None for request in requests):
+            return explain(batch, requests)
+        return explained_by_label(explain, view, batch, requests, shared=self.shares_forwards)
 
     def bound(self, request: Request) -> Request:
         """A request of this method as `explain` gets it: by its base name, with the options that go by request."""
@@ -235,8 +242,8 @@ class Method:
 
     @property
     def shares_forwards(self) -> bool:
-        """Whether several predictions of one text cost one forward: it knows the setting `one_text`."""
-        return "one_text" in self._parameters
+        """Whether several predictions of one text cost one forward: it knows the setting `texts`."""
+        return "texts" in self._parameters
 
     @property
     def group(self) -> tuple[Any, ...]:

@@ -138,9 +138,35 @@ class Batch:
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         return replace(self, input_ids=ids, attention_mask=mask, position=position, token_type_ids=types)
 
-    def row(self, at: int) -> Batch:
-        """The batch of this one row, with the padding that it has here."""
-        return replace(self, **{name: value[at : at + 1] for name, value in vars(self).items() if value is not None})
+    def rows(self, start: int, end: int) -> Batch:
+        """The batch of these rows, with the padding that they have here."""
+        return replace(self, **{name: value[start:end] for name, value in vars(self).items() if value is not None})
+
+    def parts(self, size: int) -> list[Batch]:
+        """Batches of `size` rows, one after the other."""
+        return [self.rows(start, start + size) for start in range(0, len(self), size)]
+
+    def first_texts(self, texts: int) -> Batch:
+        """The first rows of a batch that has so many `texts` again and again. Raises UserError where others follow."""
+        if texts < 1 or len(self) % texts:
+            raise UserError(f"{len(self)} rows are not {texts} texts again and again")
+        first, own = self.rows(0, texts), ("position", "target_ids", "foil_ids")
+        given = {name: value for name, value in vars(self).items() if value is not None and name not in own}
+        if any((part != getattr(first, name)).any() for name, value in given.items() for part in value.split(texts)):
+            raise UserError("rows of one text have the same tokens: give others in another batch")
+        return first
+
+    def for_labels(self, labels: Sequence[int]) -> Batch:
+        """All rows with the first of these `labels` as their target and no foil, then all with the next."""
+        import torch
+
+        repeated = {
+            name: value.repeat(len(labels), *[1] * (value.dim() - 1))
+            for name, value in vars(self).items()
+            if value is not None
+        }
+        targets = torch.tensor(labels, device=self.target_ids.device).repeat_interleave(len(self))
+        return replace(self, **{**repeated, "target_ids": targets, "foil_ids": None})
 
     def to(self, device: torch.device | str) -> Batch:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
@@ -256,6 +282,7 @@ class Request:
     explanation: str = "contrastive"  # contrastive | target | log_prob | none
     embedding: str = "full"  # full | partial | none
     options: tuple[tuple[str, Any], ...] = ()  # those options of the method that may differ within one pass
+    label: int | None = None  # of a classifier: the label that is explained in place of the batch's targets
 
     def __post_init__(self) -> None:  # JSON knows no tuples
         object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))

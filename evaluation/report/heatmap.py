@@ -18,6 +18,7 @@ from evaluation.scoring.samples import NOISE
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black on any of them is legible
 START = "‹start›"  # what a decoder sees first, by whatever token
+EVERY_LABEL = "every label"  # the explanation of lines that speak of one label of a classifier each
 FAINT = 0.04  # below this share of the scale nothing is painted
 
 
@@ -66,6 +67,7 @@ class Line(NamedTuple):
     explanation: str = "none"
     curve: Curve | None = None  # where tokens were taken away in this order
     decoder: Sequence[float] | None = None  # of an encoder-decoder: relevance of what the decoder has seen
+    of: str | None = None  # of a classifier, among the lines of EVERY_LABEL: the label that is explained
 
 
 class Curve(NamedTuple):
@@ -107,6 +109,7 @@ def data(
             "scale": scale(line.values, special),
             "values": _short(line.values),
             **({"decoder": _short(line.decoder)} if line.decoder is not None else {}),
+            **({"of": line.of} if line.of is not None else {}),
             **({"hit": int(evidence[_top(line.values, counted)])} if any(evidence) else {}),
             **({"curve": _rounded(line.curve)} if line.curve is not None else {}),
         }

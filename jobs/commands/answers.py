@@ -250,7 +250,7 @@ def _relevance_in_turn(
     last = rows[-1]
     whole = [{**row, **{name: last.get(name) for name in _READ}} for row in rows]
     shared = [one for one in methods if one.shares_forwards] if len(rows) > 1 else []
-    together = _relevance(opened, shared, whole, explanation, one_text=True, **finer) if shared else {}
+    together = _relevance(opened, shared, whole, explanation, texts=1, **finer) if shared else {}
     for at, row in enumerate(rows):
         alone = [one for one in methods if one not in shared]
         found = _relevance(opened, alone, [row], explanation, **finer) if alone else {}

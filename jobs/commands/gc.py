@@ -27,7 +27,7 @@ from jobs.store.lock import run_lock
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a writer that is alive
 MOST_DIFFERENCES = 4  # that a reason lists
 #: Settings that decide the numbers of cells, and those of a model that do.
-_NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", "heads", "layers", "neurons")
+_NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", "heads", "layers", "labels", "neurons")
 _OF_A_MODEL = ("id", "revision", "tokenizer", "attn")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from rich.table import Table
 from evaluation.schema import RUNTIME
 from jobs.commands.plan_choices import choice_costs, undecided
 from jobs.commands.plan_curves import curves_costs
+from jobs.commands.plan_labels import labels_costs
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
@@ -23,7 +25,7 @@ from jobs.plan.corpus import surveyed
 from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
 from jobs.plan.products.contexts import wanted_contexts
-from jobs.plan.products.relevance import heads_of, layers_of, neurons_of
+from jobs.plan.products.relevance import heads_of, labels_of, layers_of, neurons_of
 from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
 from lrp_core.method import Method
@@ -71,8 +73,8 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     total = sum(cost.seconds or 0 for cost in found)
     cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
     console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
-    lines = (*_choices(config, store, plan), *_curves(config, store, plan), *contexts_line(config, Ledger(store), plan))
-    for line in lines:
+    parts = (_choices(config, store, plan), _labels(config, store, plan), _curves(config, store, plan))
+    for line in (*chain(*parts), *contexts_line(config, Ledger(store), plan)):
         console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in found):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
@@ -110,6 +112,18 @@ def _total(seconds: list[float | None]) -> float | None:
     """None where one is not known."""
     known = [one for one in seconds if one is not None]
     return sum(known) if len(known) == len(seconds) else None
+
+
+def _labels(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+    """A line of what every label of classifiers costs, if they are asked for."""
+    found = list(labels_costs(config, Ledger(store), plan, _seconds_per_token(config, store)))
+    if found:
+        cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
+        forwards, total = sum(cost.forwards for cost in found), _total([cost.seconds for cost in found])
+        yield (
+            f"{cells} cells of every label, {missing} missing: {forwards:,} forwards of a sample, "
+            f"a backward for each label among them, device time {duration(total)}"
+        )
 
 
 def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
@@ -231,8 +245,9 @@ def _of_model(
 
 
 def _finer_cells(config: RunConfig, model: ModelConfig, task: str, names: list[str], dtype: str) -> int:
-    """Cells of heads, layers and neurons that these methods add in this precision."""
-    return sum(expected(config, model, task, names).get(dtype, 0) for expected in (heads_of, layers_of, neurons_of))
+    """Cells of heads, layers, labels and neurons that these methods add in this precision."""
+    every = (heads_of, layers_of, labels_of, neurons_of)
+    return sum(expected(config, model, task, names).get(dtype, 0) for expected in every)
 
 
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:

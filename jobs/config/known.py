@@ -55,6 +55,8 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     if config.perturb is not None:
         yield "perturb.methods", partial(_named, config, config.perturb)
         yield "perturb.explanations", partial(_explained, config, config.perturb)
+    for task in set(config.labels or ()).intersection(config.tasks):
+        yield f"labels.{task}", partial(_labelled, config, task)
     if config.neurons is not None and config.neurons.corpus is not None:
         yield "neurons.corpus", partial(_texts, config.neurons.corpus)
         yield "neurons.corpus.models", partial(_models, config, config.neurons.corpus)
@@ -125,6 +127,11 @@ def _named(config: RunConfig, settings: PerturbConfig) -> None:
     for name in settings.methods or ():
         if name not in names:
             raise UserError(f"no method {name!r} in this run{nearest(name, names)}")
+
+
+def _labelled(config: RunConfig, task: str) -> None:
+    if config.task(task).output != "label":
+        raise UserError("no labels are predicted there: name tasks of classifiers")
 
 
 def _explained(config: RunConfig, settings: PerturbConfig) -> None:

@@ -141,6 +141,8 @@ class RunConfig(Frozen):
     embeddings: tuple[Embedding, ...] = ("full", "partial")
     heads: dict[str, int | None] | None = None  # task -> size of the pruning subset; null: every sample
     layers: dict[str, int | None] | None = None  # task -> samples of which relevance by layer is kept; null: every one
+    # Task -> samples of which relevance for every label of classifiers is kept; null: every one.
+    labels: dict[str, int | None] | None = None
     neurons: NeuronsConfig | None = None  # null: no relevance of neurons
     prune: PruneConfig | None = None  # null: no pruning
     composites: dict[Name, dict[str, Any]] = Field(
@@ -193,7 +195,7 @@ class RunConfig(Frozen):
         known = set(self.tasks)
         mentioned = [(f"models.{m.name}.tasks", task) for m in self.models for task in m.tasks or ()]
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
-        mentioned += [(key, task) for key in ("heads", "layers", "neurons") for task in self.finer(key)]
+        mentioned += [(key, task) for key in ("heads", "layers", "labels", "neurons") for task in self.finer(key)]
         knockout = self.neurons and self.neurons.knockout
         mentioned += [("neurons.knockout.tasks", task) for task in (knockout.tasks if knockout else None) or ()]
         mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
@@ -234,7 +236,8 @@ class RunConfig(Frozen):
 
     def finer(self, product: str) -> Mapping[str, int | None]:
         """Of how many samples of which tasks relevance of `product` is kept beside that of tokens; None is all."""
-        asked = {"heads": self.heads, "layers": self.layers, "neurons": self.neurons and self.neurons.tasks}
+        neurons = self.neurons and self.neurons.tasks
+        asked = {"heads": self.heads, "layers": self.layers, "labels": self.labels, "neurons": neurons}
         return asked[product] or {}
 
     def task(self, name: str) -> Task:

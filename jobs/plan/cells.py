@@ -26,6 +26,7 @@ from jobs.plan.schemas import schema_of
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability
+from lrp_core.explained import TARGET
 from lrp_core.kinds import MASK
 from lrp_core.method import FINER, Method
 from lrp_core.types import Request, UserError
@@ -202,6 +203,11 @@ def _cells(
                 continue
             requests = requests_of(config, info, resolved.capabilities)
             yield _planned(config, resolved, views, dtype, info, own, "relevance", requests, views.table.num_rows)
+            sizes = config.finer("labels")
+            of_labels = labels_of(info, resolved, requests[0].embedding)
+            if task in sizes and of_labels and dtype == dtypes[0]:
+                size = len(views.subset(sizes[task], config.seed))
+                yield _planned(config, resolved, views, dtype, info, own, "labels", of_labels, size)
             for finer in finer_products(info, resolved.capabilities) if dtype == dtypes[0] else ():
                 sizes = config.finer(finer)
                 if task in sizes:
@@ -213,6 +219,13 @@ def _cells(
 def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
     """What the method gives of such a model beside relevance of tokens: `heads`, `layers`, `neurons`."""
     return [one for one in PRODUCTS if one in info.gives and set(FINER[one][1]) <= set(capabilities)]
+
+
+def labels_of(info: Method, resolved: ResolvedModel, embedding: str) -> tuple[Request, ...]:
+    """One for each label of a classifier; none of a method that says the same whatever is explained."""
+    if resolved.output != "label" or TARGET.name not in info.explanations:
+        return ()
+    return tuple(Request(info.name, TARGET.name, embedding, label=at) for at in range(len(resolved.labels)))
 
 
 def requests_of(
@@ -246,7 +259,7 @@ def _planned(
         task=views.task,
         dtype=dtype,
         method=info.configured(**options).key(),
-        variants=[[request.explanation, request.embedding] for request in requests],
+        variants=list(map(list, dict.fromkeys((request.explanation, request.embedding) for request in requests))),
         attention=resolved.config.attn,
         seed=config.seed if product != "relevance" or info.seeded else None,
         rows=rows,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from evaluation.schema import CURVES, HEADS, LAYERS, NEURONS, RELEVANCE, RELEVANCE_DOUBLE, TRIALS
+from evaluation.schema import CURVES, HEADS, LABELS, LAYERS, NEURONS, RELEVANCE, RELEVANCE_DOUBLE, TRIALS
 
-_OWN = {"heads": HEADS, "layers": LAYERS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}
+_OWN = {"heads": HEADS, "layers": LAYERS, "labels": LABELS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}
 
 
 def schema_of(product: str, dtype: str) -> pa.Schema:

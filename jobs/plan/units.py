@@ -18,6 +18,7 @@ from jobs.plan.inputs import Inputs
 
 FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
 FEW = 3  # rows that may each fail on their own account, however few there are
+LABELS_PASS = "(labels)"  # behind the name of a pass in measurements, where it explained every label
 NO_FOIL = "no_foil"  # why a row is rejected that has nothing to contrast with: the data's doing, no failure
 NO_RELEVANCE = "no_relevance"  # why a sample has no curve of a method that rejected it
 NOTHING_TO_FLIP = "nothing_to_flip"  # why a sample has no curve none of whose tokens may go

@@ -20,7 +20,7 @@ from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance,
 from lrp_core.rules.heads import Measure
 from lrp_core.rules.projections import ProjectionRelevance
 from lrp_core.scope import rules_on
-from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError
+from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod
 from lrp_core.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
@@ -91,7 +91,7 @@ def explain_many(
     checkpoint: bool = False,
     clock: StageClock | None = None,
     composite: Composite | None = None,
-    one_text: bool = False,
+    texts: int | None = None,
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward and one backward per composite and explanation.
 
@@ -102,11 +102,11 @@ def explain_many(
     forward for memory; `clock` is told the seconds of the forward pass, as "gradients", and of each method's backward
     and aggregation.
     `composite` is for methods of other packages, whose function binds it: gradient x input under these rules.
-    With `one_text` the rows differ in nothing but what is predicted and where, as the tokens of an answer do that its
-    decoder is given: they share a forward of one row, and each has a backward. A causal model's prediction owes nothing
-    to what stands behind it.
+    With `texts` the rows are so many texts again and again, which differ in nothing but what is predicted and where, as
+    the tokens of an answer do that its decoder is given, or the labels of a classifier: they share a forward of these
+    texts, and each time they come has a backward. A causal model's prediction owes nothing to what stands behind it.
     Raises UnsupportedMethod for a method of another pass, UserError for a contrastive request without foils, and with
-    `one_text` for rows of several texts.
+    `texts` for rows of other texts.
     """
     readings = {request: _reading(request, composite) for request in requests}
     if boundaries and all(reading.composite.linear.ruled for reading in readings.values()):
@@ -115,8 +115,8 @@ def explain_many(
     for request in requests:
         passes.setdefault((readings[request].composite, request.explanation), []).append(request)
     batch = batch.to(view.device)
-    read = _only_text(batch) if one_text else batch
-    rows = [batch.row(at) for at in range(len(batch))] if one_text else [batch]
+    read = batch if texts is None else batch.first_texts(texts)
+    rows = batch.parts(len(read))
     lap = clock.lap if clock is not None else _no_lap
     inside = Inside(
         HeadRelevance(view.n_layers) if heads else None,
@@ -134,7 +134,7 @@ def explain_many(
         sources = (traced.token,) if traced.pixels is None else (traced.token, traced.pixels)
         explanations = [request.explanation for request in requests]
         hidden = view.hidden(read, traced.token)
-        hidden = hidden.expand(len(batch), *hidden.shape[1:]) if one_text else hidden
+        hidden = hidden.expand(len(rows), *hidden.shape).flatten(0, 1)
         logits, numbers = explained_numbers(view, hidden, batch, explanations)
         lap("forward", "gradients")
         left = len(passes) * len(rows)
@@ -157,15 +157,6 @@ def explain_many(
 
 #: The same, for methods whose softmax has a rule: in a call of their own they leave the kernels of others alone.
 explain_openly = partial(explain_many)
-
-
-def _only_text(batch: Batch) -> Batch:
-    """The first of rows that are all the same text. Raises UserError for others."""
-    names = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
-    given = [value for name in names if (value := getattr(batch, name)) is not None]
-    if batch.pixel_values is not None or any((value != value[:1]).any() for value in given):
-        raise UserError("rows of one text have the same tokens: give others in another batch")
-    return batch.row(0)
 
 
 #: How a token's relevances [..., D] become one number [...], by the values of the option `reduce`.

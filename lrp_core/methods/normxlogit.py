@@ -26,7 +26,7 @@ _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @torch.no_grad()
 def explain_many(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, layers: bool = False
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, layers: bool = False, texts: int | None = None
 ) -> dict[Request, Relevance]:
     """All `requests` from one forward: the head, with its transform, reads the last state of every token.
 
@@ -35,49 +35,59 @@ def explain_many(
     too, through the final norm where the model has one (the paper's own, RoBERTa, has none); what `embedding_norm` says
     of a layer is the norm of the state behind it, read so. Tokens behind the
     prediction of a causal model get nothing: they have no say. With `word` the logit of another word stands in for the
-    target's, and what is explained is that number. Raises UserError for a contrastive request without foils, and for a
-    word where there is none.
+    target's, and what is explained is that number. With `texts` the rows are so many texts again and again, as
+    `gradients.explain_many` has it, and these alone run. Raises UserError for a contrastive request without foils, and
+    for a word where there is none.
     """
     batch = batch.to(view.device)
+    read = batch if texts is None else batch.first_texts(texts)
     with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
-        last = view.hidden(batch)
+        last = view.hidden(read)
     behind = [*(_final(view, states[layer].to(last.device)) for layer in range(1, len(states))), last]
-    logits = view.logits(last, batch)
+    logits = _each(view.logits, last, batch)
     words = dict.fromkeys(request.option("word", TARGET) for request in requests)
     asked = {word: _asked(view, batch, word) for word in words}
+    headed = [view.head(state) for state in behind]
     reads = {  # [B, 2, L, T] each
-        word: torch.stack([view.unembed(view.head(state), own) for state in behind], 2) for word, own in asked.items()
+        word: torch.stack([_each(view.unembed, state, own) for state in headed], 2) for word, own in asked.items()
     }
     seen = _with_a_say(view, batch).to(logits.device)
-    vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.tokens(batch)}
+    vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.tokens(read)}
+    times = len(batch) // len(read)
     results = {}
     for request in requests:
         explained = (
             explained_by(request.explanation) if request.explanation != NONE else whichever(logits.shape[1] == 2)
         )
         norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
+        norm = norm.repeat(times, 1, 1)
         word = request.option("word", TARGET)
-        read = reads[word]
+        by_head = reads[word]
         if view.predicts_score:
-            at = batch.position.to(read.device)[:, None, None, None].expand(*read.shape[:3], 1)
-            far = (read - read.gather(3, at)).abs()
-            read = -far if request.option("reverse", False) else far
-        of_head = explained.of(read)
+            at = batch.position.to(by_head.device)[:, None, None, None].expand(*by_head.shape[:3], 1)
+            far = (by_head - by_head.gather(3, at)).abs()
+            by_head = -far if request.option("reverse", False) else far
+        of_head = explained.of(by_head)
         scores = _shown(_MEASURES[request.method](norm, of_head), seen, batch)
         norms = layers and request.method == "embedding_norm"
         by_layer = (
-            _shown(torch.stack([state.to(logits).norm(dim=-1) for state in behind], 1), seen, batch)
+            _shown(torch.stack([state.to(logits).norm(dim=-1) for state in behind], 1).repeat(times, 1, 1), seen, batch)
             if norms
             else scores
         )
         results[request] = relevance_of(
             scores[:, -1],
             logits,
-            explained.of(logits if word == TARGET else view.logits(last, asked[word])),
+            explained.of(logits if word == TARGET else _each(view.logits, last, asked[word])),
             conserves=False,
             layers=by_layer if layers else None,
         )
     return results
+
+
+def _each(read: Callable[[Tensor, Batch], Tensor], states: Tensor, batch: Batch) -> Tensor:
+    """What is `read` of the states of texts for all rows of a batch that has these texts again and again."""
+    return torch.cat([read(states, part) for part in batch.parts(len(states))])
 
 
 def _asked(view: ModelView, batch: Batch, word: str) -> Batch:

@@ -31,7 +31,7 @@ def rows(view, whole):
 
 
 def both(view, method, **asked):
-    together = attribute(method, view, Batch.collate(list(rows(view, True)), 0), one_text=True, **asked)
+    together = attribute(method, view, Batch.collate(list(rows(view, True)), 0), texts=1, **asked)
     return together, [attribute(method, view, Batch.collate([row], 0), **asked) for row in rows(view, False)]
 
 
@@ -50,6 +50,18 @@ def test_each_prediction_is_explained_as_alone(view, method):
                 torch.testing.assert_close(getattr(together, name)[at], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("method", ["normxlogit", "logat", "embedding_norm"])
+def test_the_head_reads_each_prediction_as_alone(family, method):
+    together, alone = both(tiny_model(family), method, layers=True)
+    for at, one in enumerate(alone):
+        length = one.tokens.shape[1]
+        torch.testing.assert_close(together.tokens[at, :length], one.tokens[0], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(together.layers[at, :, :length], one.layers[0], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(together.explained[at], one.explained[0], rtol=1e-9, atol=1e-12)
+        assert not together.tokens[at, length:].any(), "what stands behind a prediction has no part in it"
+
+
 def test_neurons_and_boundaries_are_those_of_each_prediction():
     view = tiny_model("llama")
     together, alone = both(view, "lrp", neurons=True, boundaries=True)
@@ -63,7 +75,7 @@ def test_they_share_one_forward_of_one_row(view):
     block = view.blocks[0].module
     hook = block.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     both_rows = Batch.collate(list(rows(view, True)), 0)
-    METHODS["attnlrp"](view, both_rows, one_text=True)
+    METHODS["attnlrp"](view, both_rows, texts=1)
     hook.remove()
     assert seen == [1]
 
@@ -75,7 +87,7 @@ def test_rows_of_several_texts_and_methods_that_read_each_alone_are_refused(view
             "lrp",
             view,
             Batch.collate([given[0], {**given[1], "input_ids": given[1]["input_ids"][::-1]}], 0),
-            one_text=True,
+            texts=1,
         )
-    with pytest.raises(UserError, match="gradcam has no option 'one_text'"):
-        attribute("gradcam", view, Batch.collate(given, 0), one_text=True)
+    with pytest.raises(UserError, match="gradcam has no option 'texts'"):
+        attribute("gradcam", view, Batch.collate(given, 0), texts=1)

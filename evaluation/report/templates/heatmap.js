@@ -111,6 +111,7 @@ const Heatmap = (() => {
       const line = element("div", "line");
       const head = element("div", "method");
       head.append(element("strong", "", row.label));
+      if (row.of !== undefined) head.append(element("span", "of", row.of));
       if (row.hit !== undefined) {
         const top = element("span", row.hit ? "hit" : "miss", row.hit ? "on evidence" : "elsewhere");
         top.title = "where the most relevant of the tokens that count is";

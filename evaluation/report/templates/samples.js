@@ -110,7 +110,14 @@
     head.append(sentence, facts);
     return head;
   }
-  const heatmap = (entry) => draw(entry, entry.rows.filter((row) => row.explanation === "none" || row.explanation === form.elements.explanation.value));
+  /* Lines of the chosen explanation, or of the first that the entry has where it lacks that one, which is then said. */
+  function heatmap(entry) {
+    const chosen = form.elements.explanation.value, has = (name) => entry.rows.some((row) => row.explanation === name);
+    const first = entry.rows.find((row) => row.explanation !== "none"), told = has(chosen) || !first ? chosen : first.explanation;
+    const drawn = draw(entry, entry.rows.filter((row) => row.explanation === "none" || row.explanation === told));
+    if (told !== chosen) drawn.prepend(element("p", "notrun", `Shown is ${told}: this sample has nothing of ${chosen}.`));
+    return drawn;
+  }
 
   async function show(number, push) {
     current = number;

@@ -25,6 +25,7 @@ PRODUCTS: dict[str, Product] = {
         relevance.RELEVANCE,
         relevance.HEADS,
         relevance.LAYERS,
+        relevance.LABELS,
         relevance.NEURONS,
         scores.SCORES,
         scores.LAYER_SCORES,

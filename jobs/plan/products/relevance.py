@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.methods import configured
 from jobs.plan.products.record import Product, Wanted, each_method
 from jobs.store import Ledger
+from lrp_core.explained import TARGET
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
@@ -27,6 +28,14 @@ def layers_of(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 def neurons_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """Cells of relevance of neurons, which only the first precision of a task has."""
     return _finer(config, model, task, methods, NEURONS.name)
+
+
+def labels_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """Cells of relevance for every label, which only the first precision of a task has."""
+    if config.task(task).output != "label" or task not in config.finer(LABELS.name):
+        return {}
+    records = configured(config)
+    return {model.dtypes_for(task)[0]: sum(TARGET.name in records[name].explanations for name in methods)}
 
 
 def _finer(config: RunConfig, model: ModelConfig, task: str, methods: list[str], product: str) -> dict[str, int]:
@@ -67,6 +76,15 @@ LAYERS = Product(
     wanted=_planned("layers"),
     expected=layers_of,
     outdated="layers that are not wanted here",
+)
+LABELS = Product(
+    name="labels",
+    heading="labels",
+    plural="cells",
+    stage="attribute",
+    wanted=_planned("labels"),
+    expected=labels_of,
+    outdated="labels that are not wanted here",
 )
 NEURONS = Product(
     name="neurons",

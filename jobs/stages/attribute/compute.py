@@ -16,6 +16,7 @@ import torch
 
 from alti import AltiRelevance
 from jobs.methods import METHODS
+from jobs.plan.units import LABELS_PASS
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
@@ -111,8 +112,11 @@ class Explainer:
                 with peak_memory() as peak:
                     self._explain(method, batch, requests)
             peak_bytes = None if peak is None else peak.peak_bytes
-            timings.append(Timing(method.pass_name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
-            timings += [Timing(*place, seconds, *size) for place, seconds in clock.seconds.items()]
+            of_labels = self.product == "labels"  # a backward a label: no measure of the others
+            name = f"{method.pass_name}{LABELS_PASS}" if of_labels else method.pass_name
+            timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
+            stages = {} if of_labels else clock.seconds
+            timings += [Timing(*place, seconds, *size) for place, seconds in stages.items()]
         return ExplainedBatch(tuple(rows), relevance, tuple(timings))
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import REJECT, RUNTIME
+from evaluation.schema import REJECT, RELEVANCE, RUNTIME
 from jobs.config.neurons import MOST
 from jobs.plan.schemas import schema_of
 from jobs.plan.units import NO_FOIL
@@ -20,13 +21,19 @@ from lrp_core.neurons import top_neurons
 
 
 def cell_table(
-    product: str, dtype: str, requests: Sequence[Request], explained: Sequence[ExplainedBatch]
+    product: str,
+    dtype: str,
+    requests: Sequence[Request],
+    explained: Sequence[ExplainedBatch],
+    labels: Sequence[str] = (),
 ) -> tuple[pa.Table, list[Reject]]:
-    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
+    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite.
+
+    `labels` are the names of a classifier's, in the order of its outputs.
+    """
     schema = schema_of(product, dtype)
-    build = {"heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns}.get(
-        product, _relevance_columns
-    )
+    builders = {"heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns}
+    build = builders | {"labels": partial(_labels_columns, labels)}
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -35,7 +42,7 @@ def cell_table(
         rejects += unusable.values()
         keep = [i for i in range(len(batch.rows)) if i not in unusable]
         for request in possible if keep else ():
-            tables += build(batch, request, batch.relevance[request], keep, schema)
+            tables += build.get(product, _relevance_columns)(batch, request, batch.relevance[request], keep, schema)
     return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
 
 
@@ -122,6 +129,21 @@ def _relevance_columns(
         else _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
     )
     return [pa.table(own, schema=schema)]
+
+
+def _labels_columns(
+    labels: Sequence[str],
+    batch: ExplainedBatch,
+    request: Request,
+    found: Relevance,
+    keep: list[int],
+    schema: pa.Schema,
+) -> list[pa.Table]:
+    assert request.label is not None
+    of_target = _relevance_columns(batch, request, found, keep, RELEVANCE)[0]
+    label = {"label_id": [request.label] * len(keep), "label": [labels[request.label]] * len(keep)}
+    own = {**label, **{name: of_target[name] for name in schema.names if name not in label}}
+    return [pa.table({name: own[name] for name in schema.names}, schema=schema)]
 
 
 def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:

@@ -201,7 +201,8 @@ class Worker:
         from jobs.stages.attribute.compute import describe
 
         try:
-            table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
+            labels = self._model.labels
+            table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained, labels)
         except Exception as error:
             return describe(error)
         rejects = tables.merge_rejects(outcome, unusable)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.pictures import pixels_of
-from evaluation.report.heatmap import Curve, Line, beyond_noise, data, pieces, seen
+from evaluation.report.heatmap import EVERY_LABEL, Curve, Line, beyond_noise, data, pieces, seen
 from evaluation.report.overlay import patch_names, with_picture
-from evaluation.report.results import Results, rank
-from evaluation.schema import CURVES, GENERIC, RELEVANCE, VIEW
+from evaluation.report.results import Place, Results, rank
+from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
@@ -35,16 +36,19 @@ AT_ONCE = 500  # samples that are made ready to show at a time
 def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> Iterator[dict[str, Any]]:
     """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`; a sample's models follow it."""
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
+    for_labels = label_cells(plan, Ledger(store))
     for task in results.tasks:
         shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
-        chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples)
+        first = _first_labelled(store, [cell for place, cell in for_labels.items() if place.task == task])
+        chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples, first)
         known = []
         for model in plan.models if chosen else ():
-            own = {place.method: cells[place] for place in shown if place.model == model.name}
-            if own:
-                known.append(
-                    _Known(store, model, task, own, chosen, _curves(config, Ledger(store), model, task, chosen))
-                )
+            places = [place for place in shown if place.model == model.name]
+            if places:
+                own = {place.method: cells[place] for place in places}
+                labelled = {place.method: for_labels[place] for place in places if place in for_labels}
+                curves = _curves(config, Ledger(store), model, task, chosen)
+                known.append(_Known(store, model, task, own, chosen, curves, labelled))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
             generic = rows_by_id(store, samples_of(task).folder, GENERIC, some)
@@ -86,10 +90,23 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     return entries[0] if entries else None
 
 
-def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
+def label_cells(plan: Plan, ledger: Ledger) -> dict[Place, Artifact]:
+    """Relevance for every label of classifiers, as far as it is done."""
+    cells = (planned.cell for planned in plan.cells() if planned.cell.product == "labels")
+    return {place_of(cell): cell for cell in cells if ledger.is_done(cell)}
+
+
+def _first_labelled(store: Store, cells: Sequence[Artifact]) -> frozenset[str]:
+    """Samples of which a model keeps relevance for every label; all or none of what `labels:` draws has it."""
+    kept = (Ledger(store).read(cell, LABELS, ["sample_id"])["sample_id"].to_pylist() for cell in cells)
+    return frozenset(name for names in kept for name in names)
+
+
+def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) -> list[str]:
     """`count` sample ids: a third over which methods disagree most, a third predicted wrongly, the rest by hash.
 
-    `scored` are tables of sample_id, correct and the leading metric, one a model and method.
+    `scored` are tables of sample_id, correct and the leading metric, one a model and method. Samples among `first` are
+    chosen so before any others are.
     """
     points: dict[str, list[float]] = {}
     wrong: dict[str, int] = {}
@@ -98,10 +115,12 @@ def choose(scored: Iterable[pa.Table], count: int) -> list[str]:
         for name, right, hit in zip(*(table[c].to_pylist() for c in ("sample_id", "correct", told)), strict=True):
             points.setdefault(name, []).append(hit)
             wrong[name] = wrong.get(name, 0) + (not right)
-    split = sorted(points, key=lambda name: (-float(np.var(points[name])), name))
-    failed = sorted((name for name in points if wrong[name]), key=lambda name: (-wrong[name], name))
+    other = {name: name not in first for name in points}
+    split = sorted(points, key=lambda name: (other[name], -float(np.var(points[name])), name))
+    failed = sorted((name for name in points if wrong[name]), key=lambda name: (other[name], -wrong[name], name))
+    rest = sorted(points, key=lambda name: (other[name], name))
     share = -(-count // 3)
-    return list(dict.fromkeys([*split[:share], *failed[:share], *sorted(points)]))[:count]
+    return list(dict.fromkeys([*split[:share], *failed[:share], *rest]))[:count]
 
 
 class _Known:
@@ -115,9 +134,11 @@ class _Known:
         cells: Mapping[str, Artifact],
         chosen: list[str],
         curves: Mapping[CurveOf, Curve],
+        labels: Mapping[str, Artifact] = MappingProxyType({}),
     ) -> None:
         self.store, self.model, self.task, self.curves = store, model, task, curves
         self.relevance = {method: _relevance(store, cell, chosen) for method, cell in cells.items()}
+        self.labels = {method: _of(Ledger(store).read(cell, LABELS), chosen) for method, cell in labels.items()}
 
     def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
         """Of these samples, as far as they are there; none where the model's tokenizer is not."""
@@ -131,8 +152,15 @@ class _Known:
         for method in sorted(self.relevance, key=partial(rank, results.methods)):
             for row in _of(self.relevance[method], names).to_pylist():
                 rows.setdefault(row["sample_id"], []).append((method, row))
+        labelled: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        for method in sorted(self.labels, key=partial(rank, results.methods)):
+            for row in _of(self.labels[method], names).sort_by("label_id").to_pylist():
+                labelled.setdefault(row["sample_id"], []).append((method, row))
         there = [name for name in names if name in rows and name in views and name in generic]
-        return [self._entry(tokenizer, generic[name], views[name], rows[name], results) for name in there]
+        return [
+            self._entry(tokenizer, generic[name], views[name], rows[name], labelled.get(name, []), results)
+            for name in there
+        ]
 
     def _entry(
         self,
@@ -140,6 +168,7 @@ class _Known:
         sample: dict[str, Any],
         view: dict[str, Any],
         rows: list[tuple[str, dict[str, Any]]],
+        by_label: list[tuple[str, dict[str, Any]]],
         results: Results,
     ) -> dict[str, Any]:
         resolved, (_, first) = self.model.resolved, rows[0]
@@ -151,7 +180,8 @@ class _Known:
         labelled, images = resolved.output != "token", resolved.preprocessing
         entry = data(
             pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
-            [_line(results.label(method), row, self.curves.get(_curve_of(method, row))) for method, row in rows],
+            [_line(results.label(method), row, self.curves.get(_curve_of(method, row))) for method, row in rows]
+            + [_line_of_label(results.label(method), row) for method, row in by_label],
             view["evidence_mask"],
             view["special_mask"],
             view["scope_mask"],
@@ -166,7 +196,9 @@ class _Known:
         )
         if images is None:
             return entry
-        return with_picture(entry, pixels_of(view, images), images, [row["pixels"] for _, row in rows], sample["text"])
+        return with_picture(
+            entry, pixels_of(view, images), images, [row["pixels"] for _, row in (*rows, *by_label)], sample["text"]
+        )
 
 
 def _curve_of(method: str, row: dict[str, Any]) -> CurveOf:
@@ -199,6 +231,11 @@ def _line(label: str, row: dict[str, Any], curve: Curve | None) -> Line:
     if row["residual"] is None:  # of a method that does not share out a logit
         return line
     return beyond_noise(line, [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None])
+
+
+def _line_of_label(label: str, row: dict[str, Any]) -> Line:
+    line = Line(label, row["relevance"], EVERY_LABEL, of=row["label"])
+    return line if row["residual"] is None else beyond_noise(line, [row["explained"]])
 
 
 def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, Curve]:

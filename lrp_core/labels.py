@@ -1,0 +1,54 @@
+"""Every label of a classifier explained, where a batch has one target a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError
+
+if TYPE_CHECKING:
+    from lrp_core.view import ModelView
+
+AT_ONCE = 8  # labels that share a forward: what the head reads is held for each of them
+
+
+def explained_by_label(
+    explain: Callable[..., dict[Request, Relevance]],
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    *,
+    shared: bool,
+) -> dict[Request, Relevance]:
+    """`requests`, each of the label that it names, in place of the targets and foils of `batch`.
+
+    `explain(batch, requests, texts=)` is the pass of a method; where forwards are `shared` it knows `texts`, and up to
+    AT_ONCE labels cost one forward. Raises UserError for a model without labels and for a request without a label
+    beside others, and UnusableRows as the pass does, by the rows of `batch`.
+    """
+    if not view.kind.labels or view.predicts_score:
+        raise UserError("only classifiers have labels to explain one by one")
+    if any(request.label is None for request in requests):
+        raise UserError("of requests that share a pass, either all name a label or none does")
+    asked: dict[tuple[Request, ...], list[int]] = {}  # labels of which the same is asked, by what that is
+    for label in dict.fromkeys(request.label for request in requests if request.label is not None):
+        plain = tuple(replace(request, label=None) for request in requests if request.label == label)
+        asked.setdefault(plain, []).append(label)
+    size, found = len(batch), dict[Request, Relevance]()
+    for plain, labels in asked.items():
+        step = AT_ONCE if shared else 1
+        for some in (labels[start : start + step] for start in range(0, len(labels), step)):
+            try:
+                told = explain(batch.for_labels(some), plain, **({"texts": size} if shared else {}))
+            except UnusableRows as error:
+                raise UnusableRows(sorted({row % size for row in error.rows}), error.reason, error.detail) from None
+            for request, result in told.items():
+                for at, label in enumerate(some):
+                    found[replace(request, label=label)] = _rows(result, at * size, size)
+    return {request: found[request] for request in requests}
+
+
+def _rows(relevance: Relevance, start: int, size: int) -> Relevance:
+    return relevance.mapped(lambda value: value[start : start + size])
