@@ -20,9 +20,8 @@ class KnockoutConfig(Frozen):
     models: tuple[str, ...] | None = None  # by name; null: all
     methods: tuple[str, ...] | None = None  # whose rankings; null: all that are kept
     explanation: Explanation | None = None  # null: the first that is computed
-    value: Literal["zero", "mean"] = (
-        "zero"  # in place of a neuron that goes; mean: its own over the tokens of the corpus
-    )
+    # What stands in place of a neuron that goes; mean: its own over the tokens of the corpus.
+    value: Literal["zero", "mean"] = "zero"
     # How many of the first neurons go, a point of the curve each.
     counts: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
 
