@@ -106,18 +106,18 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
     folder = _loads(model)
     own = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
     own.begin("loading")
-    if own.deaths("loading"):
-        notes = []
-        for path in store.files(folder, ".json"):
-            with suppress(FileNotFoundError):  # its worker has loaded the model meanwhile
-                notes.append(json.loads(store.read_bytes(path)))
-        deaths = sum(_counted(note["deaths"].get("loading", ())) for note in notes if note["run"] == run)
-        if deaths >= max_attempts:
-            raise ModelUnavailable(
-                f"model {model}: loading it ended {deaths} processes, as when a node has too little memory: "
-                "lower its max_memory or workers, or give it larger nodes"
-            )
     with own.survived():
+        if own.deaths("loading"):
+            notes = []
+            for path in store.files(folder, ".json"):
+                with suppress(FileNotFoundError):  # its worker has loaded the model meanwhile
+                    notes.append(json.loads(store.read_bytes(path)))
+            deaths = sum(_counted(note["deaths"].get("loading", ())) for note in notes if note["run"] == run)
+            if deaths >= max_attempts:
+                raise ModelUnavailable(
+                    f"model {model}: loading it ended {deaths} processes, as when a node has too little memory: "
+                    "lower its max_memory or workers, or give it larger nodes"
+                )
         yield
     own.clear()
 

@@ -258,8 +258,20 @@ def own_device() -> str:
     return "cuda" if given and torch.cuda.is_available() else "cpu"
 
 
-def environment_of(share: Share) -> dict[str, Any] | None:
-    """Ray's runtime environment of workers: those without a GPU must not see what a node of a cluster has."""
+def placement(share: Share) -> dict[str, Any]:
+    """Ray's options of what runs on a share: a task, an actor, or the actors of a pipeline."""
+    selectors = share.selectors()
+    return {
+        "num_gpus": share.gpus,
+        "num_cpus": share.cpus,
+        "label_selector": selectors[0] if selectors else None,
+        "fallback_strategy": [{"label_selector": other} for other in selectors[1:]] or None,
+        "runtime_env": _environment_of(share),
+    }
+
+
+def _environment_of(share: Share) -> dict[str, Any] | None:
+    """Workers without a GPU must not see what a node of a cluster has."""
     import ray
 
     if share.gpus or not ray.cluster_resources().get("GPU"):

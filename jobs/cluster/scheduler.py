@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.cluster.attempts import forget_loading
+from jobs.cluster.hosts import Hosts, hosts_at_hand
 from jobs.cluster.labels import in_words
 from jobs.cluster.pools import (
     Share,
     Slots,
     cluster_slots,
     connect,
-    environment_of,
+    placement,
     prepare_dataset,
     share_of,
     uses_gpu,
@@ -68,7 +69,6 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
     """The Ray Data pipeline of one work: units go to workers, which commit them and report."""
     import ray.data
 
-    selectors = share.selectors()
     units: Any = (block() for block in work.blocks)  # one at a time is in the driver's memory
     dataset: ray.data.Dataset = ray.data.from_arrow(units)
     if work.reader is not None:
@@ -84,11 +84,7 @@ def pipeline(config: RunConfig, store: Store, stage: str, work: Work, share: Sha
         ),
         batch_size=1,
         batch_format="pyarrow",
-        num_gpus=share.gpus,
-        num_cpus=share.cpus,
-        label_selector=selectors[0] if selectors else None,
-        fallback_strategy=[{"label_selector": other} for other in selectors[1:]] or None,
-        runtime_env=environment_of(share),
+        **placement(share),
     )
     if work.reader is not None:
         dataset.context.target_max_block_size = 1  # its tables leave it one by one, and it waits for busy workers
@@ -125,11 +121,22 @@ def run_all(
                 why = f"model {work.name} asks for more than the cluster has: {_asks(work, share)}"
                 failures[work.name] = [why, *_ended(work)]
         sizes, kind = {work.name: work.size for work in fitting}, "GPUs" if on_gpu else "CPUs"
-        with Progress(sizes, stage=stage, unit=unit, slots=kind) as progress:
+        with hosts_at_hand() as hosts, Progress(sizes, stage=stage, unit=unit, slots=kind) as progress:
+            if stream is None and not on_gpu and take_turns(fitting, slots, hosts):
+                stream = hosts.stream
+            else:
+                hosts.end()  # what they occupy is counted as free
             run = _Run(config, store, stage, stream or pipeline, slots, on_gpu, progress)
             for name, lines in run.through(fitting, most_at_once or config.ray.max_models or len(fitting)):
                 failures[name] = lines
     return [line for lines in failures.values() for line in dict.fromkeys(lines)]
+
+
+def take_turns(works: Sequence[Work], slots: Slots, hosts: Hosts) -> bool:
+    """Whether works on CPUs share workers: each wants one, and they are more than there is room for."""
+    if any(work.model.workers != (1, 1) for work in works):
+        return False
+    return bool(hosts) or len(works) > slots.room(Share(0, 1))
 
 
 @dataclass(frozen=True)

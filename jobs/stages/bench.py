@@ -15,7 +15,7 @@ import pyarrow as pa
 from jobs.bench.configured import measure_rows
 from jobs.bench.harness import Bench, device_name
 from jobs.bench.storage import write
-from jobs.cluster.pools import Share, environment_of, own_device
+from jobs.cluster.pools import Share, own_device, placement
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
@@ -69,15 +69,10 @@ def in_a_task(config: RunConfig, store: Store, stage: str, work: Work, share: Sh
     import ray
 
     (rows,) = work.blocks
-    selectors = share.selectors()
     task = ray.remote(work.worker).options(
         name=f"{stage}-{work.name}",
-        num_gpus=share.gpus,
-        num_cpus=share.cpus,
-        label_selector=selectors[0] if selectors else None,
-        fallback_strategy=[{"label_selector": other} for other in selectors[1:]] or None,
-        runtime_env=environment_of(share),
         max_retries=config.max_attempts - 1,
+        **placement(share),
     )
     yield from ray.get(task.remote(*work.arguments, rows)).to_pylist()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ class Stage:
     setting: str | None = None  # key of the config without which a whole run leaves it out
     own_command: bool = False  # the command line has a function for it, with options of its own
     planned: bool = False  # `closelook plan` says what it will cost
+    on_models: bool = False  # all it asks of Ray are workers that hold models: those of the stage before may go on
 
 
 #: In the order of a run. A new stage is a module here and a line.
@@ -29,14 +31,30 @@ STAGES = {
     stage.name: stage
     for stage in (
         Stage("prepare", "Read the sources, annotate evidence, tokenise."),
-        Stage("select", "Choose the options that lists leave open, by faithfulness.", setting="select", planned=True),
-        Stage("attribute", "Compute the relevance that is missing.", planned=True),
-        Stage("evaluate", "Score complete relevance against the evidence."),
-        Stage("prune", "Draw the head pruning curves.", setting="prune"),
         Stage(
-            "perturb", "Draw the faithfulness curves: what models say as tokens go.", setting="perturb", planned=True
+            "select",
+            "Choose the options that lists leave open, by faithfulness.",
+            setting="select",
+            planned=True,
+            on_models=True,
         ),
-        Stage("neurons", "Knock neurons out, by what methods say of them.", setting="neurons", own_command=True),
+        Stage("attribute", "Compute the relevance that is missing.", planned=True, on_models=True),
+        Stage("evaluate", "Score complete relevance against the evidence."),
+        Stage("prune", "Draw the head pruning curves.", setting="prune", on_models=True),
+        Stage(
+            "perturb",
+            "Draw the faithfulness curves: what models say as tokens go.",
+            setting="perturb",
+            planned=True,
+            on_models=True,
+        ),
+        Stage(
+            "neurons",
+            "Knock neurons out, by what methods say of them.",
+            setting="neurons",
+            own_command=True,
+            on_models=True,
+        ),
         Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
         Stage("report", "Write tables, figures and pages."),
     )
@@ -53,10 +71,19 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
 
     A stage with failures does not stop the next ones: they work on what is complete.
     """
-    names = list(stages)
-    for name in names:
-        setting = STAGES[name].setting
-        if len(names) == 1 or setting is None or getattr(config, setting) is not None:
+    from jobs.cluster.hosts import kept_hosts
+
+    names, keeping = list(stages), False
+    with ExitStack() as kept:
+        for name in names:
+            stage = STAGES[name]
+            if len(names) > 1 and stage.setting is not None and getattr(config, stage.setting) is None:
+                continue
+            if stage.on_models and not keeping:
+                kept.enter_context(kept_hosts())
+            elif not stage.on_models:
+                kept.close()
+            keeping = stage.on_models
             summary = function_of(name)(config, store)
             store.pack_manifests()
             yield summary

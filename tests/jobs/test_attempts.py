@@ -1,17 +1,12 @@
 """What counts as a death of a worker, and what a death costs: only what the process died of."""
 
 import errno
-import os
-import signal
 
 import pytest
 
 from jobs.plan.cells import make_plan
-from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
-from jobs.stages.attribute.worker import Worker
-from jobs.store import Ledger
-from tests.jobs.small import config_of, prepared, rows_of, save_model
+from tests.jobs.small import config_of, prepared, rows_of
 
 ROWS = rows_of(8)
 
@@ -53,29 +48,3 @@ def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path,
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
         assert store.manifest(planned.cell.name)["rejects"] == {}
-
-
-@pytest.mark.ray
-def test_a_model_whose_loading_kills_its_process_fails_after_its_attempts_and_alone(
-    tmp_path, model, monkeypatch, local_ray
-):
-    starts = tmp_path / "starts"
-
-    class Deadly(Worker):
-        def _open(self, dtype):
-            if self._model.config.name == "deadly":
-                with starts.open("a") as file:
-                    file.write("x")
-                os.kill(os.getpid(), signal.SIGKILL)
-            return super()._open(dtype)
-
-    monkeypatch.setattr(stage, "Worker", Deadly)
-    config = config_of(tmp_path / "root", save_model(tmp_path / "deadly"), model, max_attempts=2)
-    store = prepared(config, ROWS)
-    summary = attribute(config, store)
-    assert len(summary.failures) == 1
-    assert summary.failures[0].startswith("model deadly: loading it ended 2 processes")
-    assert starts.read_text() == "xx"
-    states = {(planned.cell.model, Ledger(store).state(planned.cell)) for planned in make_plan(config, store).cells()}
-    assert states == {("deadly", "missing"), ("gpt2", "done")}
-    assert store.files("attempts", ".json", recursive=True) == []
