@@ -221,7 +221,21 @@ ACTIVATIONS = _schema(
     ],
 )
 
-#: A unit of a corpus on its way into these two: what every neuron does there, and the contexts that it names.
+#: Which tokens make a neuron active in its first contexts: relevance for its activation there, beside the contexts by
+#: layer, neuron and rank; partitioned by model, corpus, dtype and method.
+HEATMAPS = _schema(
+    "heatmaps",
+    1,
+    [
+        ("layer", _INT, False),
+        ("neuron", _INT, False),
+        ("rank", _INT, False),
+        ("relevance", pa.list_(pa.float32()), False),  # of each of the context's `input_ids`
+    ],
+)
+
+#: A unit of a corpus on its way into contexts and activations: what every neuron does there, and the contexts that it
+#: names.
 CONTEXTS_PART = _schema(
     "contexts_part",
     1,
@@ -464,6 +478,7 @@ SCHEMAS = {
         KNOCKOUTS,
         WRITINGS,
         CONTEXTS,
+        HEATMAPS,
         ACTIVATIONS,
         CONTEXTS_PART,
         CONTEXTS_TEXTS,

@@ -8,10 +8,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
+from torch import nn
 
 from lrp_core.activations import peaks_of
 from lrp_core.activity import batch_of, counting
@@ -82,25 +85,43 @@ def _contexts(
 def explain_context(view: ModelView, context: Context, layer: int, neuron: int, method: str = "attnlrp") -> list[float]:
     """Relevance of the context's tokens for the neuron's activation at its position, by a gradient-family method.
 
-    Raises UnsupportedMethod for other methods, UserError as `check_neuron`.
+    Raises as `explain_contexts`.
     """
-    check_neuron(view, layer, neuron)
+    (relevance,) = explain_contexts(view, [(context, layer, neuron)], method)
+    return relevance
+
+
+def explain_contexts(
+    view: ModelView, asked: Sequence[tuple[Context, int, int]], method: str = "attnlrp"
+) -> list[list[float]]:
+    """The same of several contexts, each with its layer and neuron, in one forward and one backward.
+
+    Raises UnsupportedMethod for methods of another family, UserError as `check_neuron`.
+    """
+    for _, layer, neuron in asked:
+        check_neuron(view, layer, neuron)
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
-    reading, batch = READINGS[method], batch_of([context.ids]).to(view.device)
-    found: list[torch.Tensor] = []
-    down = view.blocks[layer].down
-    with undisturbed(view), torch.inference_mode(False), torch.enable_grad():
+    reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in asked]).to(view.device)
+    found: dict[int, torch.Tensor] = {}  # by layer, [B, T, F]
+    with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
         token, full = (one.detach() for one in view.embed(batch))
         token.requires_grad_()
-        hook = down.register_forward_pre_hook(lambda _, args: found.append(args[0]))
-        try:
-            with rules_on(view, (reading.composite,)):
-                view.hidden(batch, token)
-                activation = found[0].view(len(context.ids), -1)[context.position, neuron]
-                share = reading.composite.bilinear.share if view.family.gate is not None else 1.0
-                # gate and signal have half each of a product's relevance: here the product is what is explained
-                (gradient,) = torch.autograd.grad(activation * share, token)
-        finally:
-            hook.remove()
-    return attribution(gradient, full, batch.attention_mask, reading.measure)[0].tolist()
+        for layer in {layer for _, layer, _ in asked}:
+            hook = partial(_keep, found=found, layer=layer, shape=batch.input_ids.shape)
+            undo.callback(view.blocks[layer].down.register_forward_pre_hook(hook).remove)
+        with rules_on(view, (reading.composite,)):
+            view.hidden(batch, token)
+            own = [found[layer][row, one.position, neuron] for row, (one, layer, neuron) in enumerate(asked)]
+            activation = torch.stack([one.to(view.device) for one in own]).sum()  # rows know nothing of each other
+            share = reading.composite.bilinear.share if view.family.gate is not None else 1.0
+            # gate and signal have half each of a product's relevance: here the product is what is explained
+            (gradient,) = torch.autograd.grad(activation * share, token)
+    relevance = attribution(gradient, full, batch.attention_mask, reading.measure)
+    return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, asked, strict=True)]
+
+
+def _keep(
+    _: nn.Module, args: tuple[Any, ...], *, found: dict[int, torch.Tensor], layer: int, shape: Sequence[int]
+) -> None:
+    found[layer] = args[0].view(*shape, -1)  # some families flatten it

@@ -49,6 +49,16 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, entries: Sequence[Entry], leng
             yield Piece(ids, entries[of].text[start:end], entries[of], start)
 
 
+def batches(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
+    """Contexts of like lengths together, the longest first, in batches of at most so many tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
+    start = 0
+    while start < len(order):
+        end = start + max(1, token_budget // lengths[order[start]])
+        yield order[start:end]
+        start = end
+
+
 def template_of(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """The ids that the tokenizer's template adds to every text."""
     return frozenset(tokenizer("")["input_ids"])

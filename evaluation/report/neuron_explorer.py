@@ -73,12 +73,13 @@ def entry(
     """What the page shows of a neuron. `known` are those of these that there are:
 
     * `writes`: `promoted` and `suppressed`, each (word, logit), and `entropy`; `key`: the tokens nearest to it
-    * `contexts`: of :func:`shown`, each with `activation`, the first the largest; `corpus`: its name
+    * `contexts`: of :func:`shown`, each with `activation`, the first the largest; `corpus`: its name;
+      `explained`: the label of the method whose relevance for the activation they have
     * `histogram`: `edges` and one `count` fewer or more, of activations at tokens of the corpus, and their `mean`
     * `samples`: of :func:`shown`, each with `id`, `task`, `method`, `relevance` and `activation`
     * `removed`: (place, mean drop of the explained number, samples) without this neuron, of those that it is first in
     """
-    unknown: dict[str, Any] = {"writes": None, "contexts": [], "corpus": "", "histogram": None}
+    unknown: dict[str, Any] = {"writes": None, "contexts": [], "corpus": "", "explained": "", "histogram": None}
     unknown |= {"samples": [], "removed": []}
     rounded = [[place, _short(mean), samples] for place, mean, samples in ranked]
     return {"model": model, "layer": layer, "neuron": neuron, "ranked": rounded, **unknown, **known}

@@ -17,6 +17,7 @@ from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil
 from lrp_core.families import FAMILIES, describing
+from lrp_core.methods import METHODS as OWN_METHODS
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     if config.neurons is not None and config.neurons.corpus is not None:
         yield "neurons.corpus", partial(_texts, config.neurons.corpus)
         yield "neurons.corpus.models", partial(_models, config, config.neurons.corpus)
+        yield "neurons.corpus.explain", partial(_explains, config.neurons.corpus)
     for entry in config.methods:
         yield "methods", partial(_bound, config, entry)
     for model in config.models:
@@ -120,6 +122,12 @@ def _models(config: RunConfig, settings: CorpusConfig) -> None:
     for name in settings.models or ():
         if name not in names:
             raise UserError(f"no model {name!r} in this run{nearest(name, names)}")
+
+
+def _explains(settings: CorpusConfig) -> None:
+    names = [method.name for method in OWN_METHODS.values() if method.rules is not None]
+    if settings.explain is not None and settings.explain not in names:
+        raise UserError(f"no gradient method {settings.explain!r}{nearest(settings.explain, names)}")
 
 
 def _named(config: RunConfig, settings: PerturbConfig) -> None:

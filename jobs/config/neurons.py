@@ -42,6 +42,8 @@ class CorpusConfig(Frozen):
     tokens: int = Field(default=LENGTH, ge=8)  # of a context; longer texts are several
     top: int = Field(default=10, ge=1, le=1000)  # contexts of a neuron that are kept
     models: tuple[str, ...] | None = None  # by name; null: all that read texts and whose neurons are described
+    # The gradient method by which the first contexts of the neurons that the run keeps are explained; null: none.
+    explain: str | None = "attnlrp"
 
 
 class NeuronsConfig(Frozen):

@@ -70,7 +70,7 @@ def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
             return Surveyed(corpus, known["stamps"], CorpusSurvey(**known["survey"]), UNIT_CHARACTERS)
     if missing is not None:
         raise UserError(f"config key 'neurons.corpus': {missing}")
-    name = ("corpus", json.dumps(asdict(corpus)))
+    name = ("corpus", json.dumps([asdict(corpus), UNIT_CHARACTERS]))
     found = ledger.store.kept(name, now, lambda: survey(corpus, UNIT_CHARACTERS))
     return Surveyed(corpus, now, found, UNIT_CHARACTERS)
 

@@ -66,6 +66,12 @@ LAYOUTS = {
         "contexts.{model}.{task}.{dtype}.{key}",
         None,
     ),
+    "heatmaps": Layout(
+        ("heatmaps/model={model}/corpus={task}/dtype={dtype}/method={method}",),
+        _SHARD,
+        f"heatmaps.{_DOTTED}.{{key}}",
+        None,
+    ),
     "bench": Layout(("bench/lrp",), None, "bench.lrp.{model}", None),
     "report": Layout(("report",), None, "report", None),
 }

@@ -33,7 +33,13 @@ def entries():
                 }
                 context = shown(["Two", " dogs", " ran"], 1, values=[0.1, 1.0, -0.2], activation=3.5, where="a.txt:1")
                 bars = {"edges": [0.0, 1.0], "counts": [5, 90, 2], "mean": 0.25}
-                known |= {"writes": words, "contexts": [context], "corpus": "stories", "histogram": bars}
+                known |= {
+                    "writes": words,
+                    "contexts": [context],
+                    "corpus": "stories",
+                    "explained": "AttnLRP",
+                    "histogram": bars,
+                }
                 known |= {"removed": [[0, 1.25, 2]]}
             yield entry(model, layer, number, ranked, **known)
 
@@ -119,7 +125,20 @@ def test_a_sent_address_opens_its_neuron_with_all_that_is_known_of_it(tab, folde
     assert heads[3:5] == ["Where it is most active in stories", "Its activations there"]
     assert heads[5:] == ["Samples in which it matters", "Without it"]
     text = tab.script("return document.getElementById('neuron').innerText")
-    for said in ("llama", " are", "−0.3", "a.txt:1", "+3.5", "+1.25 of the explained number", "2 samples", ATTACK):
+    classes = tab.script("return [...document.querySelectorAll('#neuron .tok')].map((one) => one.className)")[:3]
+    signs = [{"pos", "neg", "position"}.intersection(one.split()) for one in classes]
+    assert signs == [{"pos"}, {"pos", "position"}, {"neg"}], "tokens of the context have their relevance's colour"
+    assert "relevance for the activation under AttnLRP" in text
+    for said in (
+        "llama",
+        " are",
+        "−0.3",
+        "a.txt:1",
+        "+3.5",
+        "+1.25 of the explained number",
+        "2 samples",
+        ATTACK,
+    ):
         assert said in text
     assert tab.script("return document.title") != "broken"
     assert tab.script("return document.querySelectorAll('#neuron .bars rect').length") == 3

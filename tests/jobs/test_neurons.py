@@ -4,13 +4,16 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.schema import ACTIVATIONS, CONTEXTS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.status import collect
+from jobs.config import RunConfig
 from jobs.methods import METHODS
+from jobs.plan import corpus as plan_corpus
 from jobs.plan.cells import make_plan
 from jobs.plan.models import open_view
 from jobs.plan.products.contexts import wanted_contexts
+from jobs.plan.products.heatmaps import wanted_heatmaps
 from jobs.plan.products.knockouts import wanted_cells
 from jobs.plan.products.writings import wanted_writings
 from jobs.stages import undivided
@@ -19,7 +22,8 @@ from jobs.stages.evaluate import evaluate
 from jobs.stages.neurons import neurons
 from jobs.stages.report import report
 from jobs.store import Ledger
-from lrp_core import Batch, load_model
+from lrp_core import Batch, UserError, load_model
+from lrp_core.contexts import Context, explain_context
 from lrp_core.neurons import nearest_tokens, writing
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
@@ -67,34 +71,60 @@ def test_neurons_are_stored_as_the_methods_give_them(run, model):
                 torch.testing.assert_close(torch.tensor(entry["boundaries"]), own.boundaries[0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_page_shows_what_neurons_answer_to_in_a_corpus(tmp_path, model, inline):
-    file = tmp_path / "texts.txt"
+def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make_them(
+    tmp_path, model, inline, monkeypatch
+):
+    file, units = tmp_path / "texts.txt", []
     file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
     settings = {"tasks": {"sva": 2}, "knockout": None, "corpus": {"source": "text", "path": str(file), "top": 7}}
     config = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings, report={"resamples": 50})
     store = prepared(config, rows_of(3))
     assert attribute(config, store).complete
+    inline.before_unit = units.append
     assert neurons(config, store).complete
+    assert units == [0], "contexts are explained beside the reading"
     assert report(config, store).complete
-    entries = first_leaf(store.read_bytes("report/neurons.html").decode(), "neurons")
+    page = store.read_bytes("report/neurons.html").decode()
+    entries = first_leaf(page, "neurons")
     ledger = Ledger(store)
     (cell,) = wanted_contexts(config, make_plan(config, store), ledger)
     stored = ledger.read(cell.artifact, CONTEXTS).to_pylist()
+    view = load_model(model)
     assert entries
     for one in entries:
-        own = [row for row in stored if (row["layer"], row["neuron"]) == (one["layer"], one["neuron"])][:5]
-        assert [context["activation"] for context in one["contexts"]] == pytest.approx(
-            [row["activation"] for row in own], rel=1e-3
-        )
-        assert [context["where"] for context in one["contexts"]] == [row["place"] for row in own]
+        place = one["layer"], one["neuron"]
+        own = [row for row in stored if (row["layer"], row["neuron"]) == place][:5]
+        assert one["explained"] == "AttnLRP"
+        for context, row in zip(one["contexts"], own, strict=True):
+            assert context["activation"] == pytest.approx(row["activation"], rel=1e-3)
+            assert context["where"] == row["place"]
+            whole = Context(row["activation"], 0, row["position"], tuple(row["input_ids"]))
+            assert context["values"] == pytest.approx(explain_context(view, whole, *place), rel=1e-3, abs=1e-6)
         bars = one["histogram"]
         assert sum(bars["counts"]) == 24 * 3
         assert len(bars["edges"]) == len(bars["counts"]) - 1
         assert bars["counts"][0] > 0 < bars["counts"][-1]
         assert max(row["activation"] for row in own) >= (bars["edges"] or [-9])[-1]
+    assert any(value for one in entries for context in one["contexts"] for value in context["values"])
     assert entries[0]["corpus"] == "corpus"
+    beside = maps_of(config, store)
+    assert len(beside) == 5 * len(entries)
+    monkeypatch.setattr(plan_corpus, "UNIT_CHARACTERS", 60)
+    assert neurons(config, store).complete, "read in several units, and explained when all are merged"
+    assert units[-1] == 0 < max(units), "by a pool that follows"
+    assert maps_of(config, store).equals(beside), "whoever explains them"
     file.unlink()
     assert report(config, store).complete
+    entry = config.model_dump() | {"root": str(tmp_path / "other")}
+    entry["neurons"]["corpus"]["explain"] = "attnlpr"
+    with pytest.raises(UserError, match=r"neurons.corpus.explain.*no gradient method 'attnlpr'"):
+        RunConfig.load(entry)
+
+
+def maps_of(config, store):
+    """All heat maps of the run's model."""
+    (cell,) = wanted_heatmaps(config, make_plan(config, store).models[0], Ledger(store))
+    return Ledger(store).read(cell.artifact, HEATMAPS)
 
 
 def knocked_out(view, row, gone, means=None):

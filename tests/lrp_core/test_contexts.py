@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lrp_core import Batch, UnsupportedMethod, UserError
-from lrp_core.contexts import best_contexts, explain_context
+from lrp_core.contexts import best_contexts, explain_context, explain_contexts
 from tests.lrp_core.test_conservation import without_biases
 from tests.tiny import ragged_rows
 
@@ -43,6 +43,16 @@ def test_what_explains_an_activation_sums_to_it_under_lrp(view):
             assert sum(relevance) == pytest.approx(context.value, rel=1e-6)  # RMSNorm rounds to float32
         if view.kind.causal:
             assert not any(explain_context(view, context, 1, 6)[context.position + 1 :])
+
+
+def test_contexts_that_are_explained_together_are_as_each_alone(view):
+    texts = texts_of(view)
+    places = [(0, 3), (1, 6), (1, 0)]
+    asked = [(one, *place) for place in places for one in best_contexts(view, texts, *place, 3)]
+    assert len({len(one.ids) for one, _, _ in asked}) > 1
+    for method in ("attnlrp", "gradient_l2"):
+        for (one, *place), found in zip(asked, explain_contexts(view, asked, method), strict=True):
+            assert found == pytest.approx(explain_context(view, one, *place, method), rel=1e-6, abs=1e-9)
 
 
 def test_the_plain_gradient_is_that_of_the_activation(view):

@@ -154,7 +154,8 @@
     const parts = [head];
     if (one.writes) parts.push(part("Writes", listing(one.writes.promoted, "")), part("Writes against", listing(one.writes.suppressed, "")), part("Nearest to its key", listing(one.writes.key, "nothing")));
     const texts = one.contexts.map((each) => strip(each, plus(each.activation), element("span", "muted", each.where)));
-    if (texts.length) parts.push(part(`Where it is most active in ${one.corpus}`, ...texts));
+    const why = one.explained ? [element("p", "muted", `Tokens by their relevance for the activation under ${one.explained}.`)] : [];
+    if (texts.length) parts.push(part(`Where it is most active in ${one.corpus}`, ...why, ...texts));
     if (one.histogram) parts.push(part("Its activations there", histogram(one.histogram)));
     parts.push(part("Samples in which it matters", ...one.samples.map((each) => strip(each, `${plus(each.relevance)}, active ${plus(each.activation)}`, source({ ...each, model: one.model })))));
     const gone = one.removed.map(([at, drop, number]) => [places[at], `${plus(drop)} of the explained number is lost, a mean over ${samples(number)} that rank it first`]);

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from jobs.plan.products import contexts, curves, knockouts, measurements, pruning, relevance, scores, trials, writings
+from jobs.plan.products import (
+    contexts,
+    curves,
+    heatmaps,
+    knockouts,
+    measurements,
+    pruning,
+    relevance,
+    scores,
+    trials,
+    writings,
+)
 from jobs.plan.products.record import Product, Wanted
 from jobs.store import Artifact, Ledger
 from jobs.store.ledger import artifact_in, key_in
@@ -32,6 +43,7 @@ PRODUCTS: dict[str, Product] = {
         pruning.PRUNING,
         curves.CURVES,
         contexts.CONTEXTS,
+        heatmaps.HEATMAPS,
         knockouts.KNOCKOUTS,
         writings.WRITINGS,
         measurements.BENCH,

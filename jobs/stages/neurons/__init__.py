@@ -3,7 +3,8 @@
 One pool of workers a model and precision; where means over the corpus take the place of neurons, one before that reads
 the corpus. The driver reads the rankings from complete cells of neurons and cuts each task's samples into units; a
 worker knocks out the neurons of all rankings of a unit's samples and commits a shard to the artifact of each. Of the
-corpus, see `jobs.stages.neurons.corpus`.
+corpus, see `jobs.stages.neurons.corpus`. Its contexts are explained by a pool that follows, or beside the reading where
+one unit holds all.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from evaluation.schema import NEURONS
 from jobs.cluster.scheduler import Work, run_all
 from jobs.config import RunConfig
 from jobs.config.neurons import KnockoutConfig
-from jobs.plan.cells import make_plan
+from jobs.plan.cells import Plan, make_plan
 from jobs.plan.products.contexts import ContextsCell, wanted_contexts
+from jobs.plan.products.heatmaps import HeatmapsCell, wanted_heatmaps
 from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
 from jobs.plan.products.writings import WritingsCell, wanted_writings
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
 from jobs.stages.neurons.corpus import Reading, account, means_of, reading_of
+from jobs.stages.neurons.heatmaps import blocks_of
+from jobs.stages.neurons.heatmaps import complete as explained
 from jobs.stages.neurons.worker import KnockoutTask, NeuronWorker, Ranked
 from jobs.stages.neurons.writings import block_of, complete
 from jobs.stages.summary import StageSummary
@@ -66,12 +70,23 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
         if not ledger.is_done(cell.artifact) and all(map(ledger.is_done, cell.neurons))
     ]
     failures += _run(config, ledger, _pools(config, ledger, ready, [] if read_first else unread, unwritten))
+    failures += _explain(config, ledger, plan)
     done = sum(ledger.is_done(cell.artifact) for cell in todo)
     read = sum(ledger.is_done(own.artifact) for own in unread)
     lines = [f"{done} sets of knock-outs computed, {len(wanted) - len(todo)} were up to date"] if wanted else []
     lines += [said for own in contexts for said in account(ledger, own)]
     skipped = len(wanted) - len(todo) + len(contexts) - len(unread)
     return StageSummary("neurons", done + read, skipped, tuple(dict.fromkeys(failures)), tuple(lines))
+
+
+def _explain(config: RunConfig, ledger: Ledger, plan: Plan) -> list[str]:
+    """Explain contexts that were read, as far as that was not done beside the reading; failures."""
+    cells = [cell for model in plan.models for cell in wanted_heatmaps(config, model, ledger)]
+    todo = [cell for cell in cells if not ledger.is_done(cell.artifact) and ledger.is_done(cell.contexts.artifact)]
+    late = {neurons for cell in todo for neurons in cell.neurons if not ledger.is_done(neurons)}
+    failures = [f"{neurons} is not complete: run `closelook attribute`" for neurons in sorted(late, key=str)]
+    ready = [cell for cell in todo if late.isdisjoint(cell.neurons)]
+    return failures + _run(config, ledger, _pools(config, ledger, heatmaps=ready))
 
 
 @dataclass
@@ -81,12 +96,14 @@ class Pool:
     ranked: list[RankedCell] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)  # one at most
     writings: list[WritingsCell] = field(default_factory=list)  # one at most
+    heatmaps: list[HeatmapsCell] = field(default_factory=list)  # one at most
 
     @property
-    def first(self) -> RankedCell | ContextsCell | WritingsCell:
+    def first(self) -> RankedCell | ContextsCell | WritingsCell | HeatmapsCell:
         if self.ranked:
             return self.ranked[0]
-        return self.writings[0] if self.writings else self.readings[0].cell
+        words_or_maps: list[WritingsCell | HeatmapsCell] = [*self.writings, *self.heatmaps]
+        return words_or_maps[0] if words_or_maps else self.readings[0].cell
 
 
 def _pools(
@@ -95,6 +112,7 @@ def _pools(
     ranked: Iterable[RankedCell] = (),
     readings: Iterable[ContextsCell] = (),
     writings: Iterable[WritingsCell] = (),
+    heatmaps: Iterable[HeatmapsCell] = (),
 ) -> list[Pool]:
     pools: dict[tuple[str, str], Pool] = defaultdict(Pool)
     for own in readings:
@@ -103,6 +121,8 @@ def _pools(
         pools[cell.model.name, cell.artifact.dtype].ranked.append(cell)
     for words in writings:
         pools[words.model.name, words.artifact.dtype].writings.append(words)
+    for maps in heatmaps:
+        pools[maps.model.name, maps.artifact.dtype].heatmaps.append(maps)
     return list(pools.values())
 
 
@@ -128,6 +148,8 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
         units[task] = cut_by_tokens(inputs, subset(config, model, task), tokens, UNIT_TOKENS)
         blocks += _blocks(config, settings, ledger, cells, units[task])
     blocks += [(partial(block_of, ledger, cell), 1) for cell in pool.writings]
+    for maps in pool.heatmaps:
+        blocks += [(block, 1) for block in blocks_of(config, ledger, maps)]
     missing = sum(len(reading.missing) for reading in pool.readings)
     for reading in pool.readings if missing else ():
         blocks.append((reading.block, reading.found.survey.texts))
@@ -137,6 +159,8 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
             _complete(config, ledger, cell, units[cell.artifact.task])
         for words in pool.writings:
             complete(config, ledger, words)
+        for maps in pool.heatmaps:
+            explained(config, ledger, maps)
         return [line for reading in pool.readings for line in reading.close()]
 
     return Work(

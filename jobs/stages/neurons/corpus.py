@@ -21,6 +21,8 @@ from jobs.config import RunConfig
 from jobs.plan.corpus import Surveyed, corpus_settings, surveyed
 from jobs.plan.inputs import without_samples
 from jobs.plan.products.contexts import ContextsCell
+from jobs.plan.products.heatmaps import HeatmapsCell, wanted_heatmaps
+from jobs.stages.neurons.heatmaps import HeatmapTask, complete, layer_name, tasks_of
 from jobs.stages.neurons.reading import Reader, ReadingTask
 from jobs.store import Artifact, Ledger
 from lrp_core.types import UserError
@@ -39,6 +41,7 @@ class Reading:
     ledger: Ledger
     cell: ContextsCell
     found: Surveyed
+    heatmaps: HeatmapsCell | None = None  # of the contexts, where one unit is the whole corpus
 
     @property
     def missing(self) -> frozenset[int]:
@@ -51,7 +54,10 @@ class Reading:
         settings, model = corpus_settings(self.config), self.cell.model.resolved
         length = min(settings.tokens, model.max_length)
         budget = model.config.token_budget or self.config.token_budget
-        make = partial(_task, self.cell.artifact, length, settings.top, budget)  # travels without the run's samples
+        maps = tuple(tasks_of(self.config, self.ledger, self.heatmaps)) if self.heatmaps else ()
+        make = partial(
+            _task, self.cell.artifact, length, settings.top, budget, maps
+        )  # travels without the run's samples
         return Reader(self.found.corpus, self.found.characters, make, self.missing)
 
     def block(self) -> pa.Table:
@@ -68,12 +74,20 @@ class Reading:
         except UserError as error:
             return [f"the corpus {self.cell.artifact.task} is gone: {error}"]
         _complete(self.config, self.ledger, self.cell, self.found)
+        if self.heatmaps:
+            complete(self.config, self.ledger, self.heatmaps)
         return []
 
 
 def reading_of(config: RunConfig, ledger: Ledger, cell: ContextsCell) -> Reading:
     """Raises UserError where the corpus cannot be had."""
-    return Reading(config, ledger, cell, surveyed(config, ledger))
+    found = surveyed(config, ledger)
+    whole = (
+        found.survey.units == 1
+    )  # then no other part takes a neuron's place, and its contexts can be explained at once
+    maps = next(wanted_heatmaps(config, cell.model, ledger), None) if whole else None
+    ready = maps is not None and all(map(ledger.is_done, maps.neurons))
+    return Reading(config, ledger, cell, found, maps if ready else None)
 
 
 def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:
@@ -98,10 +112,18 @@ def _part(unit: int) -> str:
     return f"part-{unit:06d}"
 
 
-def _task(artifact: Artifact, length: int, top: int, budget: int, unit: int, entries: list[Entry]) -> ReadingTask:
+def _task(
+    artifact: Artifact,
+    length: int,
+    top: int,
+    budget: int,
+    maps: tuple[HeatmapTask, ...],
+    unit: int,
+    entries: list[Entry],
+) -> ReadingTask:
     contexts, neurons = _paths(artifact, _part(unit))
     title = f"contexts.{artifact.model}.{artifact.task}.{artifact.dtype}.{_part(unit)}"
-    return ReadingTask(title, (neurons, contexts), tuple(entries), length, top, budget)
+    return ReadingTask(title, (neurons, contexts), tuple(entries), length, top, budget, maps)
 
 
 def _paths(artifact: Artifact, shard: str) -> tuple[str, str]:
@@ -121,11 +143,11 @@ def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, found: Surv
         texts = _texts(ledger, artifact, survey.units, merged.context[rows])
         for layer in group:
             own = merged.of(merged.layer == layer)
-            contexts, neurons = _paths(artifact, f"layer-{layer:03d}")
+            contexts, neurons = _paths(artifact, layer_name(layer))
             store.write_shard(neurons, own.activations(), ACTIVATIONS)
             store.write_shard(contexts, own.contexts(texts), CONTEXTS)
     record = {
-        "shards": [artifact.shard(f"layer-{layer:03d}") for layer in layers],
+        "shards": [artifact.shard(layer_name(layer)) for layer in layers],
         "corpus": found.record(),
         "boundaries": list(BOUNDARIES),
         **facts,

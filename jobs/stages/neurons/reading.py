@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.contexts import pieces_of, template_of
+from evaluation.benchmark.contexts import batches, pieces_of, template_of
 from evaluation.benchmark.corpus import Corpus, Entry, units
 from evaluation.schema import CONTEXTS_PART, CONTEXTS_TEXTS
 from jobs.plan.inputs import without_samples
+from jobs.stages.neurons.heatmaps import HeatmapTask
 from jobs.tasks import sources
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ReadingTask:
     length: int  # most tokens of a context
     top: int
     token_budget: int
+    heatmaps: tuple[HeatmapTask, ...] = ()  # of a unit that is the whole corpus: they are made beside it
 
     @property
     def tokens(self) -> int:
@@ -51,7 +53,8 @@ class ReadingTask:
     def from_json(cls, text: str) -> ReadingTask:
         raw = json.loads(text)["reading"]
         entries = tuple(Entry(*entry) for entry in raw["entries"])
-        return cls(**{**raw, "entries": entries, "paths": tuple(raw["paths"])})
+        heatmaps = tuple(map(HeatmapTask.of, raw["heatmaps"]))
+        return cls(**{**raw, "entries": entries, "paths": tuple(raw["paths"]), "heatmaps": heatmaps})
 
 
 def is_reading(task: str) -> bool:
@@ -88,23 +91,13 @@ def read(
     length = min(task.length, view.max_length)
     pieces = list(pieces_of(tokenizer, task.entries, length))
     activity = Activity(view, min(task.top, max(1, len(pieces))), template_of(tokenizer))
-    for part in _batches([len(piece.ids) for piece in pieces], token_budget):
+    for part in batches([len(piece.ids) for piece in pieces], token_budget):
         activity.add([pieces[at].ids for at in part], part)
     texts = len({piece.entry.number for piece in pieces})
     facts = {"contexts": len(pieces), "tokens": activity.tokens, "without_tokens": len(task.entries) - texts}
     neurons, named = _neurons(view, activity, facts)
     kept = pa.Table.from_pylist([pieces[at].row(at) for at in named], schema=CONTEXTS_TEXTS)
     return [(neurons, CONTEXTS_PART), (kept, CONTEXTS_TEXTS)]
-
-
-def _batches(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Contexts of like lengths together, the longest first, in batches of at most so many tokens with padding."""
-    order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
-    start = 0
-    while start < len(order):
-        end = start + max(1, token_budget // lengths[order[start]])
-        yield order[start:end]
-        start = end
 
 
 def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tuple[pa.Table, list[int]]:

@@ -1,13 +1,13 @@
 """The actor of a pool of neurons: it opens the model once and turns units into committed shards.
 
-There are units of three kinds: samples whose neurons are knocked out, texts of the corpus, and neurons whose words are
-looked up.
+There are units of four kinds: samples whose neurons are knocked out, texts of the corpus, contexts that are explained,
+and neurons whose words are looked up.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import ACTIVATIONS, KNOCKOUTS, WRITINGS
+from evaluation.schema import ACTIVATIONS, HEATMAPS, KNOCKOUTS, WRITINGS
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import load_tokenizer
+from jobs.stages.neurons.heatmaps import HeatmapTask, explained, from_part, is_heatmap, stored
 from jobs.stages.neurons.reading import ReadingTask, is_reading, read
 from jobs.stages.neurons.writings import WritingTask, is_writing, written
 from jobs.stages.undivided import UndividedWorker, that_fits
@@ -79,6 +80,9 @@ class NeuronWorker(UndividedWorker):
         if is_writing(row["task"]):
             writing = WritingTask.from_json(row["task"])
             return reported(writing.title, 1, len(writing.neurons), lambda: self._write(writing))
+        if is_heatmap(row["task"]):
+            maps = HeatmapTask.from_json(row["task"])
+            return reported(maps.title, 1, len(maps.neurons), lambda: {"splits": self._explain(maps)})
         task, rows = KnockoutTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.title, len(rows), task.tokens, lambda: {"splits": self._run(task, rows)})
 
@@ -89,6 +93,19 @@ class NeuronWorker(UndividedWorker):
             tables, splits = that_fits(partial(read, view, tokenizer, task), task.token_budget)
             for path, (table, schema) in zip(task.paths, tables, strict=True):
                 self._store.write_shard(path, table, schema)
+            (neurons, _), (texts, _) = tables
+            return splits + sum(self._heatmap(own, from_part(neurons, texts, own)) for own in task.heatmaps)
+
+    def _explain(self, task: HeatmapTask) -> int:
+        """Explain contexts and commit it; as `_run`."""
+        self._opened()
+        with undivided(self._store, task.title, self._max_attempts, self._run_name):
+            return self._heatmap(task, stored(self._store, task))
+
+    def _heatmap(self, task: HeatmapTask, rows: Iterable[Mapping[str, Any]]) -> int:
+        view, every = self._opened(), list(rows)
+        table, splits = that_fits(partial(explained, view, every, task.method), task.token_budget)
+        self._store.write_shard(task.path, table, HEATMAPS)
         return splits
 
     def _words(self) -> PreTrainedTokenizerBase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from evaluation.schema import NEURONS, WRITINGS
 from jobs.config import RunConfig
 from jobs.plan.inputs import without_samples
 from jobs.plan.products.writings import WritingsCell
-from jobs.store import Ledger
+from jobs.store import Artifact, Ledger
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,12 +48,17 @@ def is_writing(task: str) -> bool:
 
 def block_of(ledger: Ledger, cell: WritingsCell) -> pa.Table:
     """The unit of all neurons that the cells name."""
+    title = f"writings.{cell.artifact.model}.{cell.artifact.dtype}"
+    return without_samples(WritingTask(title, _path(cell), named_by(ledger, cell.neurons)).to_json())
+
+
+def named_by(ledger: Ledger, cells: Iterable[Artifact]) -> tuple[tuple[int, int], ...]:
+    """The neurons, layer and number, that cells of neurons keep, in ascending order."""
     found: set[tuple[int, int]] = set()
-    for neurons in cell.neurons:
+    for neurons in cells:
         table = ledger.read(neurons, NEURONS, ["layer", "neuron"])
         found |= set(zip(*(pc.list_flatten(table[name]).to_pylist() for name in ("layer", "neuron")), strict=True))
-    title = f"writings.{cell.artifact.model}.{cell.artifact.dtype}"
-    return without_samples(WritingTask(title, _path(cell), tuple(sorted(found))).to_json())
+    return tuple(sorted(found))
 
 
 def complete(config: RunConfig, ledger: Ledger, cell: WritingsCell) -> None:

@@ -16,12 +16,13 @@ from evaluation.report.heatmap import pieces
 from evaluation.report.neuron_explorer import NeuronExplorer, entry, shown
 from evaluation.report.overlay import patch_names
 from evaluation.report.results import Results, rank
-from evaluation.schema import ACTIVATIONS, CONTEXTS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import load_tokenizer
 from jobs.plan.products.contexts import wanted_contexts
+from jobs.plan.products.heatmaps import FIRST, wanted_heatmaps
 from jobs.plan.products.knockouts import wanted_cells
 from jobs.plan.products.writings import wanted_writings
 from jobs.stages.report.samples import rows_by_id
@@ -97,7 +98,7 @@ def _entries(
     _add_drops(config, model, ledger, neurons, firsts)
     texts = _texts(model, store, neurons)
     words = _words(config, model, ledger)
-    answers = _answers(model, ledger, corpus, set(neurons)) if corpus else {}
+    answers = _answers(config, model, ledger, corpus, set(neurons), results) if corpus else {}
     for (layer, number), own in sorted(neurons.items()):
         ranked = [(at, own.total[p] / samples[p], own.kept[p]) for at, p in enumerate(order) if p in own.kept]
         gone = [(at, own.drops[p]) for at, p in enumerate(order) if p in own.drops]
@@ -138,7 +139,12 @@ def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifac
 
 
 def _answers(
-    model: ModelPlan, ledger: Ledger, corpus: Artifact, wanted: set[tuple[int, int]]
+    config: RunConfig,
+    model: ModelPlan,
+    ledger: Ledger,
+    corpus: Artifact,
+    wanted: set[tuple[int, int]],
+    results: Results,
 ) -> dict[tuple[int, int], dict[str, Any]]:
     """What a corpus says of these neurons, for `entry`; a layer at a time is in memory."""
     try:
@@ -146,6 +152,7 @@ def _answers(
     except (UserError, ModelUnavailable):
         return {}
     found: dict[tuple[int, int], dict[str, Any]] = {}
+    method, relevance = _relevance(config, model, ledger, results)
     edges = (ledger.record(corpus) or {})["boundaries"]
     for shard in (ledger.record(corpus) or {})["shards"]:
         contexts, activations = (f"{folder}/{shard}" for folder in corpus.folders)
@@ -153,14 +160,28 @@ def _answers(
             if (row["layer"], row["neuron"]) in wanted:
                 counts, mean = _inhabited(edges, row["histogram"]), row["mean"]
                 bars = None if mean is None else {**counts, "mean": float(f"{mean:.4g}")}
-                found[row["layer"], row["neuron"]] = {"corpus": corpus.task, "histogram": bars, "contexts": []}
+                own: dict[str, Any] = {"corpus": corpus.task, "explained": method, "histogram": bars, "contexts": []}
+                found[row["layer"], row["neuron"]] = own
         table = ledger.store.read(contexts, CONTEXTS)
-        for row in table.filter(pc.less_equal(table["rank"], SAMPLES)).to_pylist():
+        for row in table.filter(pc.less_equal(table["rank"], FIRST)).to_pylist():
             if (row["layer"], row["neuron"]) in wanted:
                 facts = {"activation": float(f"{row['activation']:.4g}"), "where": row["place"]}
-                one = shown(pieces(tokenizer, row["input_ids"]), row["position"], around=AROUND, **facts)
+                values = relevance.get((row["layer"], row["neuron"], row["rank"]))
+                one = shown(pieces(tokenizer, row["input_ids"]), row["position"], values, AROUND, **facts)
                 found[row["layer"], row["neuron"]]["contexts"].append(one)
     return found
+
+
+def _relevance(
+    config: RunConfig, model: ModelPlan, ledger: Ledger, results: Results
+) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
+    """The method that explains contexts, and what it says by layer, neuron and rank; none where that is not done."""
+    for cell in wanted_heatmaps(config, model, ledger):
+        if ledger.is_done(cell.artifact):
+            rows = ledger.read(cell.artifact, HEATMAPS).to_pylist()
+            maps = {(row["layer"], row["neuron"], row["rank"]): row["relevance"] for row in rows}
+            return results.label(cell.method), maps
+    return "", {}
 
 
 def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:

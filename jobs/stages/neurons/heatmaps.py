@@ -1,0 +1,138 @@
+"""Heat maps of contexts: which ones on the driver, what they are in a worker, which has the model open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.benchmark.contexts import batches
+from evaluation.schema import CONTEXTS, HEATMAPS
+from jobs.config import RunConfig
+from jobs.plan.inputs import without_samples
+from jobs.plan.products.heatmaps import FIRST, HeatmapsCell
+from jobs.stages.neurons.writings import named_by
+from jobs.store import Artifact, Ledger, Store
+
+if TYPE_CHECKING:
+    from lrp_core import ModelView
+
+
+@dataclass(frozen=True)
+class HeatmapTask:
+    """Neurons of one layer whose contexts are explained together; travels to the workers as JSON."""
+
+    title: str
+    path: str
+    contexts: str  # the shard of contexts of the layer
+    layer: int
+    neurons: tuple[int, ...]
+    method: str
+    token_budget: int
+
+    def to_json(self) -> str:
+        return json.dumps({"heatmap": asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> HeatmapTask:
+        return cls.of(json.loads(text)["heatmap"])
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> HeatmapTask:
+        return cls(**{**raw, "neurons": tuple(raw["neurons"])})
+
+
+def is_heatmap(task: str) -> bool:
+    """Whether the JSON of a unit is that of a `HeatmapTask`."""
+    return task.startswith('{"heatmap"')
+
+
+def tasks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> list[HeatmapTask]:
+    """Those of all layers, the lowest first. Their neurons are stored already; their contexts need not be."""
+    by_layer: dict[int, list[int]] = {}
+    for layer, neuron in named_by(ledger, cell.neurons):
+        by_layer.setdefault(layer, []).append(neuron)
+    own, contexts = cell.artifact, cell.contexts.artifact
+    budget = cell.model.resolved.config.token_budget or config.token_budget
+    return [
+        HeatmapTask(
+            f"heatmaps.{own.model}.{own.task}.{own.dtype}.{layer_name(layer)}",
+            _path(own, layer),
+            f"{contexts.folder}/{contexts.shard(layer_name(layer))}",
+            layer,
+            tuple(neurons),
+            cell.method,
+            budget,
+        )
+        for layer, neurons in by_layer.items()
+    ]
+
+
+def blocks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> Iterator[Callable[[], pa.Table]]:
+    """A unit for each layer that is not explained yet."""
+    for task in tasks_of(config, ledger, cell):
+        if not ledger.store.exists(task.path):
+            yield partial(without_samples, task.to_json())
+
+
+def complete(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> None:
+    """Enter what is there of contexts that are."""
+    layers = sorted({layer for layer, _ in named_by(ledger, cell.neurons)})
+    done = all(map(ledger.is_done, cell.of)) and all(ledger.store.exists(_path(cell.artifact, n)) for n in layers)
+    if done:
+        record = {
+            "shards": [cell.artifact.shard(layer_name(layer)) for layer in layers],
+            "contexts": cell.contexts.artifact.name,
+            "neurons": [neurons.name for neurons in cell.neurons],
+            "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
+        }
+        ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"))
+
+
+def layer_name(layer: int) -> str:
+    """Of a shard of what is of one layer."""
+    return f"layer-{layer:03d}"
+
+
+def stored(store: Store, task: HeatmapTask) -> Iterator[dict[str, Any]]:
+    """The contexts that are explained, from their shard: rows of CONTEXTS."""
+    table = store.read(task.contexts, CONTEXTS)
+    there = pc.and_(pc.less_equal(table["rank"], FIRST), pc.is_in(table["neuron"], pa.array(task.neurons, pa.int32())))
+    yield from table.filter(there).to_pylist()
+
+
+def from_part(neurons: pa.Table, texts: pa.Table, task: HeatmapTask) -> Iterator[dict[str, Any]]:
+    """As `stored`, from a part of a corpus that has no other: rows of CONTEXTS_PART and of CONTEXTS_TEXTS."""
+    ids = dict(zip(texts["context"].to_pylist(), texts["input_ids"].to_pylist(), strict=True))
+    wanted = pc.and_(pc.equal(neurons["layer"], task.layer), pc.is_in(neurons["neuron"], pa.array(task.neurons)))
+    for row in neurons.filter(wanted).to_pylist():
+        best = zip(row["activation"], row["context"], row["position"], strict=True)
+        for rank, (activation, context, position) in enumerate([*best][:FIRST], start=1):
+            facts = {"layer": task.layer, "neuron": row["neuron"], "rank": rank}
+            yield {**facts, "activation": activation, "position": position, "input_ids": ids[context]}
+
+
+def explained(view: ModelView, rows: Iterable[Mapping[str, Any]], method: str, token_budget: int) -> pa.Table:
+    """Of schema HEATMAPS. Batches depend on the rows and the budget alone."""
+    from lrp_core.contexts import Context, explain_contexts
+
+    every = list(rows)
+    relevance: list[Sequence[float]] = [()] * len(every)
+    for part in batches([len(row["input_ids"]) for row in every], token_budget):
+        asked = []
+        for row in (every[at] for at in part):
+            context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
+            asked.append((context, row["layer"], row["neuron"]))
+        for at, found in zip(part, explain_contexts(view, asked, method), strict=True):
+            relevance[at] = found
+    columns = {name: [row[name] for row in every] for name in ("layer", "neuron", "rank")}
+    return pa.table(columns | {"relevance": relevance}, schema=HEATMAPS)
+
+
+def _path(artifact: Artifact, layer: int) -> str:
+    return f"{artifact.folder}/{artifact.shard(layer_name(layer))}"
