@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 from jobs import __main__ as cli
+from jobs.cluster import scheduler
 from jobs.cluster.pools import connect
 from jobs.config import RunConfig
 from jobs.stages.attribute import attribute
+from tests.jobs import forked
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
 
@@ -68,6 +70,12 @@ def local_ray(one_start):
 def inline(monkeypatch):
     """Stages without Ray; `before_unit(index)` of what it gives is called before each unit."""
     return without_ray(monkeypatch.setattr)
+
+
+@pytest.fixture
+def restarted(inline, monkeypatch):
+    """Stages without Ray whose workers are processes, which are started again when they die."""
+    monkeypatch.setattr(scheduler, "pipeline", forked.pipeline)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command without Ray as processes that begin where torch and transformers are imported already.
+"""Processes without a running Ray that begin where torch and transformers are imported already.
 
 Importing both takes most of what such a process costs. Variables that torch or transformers read on import are those
 of the tests, all others are those of the process: modules of `jobs` are imported anew.
@@ -12,11 +12,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch", "datasets", "lrp_core.loading", "transformers.models.gpt2.modeling_gpt2"])
+_FORKS.set_forkserver_preload(
+    ["torch", "datasets", "lrp_core.loading", "transformers.models.gpt2.modeling_gpt2", "ray.cloudpickle"]
+)
 
 
 class Forked:
@@ -73,3 +77,48 @@ def _enter(space: str) -> None:
     with open(space) as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter {space}")
+
+
+def pipeline(config, store, stage, work, share, workers) -> Iterator[dict[str, Any]]:
+    """The units of a work, one by one, through a worker in a process of its own, for `scheduler.pipeline`.
+
+    As Ray does, it starts another process when one dies, which gets the unit again, and raises what a worker raises.
+    """
+    from ray import cloudpickle
+
+    pickled, units = cloudpickle.dumps((work.worker, work.arguments)), iter(work.tables())
+    unit, starts = next(units, None), 0
+    while unit is not None:
+        starts += 1
+        assert starts < 20, f"stage {stage} starts worker after worker"
+        here, there = _FORKS.Pipe()
+        process = _FORKS.Process(target=_work, args=(there, pickled), daemon=True)
+        process.start()
+        there.close()
+        try:
+            while unit is not None:
+                here.send(unit)
+                answer = here.recv()  # raises EOFError, as `send` does OSError, when the process is dead
+                if isinstance(answer, Exception):
+                    raise answer
+                yield from answer
+                unit = next(units, None)
+        except (EOFError, ConnectionError):
+            pass
+        finally:
+            here.close()
+            process.join()
+
+
+def _work(connection, pickled) -> None:
+    from ray import cloudpickle
+
+    worker, arguments = cloudpickle.loads(pickled)
+    try:
+        call = worker(*arguments)
+        while True:
+            connection.send(call(connection.recv()).to_pylist())
+    except EOFError:
+        pass
+    except Exception as error:
+        connection.send(error)

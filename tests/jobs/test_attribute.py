@@ -112,7 +112,9 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
     assert "index out of range" in reject["detail"]
 
 
-def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturbed, again, model, monkeypatch):
+def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(
+    undisturbed, again, model, monkeypatch, restarted
+):
     class Deadly(Worker):
         def __call__(self, table):
             from jobs.stages.attribute.compute import Explainer
@@ -143,7 +145,7 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(undisturb
     assert relevance[name].num_rows == 5 * 4
 
 
-def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed, again, monkeypatch, tmp_path):
+def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(again, monkeypatch, tmp_path, restarted):
     """One row runs out of memory, then the process is killed before the unit's shards are; the retry explains it."""
     mark = tmp_path / "killed"
 
@@ -170,9 +172,8 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(undisturbed,
 
     config, store = again
     config = config.model_copy(update={"shard_rows": 64})  # one unit, which holds the row
-    with monkeypatch.context() as patch:
-        patch.setattr(stage, "Worker", Killed)
-        assert attribute(config, store).complete
+    monkeypatch.setattr(stage, "Worker", Killed)
+    assert attribute(config, store).complete
     assert mark.exists()
     for planned in make_plan(config, store).cells():
         if planned.cell.product == "relevance":  # the unit of heads may come first, and is not killed

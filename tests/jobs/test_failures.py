@@ -230,14 +230,11 @@ class Poisoned(Worker):
         return super().__call__(table)
 
 
-@pytest.mark.ray
 def test_a_lost_device_ends_its_process_and_costs_the_row_that_broke_it(
-    expected, tmp_path, model, monkeypatch, local_ray
+    expected, tmp_path, model, monkeypatch, restarted
 ):
     monkeypatch.setattr(stage, "Worker", Poisoned)
-    slow = {"no_progress_timeout_s": 600}  # several processes start one after the other
-    settings = {"methods": ["attnlrp", "random"], "max_attempts": 1, "ray": slow}
-    config, store = run_of(tmp_path, model, ROWS[:6], **settings)
+    config, store = run_of(tmp_path, model, ROWS[:6], methods=["attnlrp", "random"], max_attempts=1)
     summary = attribute(config, store)
     assert summary.complete, summary.failures
     for method, record in manifests(config, store).items():
