@@ -28,7 +28,7 @@ class Attempts:
         self._path = f"attempts/{unit}.json"
         self._most = max_attempts
         self._again = False
-        self._notes: dict[str, Any] = {"run": run, "node": _node(), "running": None, "deaths": {}}
+        self._notes: dict[str, Any] = {"run": run, "node": node_id(), "running": None, "deaths": {}}
         self.reason = ""  # why the last attempt ended, as the end of a sentence; empty when it could not say
 
     def begin(self, running: str | None = None) -> None:
@@ -166,7 +166,7 @@ def _counted(nodes: Sequence[str]) -> int:
     """How many of the nodes are still there: with one that was preempted, its processes died for no fault of theirs."""
     if not nodes:
         return 0
-    here = _node()
+    here = node_id()
     if all(node == here for node in nodes):
         return len(nodes)
     ray = _ray()
@@ -174,7 +174,7 @@ def _counted(nodes: Sequence[str]) -> int:
     return sum(node in alive for node in nodes)
 
 
-def _node() -> str:
+def node_id() -> str:
     """Ray's id of this node; empty outside Ray."""
     ray = _ray()
     return ray.get_runtime_context().get_node_id() if ray else ""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
-from jobs.cluster.attempts import end_with_device
+from jobs.cluster.attempts import end_with_device, node_id
 from jobs.plan.hub import ModelUnavailable
+from jobs.secrets import without_secrets
 from jobs.store.retry import StillUnavailable
+from jobs.store.spent import KINDS, unit_timed
 
 #: `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
 REPORT = pa.schema(
@@ -21,6 +23,8 @@ REPORT = pa.schema(
         ("rejects", pa.int64()),
         ("splits", pa.int64()),
         ("wall_s", pa.float64()),
+        *((f"{kind}_s", pa.float64()) for kind in KINDS),
+        ("worker", pa.string()),  # Ray's node and the process
         ("error", pa.string()),
         ("fatal", pa.bool_()),
         ("result", pa.string()),  # JSON, what else the stage makes of the unit; null for nothing
@@ -34,7 +38,13 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
 
     Errors are reported, never raised: an exception would end the whole data set. A lost device ends the process.
     """
-    start = time.perf_counter()
+    with unit_timed() as seconds:
+        report = _done(unit, rows, tokens, commit)
+    spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
+    return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)
+
+
+def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     report: dict[str, Any] = {"unit": unit, "rows": rows, "tokens": tokens, "rejects": 0, "splits": 0}
     report |= {"error": "", "fatal": False, "result": None, "accounts": None}
     try:
@@ -46,8 +56,8 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
     except Exception as error:
         end_with_device(error)
         report |= {"error": f"{unit}: {type(error).__name__}: {one_line(error)}"}
-    return pa.Table.from_pylist([{**report, "wall_s": time.perf_counter() - start}], schema=REPORT)
+    return report
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return without_secrets(" ".join(str(error).split()))

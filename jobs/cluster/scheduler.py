@@ -26,6 +26,7 @@ from jobs.cluster.pools import (
     uses_gpu,
 )
 from jobs.cluster.progress import Progress
+from jobs.cluster.recorder import Recorder
 from jobs.config import ModelConfig, RunConfig
 from jobs.store import Store
 
@@ -121,14 +122,19 @@ def run_all(
                 why = f"model {work.name} asks for more than the cluster has: {_asks(work, share)}"
                 failures[work.name] = [why, *_ended(work)]
         sizes, kind = {work.name: work.size for work in fitting}, "GPUs" if on_gpu else "CPUs"
-        with hosts_at_hand() as hosts, Progress(sizes, stage=stage, unit=unit, slots=kind) as progress:
+        showing = Progress(sizes, stage=stage, unit=unit, slots=kind)
+        with hosts_at_hand() as hosts, Recorder(store, stage) as recorder, showing as progress:
+            for name, lines in failures.items():
+                if lines:
+                    recorder.end(name, lines)
             if stream is None and not on_gpu and take_turns(fitting, slots, hosts):
                 stream = hosts.stream
             else:
                 hosts.end()  # what they occupy is counted as free
-            run = _Run(config, store, stage, stream or pipeline, slots, on_gpu, progress)
+            run = _Run(config, store, stage, stream or pipeline, slots, on_gpu, progress, recorder)
             for name, lines in run.through(fitting, most_at_once or config.ray.max_models or len(fitting)):
                 failures[name] = lines
+                recorder.end(name, lines)
     return [line for lines in failures.values() for line in dict.fromkeys(lines)]
 
 
@@ -150,6 +156,7 @@ class _Run:
     slots: Slots
     on_gpu: bool
     progress: Progress
+    recorder: Recorder
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def through(self, works: Sequence[Work], most: int) -> Iterator[tuple[str, list[str]]]:
@@ -204,9 +211,11 @@ class _Run:
         errors: list[str] = []
         try:
             self.progress.begin(work.name)
+            self.recorder.begin(work.name, work.model.name, workers, work.units)
             for report in self.stream(self.config, self.store, self.stage, work, share, workers):
                 self.store.check()
                 self.progress.advance(work.name, report["rows"], report["tokens"])
+                self.recorder.unit(work.name, work.model.name, report)
                 work.on_report(report)
                 if report["error"]:
                     errors.append(report["error"])

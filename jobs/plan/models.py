@@ -23,6 +23,7 @@ from jobs.plan.geometries import GEOMETRIES, geometry_of
 from jobs.plan.heads import head_of
 from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
 from jobs.store.retry import StillUnavailable, causes, hub_patience_s, retried
+from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, introduce
 from lrp_core.kinds import BLACK
 from lrp_core.types import UserError, nearest
@@ -150,6 +151,7 @@ def architecture(model: ModelConfig) -> PretrainedConfig:
     return _read_config(model)[1] if geometry is None else geometry.config(model.classes or ())
 
 
+@spending(LOAD)
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
     """Load the model onto `device`, offloading what its memory limits do not hold.
 

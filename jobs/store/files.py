@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from evaluation.schema import check
 from jobs.store.manifests import Manifests
 from jobs.store.retry import retried
+from jobs.store.spent import COMMIT, READ, spending
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
@@ -111,6 +112,7 @@ class Store:
         """`path` as a person would type it."""
         return f"{self.root.rstrip('/')}/{path}".rstrip("/")
 
+    @spending(COMMIT)
     def write_bytes(self, path: str, data: bytes) -> None:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
@@ -130,6 +132,7 @@ class Store:
             with self._fs.open_output_stream(target) as stream:
                 stream.write(data)
 
+    @spending(READ)
     def read_bytes(self, path: str) -> bytes:
         """Raises FileNotFoundError."""
 
@@ -139,6 +142,7 @@ class Store:
 
         return retried(read)
 
+    @spending(COMMIT)
     def write_shard(self, path: str, table: pa.Table, schema: pa.Schema, rejects: pa.Table | None = None) -> None:
         """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema.
 
@@ -153,6 +157,7 @@ class Store:
         pq.write_table(table, buffer, compression="zstd", use_dictionary=others, use_byte_stream_split=floats)
         self.write_bytes(path, buffer.getvalue())
 
+    @spending(READ)
     def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """The shard at `path`, all shards of that folder, or the shards of that list, in order.
 
@@ -188,6 +193,7 @@ class Store:
             self._kept[name] = stamp, make()
         return self._kept[name][1]
 
+    @spending(READ)
     def read_shard(
         self, path: str, schema: pa.Schema, columns: list[str] | None = None
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
@@ -245,6 +251,7 @@ class Store:
         modified = self._info(self._at(path)).mtime_ns
         return None if modified is None else modified / 1e9
 
+    @spending(COMMIT)
     def delete(self, path: str) -> None:
         """Remove a file; one that is gone already is no error."""
         self._check()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from jobs.secrets import without_secrets
 from jobs.versions import commit, versions
 from lrp_core.types import UserError
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from jobs.config import RunConfig
     from jobs.stages.summary import StageSummary
     from jobs.store.files import Store
-
-_SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-_SHORTEST_SECRET = 8  # a shorter value occurs by chance
 
 
 @contextmanager
@@ -61,14 +57,6 @@ def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator
         raise
     if any(stage["computed"] or stage["failures"] for stage in done):
         write(None)
-
-
-def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """`text` with the name in place of the value of every environment variable that holds a key, token or password."""
-    for name, value in environment.items():
-        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
-            text = text.replace(value, f"[{name}]")
-    return text
 
 
 def _utc(seconds: float) -> str:

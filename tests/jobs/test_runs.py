@@ -5,10 +5,11 @@ import json
 import pytest
 
 from jobs.config import RunConfig
+from jobs.secrets import without_secrets
 from jobs.stages.summary import StageSummary
 from jobs.store import Store
 from jobs.store.files import StoreError
-from jobs.store.runs import recorded, without_secrets
+from jobs.store.runs import recorded
 from jobs.versions import commit, versions
 from lrp_core.types import UserError
 

@@ -1,16 +1,17 @@
 """The scheduler of works, without Ray: which run at once, what a failure concerns, what is told of it."""
 
+import json
 import threading
 import time
 
 import pytest
 
-from jobs.cluster import scheduler
+from jobs.cluster import reports, scheduler
 from jobs.cluster.pools import Slots
 from jobs.cluster.scheduler import Work, run_all
 from tests.jobs.small import config_of
 
-REPORT = {"rows": 1, "tokens": 1, "error": "", "fatal": False, "result": None}
+REPORT = dict.fromkeys(reports.REPORT.names, 0) | {"rows": 1, "tokens": 1, "error": "", "result": None}
 
 
 class Cluster:
@@ -91,9 +92,21 @@ def test_what_is_raised_for_a_model_is_its_failure_in_one_line(do, cluster):
     assert failures == ["model a: RuntimeError: a node died", "model b: busy"]
 
 
-def test_every_failure_is_told_in_the_order_of_models(do):
+def logged(root):
+    return [line for path in root.glob("logs/*/*.jsonl") for line in path.read_text().splitlines()]
+
+
+def test_every_failure_is_told_in_the_order_of_models(do, tmp_path):
     failures = do(("a", [2, 2], [{"error": "first"}, {}, {"error": "second"}]), ("b", [1, 1], [{"error": "other"}]))
     assert failures == ["first", "second", "other"]
+    lines = [json.loads(line) for line in logged(tmp_path)]
+    ends = {line["pool"]: line["errors"] for line in lines if line["event"] == "end"}
+    assert ends == {"a": ["first", "second"], "b": ["other"]}
+    assert [line["error"] for line in lines if line["event"] == "unit" and line["pool"] == "a"] == [
+        "first",
+        "",
+        "second",
+    ]
 
 
 def test_nothing_is_read_after_a_fatal_report(do):

@@ -17,6 +17,7 @@ import torch
 from alti import AltiRelevance
 from jobs.methods import METHODS
 from jobs.plan.units import LABELS_PASS
+from jobs.secrets import without_secrets
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
@@ -196,7 +197,7 @@ def explain_singly(explainer: Explainer, rows: Sequence[Row], outcome: Outcome) 
 
 
 def describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    return without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 
 def _attempt(explainer: Explainer, rows: Sequence[Row]) -> ExplainedBatch | Reject:

@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from jobs.plan.schemas import schema_of
 from jobs.plan.units import FEW, NO_FOIL
 from jobs.store import Artifact, Store
 from jobs.store.retry import retried
+from jobs.store.spent import COMMIT, WAIT, spending
 from lrp_core.method import Method
 from lrp_core.types import Request
 
@@ -115,13 +116,14 @@ class Worker:
         from lrp_core.readout import rows_for
 
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
-        with self._device:
+        with self._free_device():
             view = self._loaded(task.dtype)
             rows = rows_for(view, self._model.taken(rows))
             attempts.begin()
             with attempts.survived():
                 outcomes = self._explain(task, view, rows, attempts)
-        failed, accounts = retried(lambda: self._commit(task, outcomes, len(rows), str(view.device)))
+        with spending(COMMIT):
+            failed, accounts = retried(lambda: self._commit(task, outcomes, len(rows), str(view.device)))
         attempts.clear()
         return {
             "accounts": json.dumps(accounts),
@@ -129,6 +131,16 @@ class Worker:
             "splits": sum(outcome.splits for outcome in _distinct(outcomes)),
             "result": json.dumps([[asdict(cell), why] for cell, why in failed.items()]) if failed else None,
         }
+
+    @contextmanager
+    def _free_device(self) -> Iterator[None]:
+        """This thread's alone, inside."""
+        with spending(WAIT):
+            self._device.acquire()
+        try:
+            yield
+        finally:
+            self._device.release()
 
     def _explain(self, task: UnitTask, view: ModelView, rows: Sequence[Row], attempts: Attempts) -> dict[str, Outcome]:
         """By method, pass by pass. The methods of a pass that fails run apart; one that fails alone has ended."""

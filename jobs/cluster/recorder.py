@@ -1,0 +1,147 @@
+"""What workers did, kept by the driver from the reports that it gets: a log under the root, and metrics of Ray.
+
+A unit costs tens of microseconds and no request: metrics are passed on every few seconds, and the log is written many
+lines at a time, since object stores append nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jobs.secrets import without_secrets
+from jobs.store.spent import KINDS
+
+if TYPE_CHECKING:
+    from jobs.store import Store
+
+LOG_EVERY_S, METRICS_EVERY_S = 120.0, 5.0
+TAGS = ("model", "stage")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A counter of Ray, tagged by model and stage; `field` of reports is added up."""
+
+    field: str
+    about: str
+
+    @property
+    def name(self) -> str:
+        """Ray's name of it."""
+        return f"closelook_{self.field.removesuffix('_s')}{'_seconds' if self.field.endswith('_s') else ''}"
+
+    @property
+    def exported(self) -> str:
+        """Prometheus' name of it."""
+        return f"ray_{self.name}_total"
+
+
+METRICS = (
+    Metric("units", "units that workers reported"),
+    Metric("rows", "rows of units: samples, or curves of pruning"),
+    Metric("tokens", "tokens of rows"),
+    Metric("rejects", "rows that could not be explained"),
+    Metric("splits", "batches halved for want of memory"),
+    Metric("errors", "units that failed"),
+    *(Metric(f"{kind}_s", f"seconds that workers spent {about}") for kind, about in KINDS.items()),
+)
+
+
+class Recorder:
+    """The log and the metrics of one stage. Thread safe: each model reports from its own thread."""
+
+    def __init__(self, store: Store, stage: str) -> None:
+        self._store, self._stage = store, stage
+        begun = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
+        self._folder, self._files = f"logs/{begun}-{stage}-{uuid.uuid4().hex[:4]}", 0
+        self._lines: list[dict[str, Any]] = []
+        self._counts: dict[tuple[str, str], float] = defaultdict(float)
+        self._counters: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._logged = self._passed_on = time.monotonic()
+
+    def begin(self, pool: str, model: str, workers: int, units: int) -> None:
+        """The workers of a pool are being started."""
+        self._line({"event": "begin", "pool": pool, "model": model, "workers": workers, "units": units})
+
+    def unit(self, pool: str, model: str, report: dict[str, Any]) -> None:
+        """A worker reported a unit (a row of `jobs.cluster.reports.REPORT`)."""
+        done = {key: value for key, value in report.items() if key not in ("result", "accounts")}
+        counted = {**report, "units": 1, "errors": int(bool(report["error"]))}
+        with self._lock:
+            for metric in METRICS:
+                self._counts[model, metric.field] += counted[metric.field]
+        self._line({"event": "unit", "pool": pool, "model": model, **done})
+
+    def end(self, pool: str, errors: Sequence[str]) -> None:
+        """The cells of a pool are closed; every error, of its units, its workers and its cells."""
+        self._line({"event": "end", "pool": pool, "errors": list(errors)})
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        """Keep what is not kept yet."""
+        with self._lock:
+            self._pass_on()
+            self._log()
+
+    def _line(self, line: dict[str, Any]) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._lines.append({"time": time.time(), "stage": self._stage, **line})
+            if now - self._passed_on >= METRICS_EVERY_S:
+                self._passed_on = now
+                self._pass_on()
+            if now - self._logged >= LOG_EVERY_S:
+                self._logged = now
+                self._log()
+
+    def _log(self) -> None:
+        """Write the lines that are not written yet; a store that takes none is told of by what fails there itself."""
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        text = "".join(f"{json.dumps(_readable(line), ensure_ascii=False)}\n" for line in lines)
+        with suppress(OSError, RuntimeError):  # full, or another run's by now
+            self._store.write_bytes(f"{self._folder}/{self._files:05d}.jsonl", without_secrets(text).encode())
+        self._files += 1
+
+    def _pass_on(self) -> None:
+        """Add what was counted to Ray's metrics, where this process is part of a cluster."""
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return
+        counts, self._counts = self._counts, defaultdict(float)
+        counters = self._counters or {metric.field: _counter(metric) for metric in METRICS}
+        self._counters = counters
+        for (model, field), value in counts.items():
+            if value > 0:
+                counters[field].inc(value, {"model": model, "stage": self._stage})
+
+
+def _counter(metric: Metric) -> Any:
+    from ray.util.metrics import Counter
+
+    return Counter(metric.name, metric.about, TAGS)
+
+
+def _readable(line: dict[str, Any]) -> dict[str, Any]:
+    """The time in words, seconds to a tenth of a millisecond, and no secret, also where JSON would escape it."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line["time"]))
+    rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()}
+    if line.get("error"):
+        rounded["error"] = without_secrets(line["error"])
+    if line.get("errors"):
+        rounded["errors"] = [without_secrets(error) for error in line["errors"]]
+    return {**rounded, "time": f"{when}Z"}

@@ -1,0 +1,18 @@
+"""Keys, tokens and passwords of the environment, which nothing that is kept may hold."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+_SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_SHORTEST_SECRET = 8  # a shorter value occurs by chance
+
+
+def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """`text` with the name in place of the value of every environment variable that holds a key, token or password."""
+    for name, value in environment.items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
+            text = text.replace(value, f"[{name}]")
+    return text
