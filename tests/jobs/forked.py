@@ -17,8 +17,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
     ["torch", "datasets", "lrp_core.loading", "transformers.models.gpt2.modeling_gpt2", "ray.cloudpickle"]
 )
 
@@ -35,7 +35,7 @@ class Forked:
         for stream in self._streams:
             stream.touch()
         variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
-        self._process = _FORKS.Process(target=_run, args=(arguments, variables, self._streams, inside))
+        self._process = FORKS.Process(target=_run, args=(arguments, variables, self._streams, inside))
         self._process.start()
         self.pid = self._process.pid
 
@@ -91,8 +91,8 @@ def pipeline(config, store, stage, work, share, workers) -> Iterator[dict[str, A
     while unit is not None:
         starts += 1
         assert starts < 20, f"stage {stage} starts worker after worker"
-        here, there = _FORKS.Pipe()
-        process = _FORKS.Process(target=_work, args=(there, pickled), daemon=True)
+        here, there = FORKS.Pipe()
+        process = FORKS.Process(target=_work, args=(there, pickled), daemon=True)
         process.start()
         there.close()
         try:

@@ -49,6 +49,13 @@ def test_a_check_that_fails_does_not_stop_the_others_and_fails_the_whole(tmp_pat
     assert "kernel: left out" in out
 
 
+def test_benches_of_the_core_run_where_only_torch_and_transformers_are():
+    unwanted = ("ray", "pydantic", "typer", "spacy")
+    imports = "import sys, jobs.bench.context, jobs.bench.perturb, jobs.bench.prune"
+    code = f"{imports}; sys.exit(' '.join(set(sys.modules) & set({unwanted})) or 0)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
+
+
 def test_neither_ray_nor_spacy_is_imported_and_make_uses_the_python_it_is_given():
     heavy = "{'ray', 'spacy', 'pyarrow', 'datasets', 'typer'} & set(sys.modules)"
     code = f"import sys, jobs.bench.gpu; found = {heavy}; assert not found, found"

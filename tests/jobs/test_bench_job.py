@@ -1,16 +1,19 @@
 """The benchmark of the job runs through, and what it reports is what it measured."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from jobs.bench import job
 from jobs.bench.job import Timed
 from jobs.store import Store
+from tests.jobs.forked import FORKS
 
 
 @pytest.mark.ray
-def test_the_quick_benchmark_reports_overhead_scaling_cost_and_schedule(tmp_path, local_ray):
+def test_the_quick_benchmark_reports_overhead_scaling_cost_and_schedule(tmp_path, local_ray, monkeypatch):
+    monkeypatch.setattr(job, "multiprocessing", SimpleNamespace(get_context=lambda method: FORKS))
     result = job.main(["--quick", "--json", str(tmp_path / "job.json")])
     assert json.loads((tmp_path / "job.json").read_text())["ratios"] == result["ratios"]
     rows = result["rows"]
