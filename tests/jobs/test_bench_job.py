@@ -23,7 +23,9 @@ def test_the_quick_benchmark_reports_overhead_scaling_cost_and_schedule(tmp_path
     costs = {(row["geometry"], row["task"], row["method"]) for row in rows if row["what"] == "cost"}
     assert {task for _, task, _ in costs} == {"ra", "sva", "qa"}
     assert {("gpt2", "qa", "alti"), ("bert-base", "qa", "explicit"), ("gpt2", "ra", "all")} <= costs
-    assert [row["gpus"] for row in rows if row["what"] == "simulation"] == [8, 64]
+    simulated = [row["nodes"] for row in rows if row["what"] == "simulation"]
+    assert simulated[:2] == ["8 GPUs", "64 GPUs"]
+    assert len(simulated) == 4
 
 
 def test_a_run_that_rejected_rows_is_no_measurement(tmp_path):
