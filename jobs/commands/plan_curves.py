@@ -69,13 +69,17 @@ def _missing(
 ) -> list[str]:
     """Methods without curves of the task."""
     if model is None or task not in model.inputs:
-        return [name for name in named if settings.draws(task, name)]
+        return [name for name in named if settings.takes(task=task, method=name)]
     wanted = (one for one in wanted_cells(config, settings, model) if one.artifact.task == task)
     first = model.resolved.config.dtypes_for(task)[0]
     waiting = (c.artifact for c in model.choices if c.chosen is None)
     return [
         *(one.artifact.method for one in wanted if not ledger.is_done(one.artifact)),
-        *(a.method for a in waiting if (a.task, a.dtype) == (task, first) and settings.draws(task, a.method)),
+        *(
+            a.method
+            for a in waiting
+            if (a.task, a.dtype) == (task, first) and settings.takes(task=task, method=a.method)
+        ),
     ]
 
 

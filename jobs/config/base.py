@@ -18,6 +18,14 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Part(Frozen):
+    """What concerns a part of the run: the tasks, models and methods that its lists name; all where one is null."""
+
+    def takes(self, **named: str) -> bool:
+        """Whether it concerns the task, model and method of these names, as in ``takes(task="qa", model="bert")``."""
+        return all(name in (getattr(self, f"{kind}s") or (name,)) for kind, name in named.items())
+
+
 def _explanation(value: str) -> str:
     if value not in EXPLAINED:
         raise ValueError(f"no explanation {value!r}{nearest(value, EXPLAINED)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,14 +54,17 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     for model in config.models:
         yield f"models.{model.name}.id", partial(_described, model)
     if config.perturb is not None:
-        yield "perturb.methods", partial(_named, config, config.perturb)
         yield "perturb.explanations", partial(_explained, config, config.perturb)
     for task in set(config.labels or ()).intersection(config.tasks):
         yield f"labels.{task}", partial(_labelled, config, task)
     if config.neurons is not None and config.neurons.corpus is not None:
         yield "neurons.corpus", partial(_texts, config.neurons.corpus)
-        yield "neurons.corpus.models", partial(_models, config, config.neurons.corpus)
         yield "neurons.corpus.explain", partial(_explains, config.neurons.corpus)
+    models = [model.name for model in config.models]
+    methods = [entry.name for entry in config.every_method()]
+    for key, part in config.parts():
+        for kind, known in (("model", models), ("method", methods)):
+            yield f"{key}.{kind}s", partial(_named, kind, getattr(part, f"{kind}s", None) or (), known)
     for entry in config.methods:
         yield "methods", partial(_bound, config, entry)
     for model in config.models:
@@ -117,24 +120,16 @@ def _texts(settings: CorpusConfig) -> None:
         raise UserError(f"the {settings.source} source makes as many texts as are asked for: give a `limit`")
 
 
-def _models(config: RunConfig, settings: CorpusConfig) -> None:
-    names = [model.name for model in config.models]
-    for name in settings.models or ():
-        if name not in names:
-            raise UserError(f"no model {name!r} in this run{nearest(name, names)}")
+def _named(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UserError(f"no {kind} {name!r} in this run{nearest(name, known)}")
 
 
 def _explains(settings: CorpusConfig) -> None:
     names = [method.name for method in OWN_METHODS.values() if method.rules is not None]
     if settings.explain is not None and settings.explain not in names:
         raise UserError(f"no gradient method {settings.explain!r}{nearest(settings.explain, names)}")
-
-
-def _named(config: RunConfig, settings: PerturbConfig) -> None:
-    names = [entry.name for entry in config.every_method()]
-    for name in settings.methods or ():
-        if name not in names:
-            raise UserError(f"no method {name!r} in this run{nearest(name, names)}")
 
 
 def _labelled(config: RunConfig, task: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from jobs.config.base import Embedding, Explanation, Frozen
+from jobs.config.base import Embedding, Explanation, Part
 from lrp_core.explained import NONE
 from lrp_core.kinds import Kind
 from lrp_core.types import Request
@@ -20,7 +20,7 @@ PIXEL_STEPS = 64
 Measure = Literal["areas", "shares"]
 
 
-class PerturbConfig(Frozen):
+class PerturbConfig(Part):
     """Curves of perturbed inputs (AttnLRP B.2, NormXLogit 5), at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all
@@ -73,10 +73,6 @@ class PerturbConfig(Frozen):
             pixels = kind.images and self.pixels
             found += [Flips(way, steps, special, seed, None, measure, paper, pixels) for way in ways if way in known]
         return tuple(found)
-
-    def draws(self, task: str, method: str) -> bool:
-        """Whether curves of this method are wanted on this task."""
-        return task in (self.tasks or (task,)) and method in (self.methods or (method,))
 
     def asks(self, request: Request) -> bool:
         """Whether curves of this variant are wanted; of methods that do not know a choice they are in any case."""

@@ -6,7 +6,7 @@ A configuration is data only: no field can name code to run, a place outside ``r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from pydantic import (
 from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
-from jobs.config.base import Embedding, Explanation, Frozen
+from jobs.config.base import Embedding, Explanation, Frozen, Part
 from jobs.config.composites import composed
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
@@ -65,7 +65,7 @@ class TaskConfig(Frozen):
     words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens
 
 
-class PruneConfig(Frozen):
+class PruneConfig(Part):
     """Head pruning: which curves to draw, at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all that `heads` names
@@ -196,15 +196,21 @@ class RunConfig(Frozen):
         mentioned = [(f"models.{m.name}.tasks", task) for m in self.models for task in m.tasks or ()]
         mentioned += [(f"models.{m.name}.dtypes", task) for m in self.models for task in m.dtypes]
         mentioned += [(key, task) for key in ("heads", "layers", "labels", "neurons") for task in self.finer(key)]
-        knockout = self.neurons and self.neurons.knockout
-        mentioned += [("neurons.knockout.tasks", task) for task in (knockout.tasks if knockout else None) or ()]
-        mentioned += [("prune.tasks", task) for task in (self.prune.tasks if self.prune else None) or ()]
-        mentioned += [("perturb.tasks", task) for task in (self.perturb.tasks if self.perturb else None) or ()]
+        mentioned += [
+            (f"{key}.tasks", task) for key, part in self.parts() for task in getattr(part, "tasks", None) or ()
+        ]
         mentioned += [("bench.task", self.bench.task)] if self.bench else []
         for where, task in mentioned:
             if task not in known and task not in known_tasks():
                 raise ValueError(f"{where}: no task {task!r}{nearest(task, known)}")
         return self
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """(config key, record) of what names some of the run's tasks, models or methods."""
+        parts: dict[str, Part | None] = {"prune": self.prune, "perturb": self.perturb}
+        if self.neurons is not None:
+            parts |= {"neurons.knockout": self.neurons.knockout, "neurons.corpus": self.neurons.corpus}
+        yield from ((key, part) for key, part in parts.items() if part is not None)
 
     @classmethod
     def load(

@@ -37,6 +37,23 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("paper", ["models.Llama-3.2-1B.gpus=1.5"], "config key 'models.Llama-3.2-1B': gpus is a fraction below 1"),
         ("smoke", ["models.gpt2.workers=[2, 1]"], "workers are [fewest, most]"),
         ("smoke", ["models.gpt2.tasks=[svb]"], "no task 'svb' (did you mean 'sva'?)"),
+        (
+            "demo",
+            ["prune.models=[gtp2]"],
+            "config key 'prune.models': no model 'gtp2' in this run (did you mean 'gpt2'?)",
+        ),
+        ("demo", ["prune.methods=[attnlpr]"], "config key 'prune.methods': no method 'attnlpr' in this run"),
+        ("demo", ["prune.tasks=[svb]"], "prune.tasks: no task 'svb' (did you mean 'sva'?)"),
+        (
+            "demo",
+            ["neurons.knockout.models=[gtp2]"],
+            "neurons.knockout.models': no model 'gtp2' in this run",
+        ),
+        (
+            "demo",
+            ["neurons.knockout.methods=[lrpp]"],
+            "neurons.knockout.methods': no method 'lrpp' in this run",
+        ),
         ("smoke", ["tasks.sva.source=squat"], "'tasks.sva.source': unknown source 'squat' (did you mean 'squad'?)"),
         (
             "smoke",

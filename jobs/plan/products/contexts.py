@@ -40,7 +40,7 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
     if settings is None:
         return None
     check_models(config, resolved)
-    if model.name not in (settings.models or (model.name,)) or not reads_texts(resolved):
+    if not settings.takes(model=model.name) or not reads_texts(resolved):
         return None
     found = surveyed(config, ledger)
     key = key_of(

@@ -52,7 +52,12 @@ def wanted_cells(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -
         cell, inputs = planned.cell, model.inputs[planned.cell.task]
         variants = tuple(request for request in planned.requests if settings.asks(request))
         first = cell.dtype == model.resolved.config.dtypes_for(cell.task)[0]
-        if cell.product != "relevance" or not first or not settings.draws(cell.task, cell.method) or not variants:
+        if (
+            cell.product != "relevance"
+            or not first
+            or not settings.takes(task=cell.task, method=cell.method)
+            or not variants
+        ):
             continue
         rows = subset(config, settings, model, cell.task)
         key = key_of(
@@ -85,9 +90,9 @@ def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     settings = config.perturb
-    if settings is None or task not in (settings.tasks or (task,)):
+    if settings is None or not settings.takes(task=task):
         return {}
-    return {model.dtypes_for(task)[0]: sum(name in (settings.methods or (name,)) for name in methods)}
+    return {model.dtypes_for(task)[0]: sum(settings.takes(method=name) for name in methods)}
 
 
 CURVES = Product(

@@ -48,13 +48,13 @@ def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
     Raises UserError where neurons get their means and the model reads no corpus, and as `contexts_of`.
     """
     settings = config.neurons.knockout if config.neurons else None
-    if settings is None or model.name not in (settings.models or (model.name,)):
+    if settings is None or not settings.takes(model=model.name):
         return
     places: dict[str, tuple[Artifact, str]] = {}
     means: Artifact | None = None
     for planned in model.cells:
         cell = planned.cell
-        if cell.product != "neurons" or cell.task not in (settings.tasks or (cell.task,)):
+        if cell.product != "neurons" or not settings.takes(task=cell.task):
             continue
         known = [request.explanation for request in planned.requests]
         explanation = settings.explanation or known[0]
@@ -62,7 +62,7 @@ def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
             continue
         means = means or _means(config, settings, model, ledger)
         places.setdefault(cell.task, (cell, explanation))
-        if cell.method in (settings.methods or (cell.method,)):
+        if settings.takes(method=cell.method):
             key = key_of(
                 version=VERSION,
                 schema=schemas.titled(schemas.KNOCKOUTS),
@@ -135,13 +135,9 @@ def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
 
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     settings = config.neurons.knockout if config.neurons else None
-    if (
-        settings is None
-        or task not in (settings.tasks or (task,))
-        or model.name not in (settings.models or (model.name,))
-    ):
+    if settings is None or not settings.takes(task=task, model=model.name):
         return {}
-    named = [name for name in methods if name in (settings.methods or (name,))]
+    named = [name for name in methods if settings.takes(method=name)]
     counts = neurons_of(config, model, task, methods)
     return {
         dtype: neurons_of(config, model, task, named)[dtype] + len(OTHERS) for dtype, count in counts.items() if count

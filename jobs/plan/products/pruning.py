@@ -38,17 +38,17 @@ class CurveSet:
 
 def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> Iterator[CurveSet]:
     """A set for every method with planned contrastive heads, and one of random orders beside them."""
-    if model.name not in (settings.models or (model.name,)):
+    if not settings.takes(model=model.name):
         return
     places: dict[tuple[str, str], Artifact] = {}
     for planned in model.cells:
         cell = planned.cell
         contrastive = any(request.explanation == CONTRASTIVE.name for request in planned.requests)
-        if cell.product != "heads" or not contrastive or cell.task not in (settings.tasks or (cell.task,)):
+        if cell.product != "heads" or not contrastive or not settings.takes(task=cell.task):
             continue
         places.setdefault((cell.task, cell.dtype), cell)
         gold = [model.inputs[cell.task].gold_digest, model.resolved.labels]
-        if cell.method in (settings.methods or (cell.method,)):
+        if settings.takes(method=cell.method):
             key = key_of(
                 version=VERSION,
                 schema=schemas.titled(schemas.PRUNING),
@@ -99,11 +99,7 @@ def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
 def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """One of each cell of heads, and one of random orders."""
     settings = config.prune
-    if (
-        settings is None
-        or task not in (settings.tasks or (task,))
-        or model.name not in (settings.models or (model.name,))
-    ):
+    if settings is None or not settings.takes(task=task, model=model.name):
         return {}
     counts = heads_of(config, model, task, methods).items()
     return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}

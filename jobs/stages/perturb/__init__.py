@@ -43,7 +43,7 @@ def perturb(config: RunConfig, store: Store) -> StageSummary:
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
-    undecided = (c for c in plan.undecided if settings.draws(c.artifact.task, c.artifact.method))
+    undecided = (c for c in plan.undecided if settings.takes(task=c.artifact.task, method=c.artifact.method))
     failures += [f"{choice}: its options are not chosen: run `closelook select`" for choice in undecided]
     pools: dict[str, list[PerturbedCell]] = defaultdict(list)
     for cell in todo:

@@ -108,7 +108,8 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
             lacking += [
                 a.method
                 for a in waiting
-                if (a.task, a.dtype) == (task, own[0].artifact.dtype) and config.perturb.draws(task, a.method)
+                if (a.task, a.dtype) == (task, own[0].artifact.dtype)
+                and config.perturb.takes(task=task, method=a.method)
             ]
             place = Place(model.name, task, own[0].artifact.dtype, "")
             variants = {name: variant for name, table in done.items() if (variant := told(table)) is not None}
