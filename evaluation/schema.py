@@ -140,7 +140,7 @@ HEADS = _schema(
 #: each layer boundary. Layers are counted from 0, the lowest, as neurons are.
 NEURONS = _schema(
     "neurons",
-    1,
+    2,
     [
         ("sample_id", _STR, False),
         ("explanation", _STR, False),
@@ -150,8 +150,10 @@ NEURONS = _schema(
         ("position", pa.list_(pa.int32()), False),  # where the neuron's absolute relevance is largest
         ("activation", pa.list_(pa.float32()), False),  # there
         ("layer_relevance", pa.list_(pa.float32()), False),  # [L], of all neurons of each layer
-        # Where a method promises a sum: below and above the blocks [L + 1], and what each keeps [L].
+        # Where a method promises a sum: below and above the blocks [L + 1], the largest of a token there, by magnitude
+        # (version 2), and what each block keeps [L].
         ("boundaries", pa.list_(pa.float32()), True),
+        ("peaks", pa.list_(pa.float32()), True),
         ("kept_by_biases", pa.list_(pa.float32()), True),
         ("kept_by_attention", pa.list_(pa.float32()), True),
     ],

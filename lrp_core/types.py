@@ -229,9 +229,10 @@ class Relevance:
     neurons: Tensor | None = None
     neuron_positions: Tensor | None = None  # int64
     neuron_values: Tensor | None = None
-    # Only when boundaries are asked for: the relevance below and above each block [B, L + 1], and what a block keeps of
-    # it, biases and the softmax of attention [B, L, 2].
+    # Only when boundaries are asked for: the relevance below and above each block [B, L + 1], the largest of a token
+    # there, by magnitude [B, L + 1], and what a block keeps, biases and the softmax of attention [B, L, 2].
     boundaries: Tensor | None = None
+    peaks: Tensor | None = None
     kept: Tensor | None = None
     # Only when projections are asked for, sums over positions of what the layers of attention put out: queries
     # [B, L, H, K], keys and values [B, L, G, K] by key-value head, outputs [B, L, D]. Queries and keys are None under

@@ -31,6 +31,17 @@ class Extremes:
     left_out: int  # samples whose relevance is not finite, or that are lost otherwise
 
 
+@dataclass(frozen=True)
+class ByLayer:
+    """The largest relevance of a token at each boundary of layers, in units of the explained number."""
+
+    model: str
+    task: str
+    dtype: str
+    method: str
+    largest: np.ndarray  # [N, L + 1]; 0 is below the first block
+
+
 def extremes_figure(found: Sequence[Extremes], methods: Methods) -> list[Figure]:
     """Two panels for each model and task, a line a method from the median to the maximum, by powers of ten."""
     shown = sorted((one for one in found if len(one.largest)), key=lambda one: rank(methods, one.method))
@@ -83,6 +94,54 @@ def extremes_table(found: Sequence[Extremes], methods: Methods) -> Table:
         "In units of the explained number, over samples. Left out are samples whose relevance is not finite, or of 0.",
         ("model", "method"),
         (*numbers, Column("", "samples", digits=0), Column("", "left out", digits=0)),
+        tuple(rows),
+    )
+
+
+def layers_figure(found: Sequence[ByLayer], methods: Methods) -> list[Figure]:
+    """A panel for each model and task, a line a method: the maximum over samples, and their median, dashed."""
+    shown = sorted((one for one in found if len(one.largest)), key=lambda one: rank(methods, one.method))
+    if not shown:
+        return []
+    places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in shown))
+    spare = spare_colours({one.method for one in shown}, methods)
+
+    def draw(axis: Axes, place: tuple[str, str, str]) -> None:
+        for one in (one for one in shown if (one.task, one.model, one.dtype) == place):
+            colour = methods[one.method].colour or spare.get(one.method)
+            middle, most = (np.maximum(reduced(one.largest, 0), _LEAST) for reduced in (np.median, np.max))
+            axis.plot(range(len(most)), most, color=colour, label=label(methods, one.method))
+            axis.plot(range(len(most)), middle, color=colour, linestyle="dashed", linewidth=1)
+        axis.set_yscale("log")
+        axis.set_title(" · ".join(place), fontsize=9, loc="left")
+
+    caption = (
+        "The largest relevance of any token where it crosses from block to block, from the top (right) down to the "
+        "first (0): the maximum over samples and, dashed, the median, in units of the explained number."
+    )
+    axes = ("boundary", "times the explained number")
+    panels = [partial(draw, place=place) for place in places]
+    return [figure("extremes_by_layer", "Unstable rules by layer", caption, panels, 2, axes, methods)]
+
+
+def layers_table(found: Sequence[ByLayer], methods: Methods) -> Table:
+    """A boundary of layers a row, from the top down: median and maximum over samples."""
+    rows = [
+        Row(
+            one.task,
+            (f"{one.model}, {one.dtype}", label(methods, one.method), str(boundary)),
+            (*_middle_and_most(one.largest[:, boundary]), Cell(len(one.largest))),
+        )
+        for one in sorted(found, key=lambda one: (one.task, one.model, one.dtype, rank(methods, one.method)))
+        for boundary in reversed(range(one.largest.shape[1] if len(one.largest) else 0))
+    ]
+    return Table(
+        "extremes_by_layer",
+        "Unstable rules by layer",
+        "The largest relevance of a token at each boundary of layers, in units of the explained number, over samples; "
+        "0 is below the first block.",
+        ("model", "method", "boundary"),
+        (*(Column(LARGEST, name, significant=3) for name in _NAMES), Column("", "samples", digits=0)),
         tuple(rows),
     )
 

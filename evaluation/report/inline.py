@@ -10,6 +10,11 @@ from markupsafe import Markup
 from evaluation.report.heatmap import FAINT, colour
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
+#: What a decoder has seen, behind what the encoder reads.
+_SEEN = Markup(
+    '<span title="what the decoder has seen" '
+    'style="margin-left:10px;padding-left:10px;border-left:1px solid currentColor">{tokens}</span>'
+)
 _LINE = Markup(
     '<tr><th scope="row" style="text-align:left;font-weight:600;padding-right:14px;white-space:nowrap">{label}</th>'
     '<td style="text-align:left;line-height:1.9">{tokens}</td></tr>'
@@ -31,9 +36,17 @@ def _lines(entry: Mapping[str, Any], several: bool) -> Markup:
 
 
 def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Markup:
+    found = _strip(entry["tokens"], row["values"], entry["special"], row["scale"])
+    if "decoder" in row:
+        start = [1] + [0] * (len(row["decoder"]) - 1)
+        found += _SEEN.format(tokens=_strip(entry["decoder"], row["decoder"], start, row["scale"]))
+    return found
+
+
+def _strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int], scale: float) -> Markup:
     found = Markup("")
-    for token, value, special in zip(entry["tokens"], row["values"], entry["special"], strict=True):
-        word, share = token.removeprefix(" "), value / row["scale"]
+    for token, value, special in zip(tokens, values, specials, strict=True):
+        word, share = token.removeprefix(" "), value / scale
         style = "opacity:.6" if special else ""
         if not special and abs(share) >= FAINT:
             style = f"background:{colour(share)};color:#000"

@@ -12,19 +12,24 @@ from lrp_core.types import Relevance
 def print_layers(console: Console, name: str, relevance: Relevance) -> None:
     """A line a layer, the last one first, of a batch of one that was asked for `boundaries`.
 
-    What enters a layer from above leaves it below, but for what biases and softmax keep; the last column is what is
-    left unaccounted for: nothing under rules that conserve, what nonlinearities add under the plain gradient.
+    What enters a layer from above leaves it below, but for what biases and softmax keep, and what is left unaccounted
+    for: nothing under rules that conserve, what nonlinearities add under the plain gradient. The last column is the
+    largest relevance of a token below, by magnitude, which grows from layer to layer under unstable rules.
     """
     assert relevance.boundaries is not None
+    assert relevance.peaks is not None
     assert relevance.kept is not None
     crossing, kept = relevance.boundaries[0].double().tolist(), relevance.kept[0].double().tolist()
+    peaks = relevance.peaks[0].double().tolist()
     table = Table(box=None, pad_edge=False)
-    for heading in (name, "from above", "to below", *(f"kept by {reason}" for reason in KEPT), "unaccounted"):
+    told = ("from above", "to below", *(f"kept by {reason}" for reason in KEPT), "unaccounted", "largest")
+    for heading in (name, *told):
         table.add_column(heading, justify="left" if heading == name else "right")
     table.add_row("head", *_signed(float(relevance.explained[0]), crossing[-1]))
     for layer in reversed(range(len(kept))):
         above, below = crossing[layer + 1], crossing[layer]
-        table.add_row(f"layer {layer}", *_signed(above, below, *kept[layer], above - below - sum(kept[layer])))
+        numbers = _signed(above, below, *kept[layer], above - below - sum(kept[layer]))
+        table.add_row(f"layer {layer}", *numbers, f"{peaks[layer]:.4g}")
     table.add_row("embeddings", *_signed(crossing[0], float(relevance.tokens[0].double().sum())))
     console.print(table)
 

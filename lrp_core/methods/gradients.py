@@ -66,7 +66,7 @@ class Inside:
             own = self.neurons.of(method)
             found |= {"neurons": own.total, "neuron_positions": own.at, "neuron_values": own.value}
         if self.layers is not None and reading.bounded:
-            found["boundaries"], found["kept"] = self.layers.of(method)
+            found |= self.layers.of(method)
         if self.projections is not None:
             found |= self.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
         return found

@@ -121,12 +121,16 @@ class LayerRelevance:
         """Starts a backward pass that is read under each of these measures."""
         self.measures = measures
         self._crossing: dict[str, dict[int, Tensor]] = {name: {} for name in measures}  # [B], by boundary
+        self._peaks: dict[str, dict[int, Tensor]] = {name: {} for name in measures}  # [B], by boundary
         self._kept: dict[str, dict[tuple[int, int], Tensor]] = {name: {} for name in measures}  # by layer and reason
 
     def cross(self, boundary: int, gradient: Tensor, value: Tensor) -> None:
         """The residual stream [B, T, D] at a boundary: 0 below the first block, L above the last."""
         for name, measure in self.measures.items():
-            self._crossing[name][boundary] = self._whole(measure, gradient, value)
+            wide = torch.promote_types(value.dtype, torch.float32)
+            by_token = measure(gradient.to(wide), value.to(wide)).sum(-1)  # [B, T]
+            self._crossing[name][boundary] = by_token.sum(1)
+            self._peaks[name][boundary] = by_token.abs().amax(1)
 
     def keep(self, layer: int, reason: int, sign: int, gradient: Tensor, value: Tensor) -> None:
         """Add the relevance of `value` to what `layer` keeps for `reason`, an index into KEPT."""
@@ -139,15 +143,21 @@ class LayerRelevance:
         """Add what a module's `bias` [O] keeps of the relevance of its output [B, T, O]."""
         self.keep(layer, 0, 1, gradient, bias.to(gradient.device).expand_as(gradient))
 
-    def of(self, name: str) -> tuple[Tensor, Tensor]:
-        """Relevance at the boundaries [B, L + 1] and kept, by reason [B, L, R], of the pass that has just ended."""
-        crossing = [self._crossing[name][boundary] for boundary in range(self.n_layers + 1)]
-        zero = torch.zeros_like(crossing[0])
+    def of(self, name: str) -> dict[str, Tensor]:
+        """Fields of `Relevance`, of the pass that has just ended: what crosses the boundaries and the largest of a
+        token there, both [B, L + 1], and what is kept, by reason [B, L, R].
+        """
+        every = range(self.n_layers + 1)
+        zero = torch.zeros_like(self._crossing[name][0])
+        crossing, peaks = (
+            torch.stack([found[name][boundary].to(zero) for boundary in every], 1)
+            for found in (self._crossing, self._peaks)
+        )
         kept = [
             torch.stack([self._kept[name].get((layer, reason), zero).to(zero) for reason in range(len(KEPT))], -1)
             for layer in range(self.n_layers)
         ]
-        return torch.stack([one.to(zero) for one in crossing], 1), torch.stack(kept, 1)
+        return {"boundaries": crossing, "peaks": peaks, "kept": torch.stack(kept, 1)}
 
     def _whole(self, measure: Measure, gradient: Tensor, value: Tensor) -> Tensor:
         """Relevance of a sample [B] from gradient and value [B, ...], or [B * T, ...], summed."""

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from evaluation.benchmark.pictures import Preprocessing
-from evaluation.report.heatmap import Line, data
+from evaluation.report.heatmap import EVERY_LABEL, Line, data
 from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.page import PAGES, Provenance, explain_page
 from evaluation.schema import RUNTIME
 from jobs.stages import evaluate, report
 from jobs.stages.report import samples as explorer
 from tests.browser.driver import CHROMIUM, DRIVER, browser, call
+from tests.browser.test_explorer import wait
 from tests.synthetic import CONFIG, write_store
 
 pytestmark = [
@@ -252,6 +253,44 @@ def test_an_explained_sentence_is_a_heatmap_page(page, site):
     assert tab.script("return document.querySelectorAll('#sample .tok.pos, #sample .tok.neg').length") > 2
     assert not tab.script("return document.querySelector('.list').checkVisibility()")
     tab.screenshot(ARTIFACTS / "explain_desk.png")
+
+
+def single(site, entry, model):
+    """The explorer of one entry, as a page beside the site's."""
+    provenance = Provenance("explain", "", {"closelook": "0.1"}, models=[(model, "sha256:1")])
+    (site / f"{model}.html").write_text(explain_page([entry], model, provenance), encoding="utf-8")
+    return f"{model}.html"
+
+
+def test_what_a_decoder_has_seen_stands_behind_what_is_read(page, site):
+    lines = [Line("AttnLRP", [0.5, -2.0], decoder=[0.25, 1.0]), Line("AtMan", [1.0, 0.5])]
+    said = ["‹start›", " fort"]
+    entry = data(["Where", " now"], lines, decoder=said, text="Where now", slot=9, target="ress", model="t5")
+    tab = page(single(site, entry, "t5"))
+    words = "return [...document.querySelectorAll('#sample .seen')].map((seen) => seen.innerText)"
+    assert tab.script(words) == ["‹start›fort"], "of AtMan, which does not speak of the decoder, there is none"
+    tab.hover("#sample .seen .tok:nth-child(2)")
+    assert tab.script("return [...document.querySelectorAll('#sample .value')].map((one) => one.innerText)") == [
+        "1",
+        "",
+    ]
+    assert tab.script("return document.querySelector('#sample .chosen').title") == "fort: 1"
+
+
+def test_every_label_of_a_classifier_is_a_row(page, site):
+    lines = [Line("LRP", [0.5, -2.0], "target"), Line("Rollout", [1.0, 0.5])]
+    lines += [Line("LRP", values, EVERY_LABEL, of=of) for of, values in (("bad", [-1.0, 3.0]), ("<b>", [0.5, -2.0]))]
+    entry = data(["Not", " good"], lines, text="Not good", slot=8, target="bad", model="classes")
+    tab = page(single(site, entry, "classes"))
+    told = "return [...document.querySelectorAll('#sample .method')].map((one) => one.innerText)"
+    assert [words.split() for words in tab.script(told)] == [["LRP"], ["Rollout"]]
+    tab.script(
+        "const field = document.getElementById('sample-filters').elements.explanation; field.value = arguments[0];"
+        "field.dispatchEvent(new Event('input', {bubbles: true}))",
+        EVERY_LABEL,
+    )
+    wait(tab, "return document.querySelectorAll('#sample .line').length === 3")
+    assert [words.split() for words in tab.script(told)] == [["Rollout"], ["LRP", "bad"], ["LRP", "<b>"]]
 
 
 def test_a_picture_is_shown_under_its_relevance(site, page):

@@ -21,6 +21,7 @@ RUN = {
     "select": {"samples": 3},
     "explanations": ["target"],
     "embeddings": ["full"],
+    "neurons": {"tasks": {"sva": None}, "knockout": None},
 }
 
 
@@ -47,20 +48,27 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     assert (told["convolution"], told["norm"]) == ("epsilon", "identity")
 
     part = extremes_part(config, plan, ledger, results)
-    [figure], [table] = part.figures, part.tables
+    [figure, layers], [table], [by_layer] = part.figures, part.tables, part.details
     assert {row.labels[1] for row in table.rows} == {results.label(name) for name in results.methods}
     [rival] = [row for row in table.rows if row.labels[1] == results.label("lrp_identity_softmax")]
-    view, largest, error = load_model(model), [], []
+    view, largest, error, inside = load_model(model), [], [], []
     for row in rows_of(4):
-        found = METHODS["lrp_identity_softmax"](view, Batch.collate([row], 0), explanation="target")
+        found = METHODS["lrp_identity_softmax"](view, Batch.collate([row], 0), explanation="target", boundaries=True)
         unit = abs(float(found.explained[0]))
         largest.append(float(found.tokens.abs().max()) / unit)
+        inside.append(found.peaks[0].double().numpy() / unit)
         error.append(abs(float(found.tokens.sum() - found.explained[0])) / unit)
     values = [cell.value for cell in rival.cells[:4]]
     expected = [np.median(largest), np.max(largest), np.median(error), np.max(error)]
     assert values == pytest.approx(expected, rel=1e-3)
     assert [cell.value for cell in rival.cells[4:]] == [4, 0]
     assert results.label("lrp_identity_softmax") in figure.svg
+    rows = [row for row in by_layer.rows if row.labels[1] == results.label("lrp_identity_softmax")]
+    assert [row.labels[2] for row in rows] == ["1", "0"], "one layer, from the top down"
+    for row in rows:
+        at = np.array(inside)[:, int(row.labels[2])]
+        assert [cell.value for cell in row.cells] == pytest.approx([np.median(at), at.max(), 4], rel=1e-3)
+    assert results.label("lrp_identity_softmax") in layers.svg
 
 
 def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, model):

@@ -103,10 +103,21 @@ def test_an_explanation_is_a_frame_plain_data_and_a_heat_map_whose_text_is_no_ma
     assert told["methods"][0]["relevance"] == pytest.approx(found["lrp"].tolist())
     html = found._repr_html_()
     assert "<b>" not in html
+    assert "decoder" not in html
     assert html.count("<tr>") == 2
     assert html.count("<span") == 2 * len(found.tokens)
     found.show()
     assert "demo/gpt2: why are rather than is (logit" in capsys.readouterr().out
+
+
+def test_a_notebook_shows_what_the_decoder_of_an_encoder_decoder_has_seen():
+    found = closelook.explain("where did the clerk go ?", model="demo/t5", method=["attnlrp", "atman"], generate=2)
+    html = found._repr_html_()
+    second = found.relevance("attnlrp")[1]
+    assert second.decoder_tokens.shape == (1, 2)
+    assert html.count('title="what the decoder has seen"') == 2, "a line of each answer; AtMan does not speak of it"
+    assert f"{found.answers[0].target}: {float(second.decoder_tokens[0, 1]):.4g}" in html
+    assert html.count("<tr>") == 4
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def test_neurons_are_stored_as_the_methods_give_them(run, model):
             assert (entry["boundaries"] is None) == (name == "gradient_l1")
             if entry["boundaries"] is not None:
                 torch.testing.assert_close(torch.tensor(entry["boundaries"]), own.boundaries[0], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(torch.tensor(entry["peaks"]), own.peaks[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make_them(

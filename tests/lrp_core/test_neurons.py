@@ -102,6 +102,18 @@ def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(
         torch.testing.assert_close(below, neurons[:, layer], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["lrp", "lrp_identity_softmax", "lrp_distributed_bias"])
+def test_the_largest_relevance_of_a_token_is_that_of_the_gradient_at_every_boundary(view, name):
+    batch = Batch.collate(ragged_rows(view), 0)
+    gradients, values = gradients_inside(view, batch, name, lambda block: (block.module, False))
+    peaks = attribute(name, view, batch, boundaries=True).peaks
+    assert peaks.shape == (len(batch), view.n_layers + 1)
+    for layer, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
+        for sample in range(len(batch)):
+            by_token = [float((g * v).sum()) for g, v in zip(gradient[sample], value[sample], strict=True)]
+            assert float(peaks[sample, layer]) == pytest.approx(max(map(abs, by_token)), rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
 def test_what_crosses_layer_boundaries_is_accounted_for(any_view, name):
     view = any_view

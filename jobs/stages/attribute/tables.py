@@ -224,10 +224,10 @@ def _neurons_columns(
             "activation": [one.value for one in top],
             "layer_relevance": found.neurons[i].sum(-1).tolist(),
         }
-        if found.boundaries is not None and found.kept is not None:
+        if found.boundaries is not None and found.peaks is not None and found.kept is not None:
             by_biases, by_attention = found.kept[i].unbind(-1)
             kept = {"kept_by_biases": by_biases.tolist(), "kept_by_attention": by_attention.tolist()}
-            listed |= {"boundaries": found.boundaries[i].tolist(), **kept}
+            listed |= {"boundaries": found.boundaries[i].tolist(), "peaks": found.peaks[i].tolist(), **kept}
         rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
     return [pa.Table.from_pylist([rows[i] for i in keep], schema=schema)]
 

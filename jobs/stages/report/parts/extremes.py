@@ -2,46 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from evaluation.report.extremes import Extremes, extremes_figure, extremes_table
+from evaluation.report.extremes import ByLayer, Extremes, extremes_figure, extremes_table, layers_figure, layers_table
 from evaluation.report.page import Part
 from evaluation.report.results import Results
-from evaluation.schema import RELEVANCE
+from evaluation.schema import NEURONS, RELEVANCE
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan
-from jobs.stages.report.results import relevance_cells
+from jobs.plan.cells import Plan, PlannedCell
+from jobs.stages.report.results import place_of, relevance_cells
 from jobs.store import Ledger
 from lrp_core.capabilities import RULES
 
-_COLUMNS = ["explanation", "embedding", "relevance", "explained", "residual"]
+_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "residual"]
 
 
 def extremes_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Cells of rules that are done, where some method of the same model, task and precision is unstable."""
-    found = list(_found(plan, ledger, results))
+    done = _beside_unstable(plan, ledger, results)
+    found = [_of_tokens(ledger, planned) for planned in done]
+    kept = [planned for planned in plan.cells() if planned.cell.product == "neurons" and ledger.is_done(planned.cell)]
+    inside = {place_of(planned.cell): planned for planned in kept}
+    both = [(planned, inside[place_of(planned.cell)]) for planned in done if place_of(planned.cell) in inside]
+    by_layer = [_of_layers(ledger, *one) for one in both]
     how = "No method with unstable rules is computed: `closelook methods` names them, for comparison."
+    note = "With `neurons:` in the config it is shown layer by layer, too." if found and not by_layer else ""
+    figures = [*extremes_figure(found, results.methods), *layers_figure(by_layer, results.methods)]
     tables = [extremes_table(found, results.methods)] if found else []
-    return Part("Unstable rules", how, extremes_figure(found, results.methods), tables, page="faithfulness.html")
+    details = [layers_table(by_layer, results.methods)] if by_layer else []
+    return Part("Unstable rules", how, figures, tables, note, page="faithfulness.html", details=details)
 
 
-def _found(plan: Plan, ledger: Ledger, results: Results) -> Iterator[Extremes]:
+def _beside_unstable(plan: Plan, ledger: Ledger, results: Results) -> list[PlannedCell]:
+    """Cells of relevance by rules, of models, tasks and precisions of which there is one by unstable rules."""
     done = [planned for planned in relevance_cells(plan) if ledger.is_done(planned.cell)]
     places = [(one.cell.model, one.cell.task, one.cell.dtype) for one in done]
     unstable = {at for at, one in zip(places, done, strict=True) if results.methods[one.cell.method].unstable}
-    for place, planned in zip(places, done, strict=True):
-        cell, request = planned.cell, planned.requests[0]
-        method = results.methods[cell.method]
-        if place not in unstable or not method.conserves or RULES not in method.needs:
-            continue
-        rows = [
-            row
-            for row in ledger.read(cell, RELEVANCE, _COLUMNS).to_pylist()
-            if (row["explanation"], row["embedding"]) == (request.explanation, request.embedding) and row["explained"]
-        ]
-        unit = np.abs([row["explained"] for row in rows])
-        largest = np.array([np.abs(row["relevance"]).max() for row in rows]) / unit
-        error = np.abs([np.nan if row["residual"] is None else row["residual"] for row in rows]) / unit
-        yield Extremes(*place, cell.method, largest, error, planned.rows - len(rows))
+    beside = (one for at, one in zip(places, done, strict=True) if at in unstable)
+    methods = results.methods
+    return [one for one in beside if methods[one.cell.method].conserves and RULES in methods[one.cell.method].needs]
+
+
+def _of_tokens(ledger: Ledger, planned: PlannedCell) -> Extremes:
+    cell, rows = planned.cell, _explained(ledger, planned)
+    unit = np.abs([row["explained"] for row in rows])
+    largest = np.array([np.abs(row["relevance"]).max() for row in rows]) / unit
+    error = np.abs([np.nan if row["residual"] is None else row["residual"] for row in rows]) / unit
+    return Extremes(cell.model, cell.task, cell.dtype, cell.method, largest, error, planned.rows - len(rows))
+
+
+def _of_layers(ledger: Ledger, planned: PlannedCell, inside: PlannedCell) -> ByLayer:
+    """Of the samples of which relevance of neurons is kept, and with it what crosses the boundaries of layers."""
+    cell, explanation = planned.cell, planned.requests[0].explanation
+    units = {row["sample_id"]: abs(row["explained"]) for row in _explained(ledger, planned)}
+    kept = ledger.read(inside.cell, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()
+    rows = [row for row in kept if row["explanation"] == explanation and row["sample_id"] in units and row["peaks"]]
+    largest = np.array([np.array(row["peaks"]) / units[row["sample_id"]] for row in rows])
+    return ByLayer(cell.model, cell.task, cell.dtype, cell.method, largest)
+
+
+def _explained(ledger: Ledger, planned: PlannedCell) -> list[dict[str, Any]]:
+    """Rows of the first variant that explain something."""
+    request = planned.requests[0]
+    return [
+        row
+        for row in ledger.read(planned.cell, RELEVANCE, _COLUMNS).to_pylist()
+        if (row["explanation"], row["embedding"]) == (request.explanation, request.embedding) and row["explained"]
+    ]
