@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup
@@ -23,9 +24,15 @@ class Explorer:
     entries: Leaves  # of heatmap.data, numbered as the lines
     choices: Mapping[str, list[Any]]  # what the filters choose among, by field
     ids: frozenset[str]  # a sample under two models counts once
+    pairs: Mapping[str, str] = field(default_factory=dict)  # by model, the one that is shown beside it unasked
 
     @classmethod
-    def of(cls, entries: Iterable[Mapping[str, Any]], budget_bytes: float = LEAF_BYTES) -> Explorer:
+    def of(
+        cls,
+        entries: Iterable[Mapping[str, Any]],
+        budget_bytes: float = LEAF_BYTES,
+        pairs: Mapping[str, str] = MappingProxyType({}),
+    ) -> Explorer:
         """`entries` are of :func:`heatmap.data`, those of a sample beside each other; each is held as JSON alone."""
         lines, texts, ids = [], [], set()
         found: dict[str, dict[Any, None]] = {name: {} for name in ("task", "model", "attractors", "explanation")}
@@ -39,7 +46,7 @@ class Explorer:
         choices = {name: list(values) for name, values in found.items()}
         choices["attractors"].sort(key=lambda value: (str(type(value)), value))
         index = Leaves.of("samples-list", lines, budget_bytes)
-        return cls(index, Leaves.of_json("samples", texts, budget_bytes), choices, frozenset(ids))
+        return cls(index, Leaves.of_json("samples", texts, budget_bytes), choices, frozenset(ids), pairs)
 
     @property
     def samples(self) -> int:
@@ -52,7 +59,7 @@ class Explorer:
     @property
     def choices_element(self) -> Markup:
         """For the page of the explorer, beside its leaves."""
-        facts = Markup(escaped_json({"fields": FIELDS, **self.choices}))
+        facts = Markup(escaped_json({"fields": FIELDS, "pairs": dict(self.pairs), **self.choices}))
         return Markup('<script type="application/json" id="sample-choices">{}</script>').format(facts)
 
 

@@ -172,6 +172,18 @@ def explain_page(entries: Sequence[Mapping[str, Any]], title: str, provenance: P
     return _render("explain.html", title=title, explorer=explorer, leaves=explorer.leaves, **facts)
 
 
+def comparison_page(
+    names: tuple[str, str], facts: Sequence[str], table: Table, explorer: Explorer, provenance: Provenance
+) -> str:
+    """Two runs on a page of their own, for `closelook compare --html`: facts in lines, scores, samples that both have.
+
+    Models of the explorer are named by their run, and its `pairs` tell the same model of the other run.
+    """
+    known: dict[str, Any] = {"page": "", "pages": [], "provenance": provenance, "explorer": explorer}
+    title = " against ".join(names)
+    return _render("comparison.html", explorer.leaves, title=title, facts=facts, t=table, **known)
+
+
 def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
     """Dots of the first metric, a row a method; the baseline is the mean over models."""
     rows, base = [], []

@@ -55,9 +55,10 @@ def compare(
     second: Annotated[str, typer.Argument(help="The root of the other.")],
     metric: Annotated[str | None, typer.Option("--metric", help="What to compare; default: the leading one.")] = None,
     to: Annotated[Path | None, typer.Option("--csv", help="Also write every number there.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with samples of both runs.")] = None,
 ) -> None:
     """What changed between two runs: settings, cells, scores with paired tests, cost."""
     from jobs import __main__ as cli
     from jobs.commands.compare import show
 
-    show(first, second, metric, to, cli.console)
+    show(first, second, metric, to, html, cli.console)

@@ -33,14 +33,20 @@ CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
 AT_ONCE = 500  # samples that are made ready to show at a time
 
 
-def explorer(config: RunConfig, plan: Plan, store: Store, results: Results) -> Iterator[dict[str, Any]]:
-    """One entry for each chosen sample and model, in the shape of :func:`heatmap.data`; a sample's models follow it."""
+def explorer(
+    config: RunConfig, plan: Plan, store: Store, results: Results, wanted: Mapping[str, list[str]] | None = None
+) -> Iterator[dict[str, Any]]:
+    """One entry for each sample and model, in the shape of :func:`heatmap.data`; a sample's models follow it.
+
+    The samples are those that are `wanted` of each task, or else chosen by :func:`choose`.
+    """
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
     for_labels = label_cells(plan, Ledger(store))
     for task in results.tasks:
         shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
         first = _first_labelled(store, [cell for place, cell in for_labels.items() if place.task == task])
-        chosen = choose([default_samples(store, results, place) for place in shown], config.report.samples, first)
+        scored = () if wanted is not None else [default_samples(store, results, place) for place in shown]
+        chosen = choose(scored, config.report.samples, first) if wanted is None else wanted.get(task, [])
         known = []
         for model in plan.models if chosen else ():
             places = [place for place in shown if place.model == model.name]
