@@ -18,6 +18,15 @@ from typing import Any
 from jobs.plan.hub import ModelUnavailable
 from jobs.store import Store
 
+_BEGUN: set[Attempts] = set()  # of this process, not cleared yet
+
+
+def excuse_all() -> None:
+    """What is running in this process is not to blame for its end."""
+    for attempts in list(_BEGUN):
+        with suppress(OSError, RuntimeError):  # the store may be gone too
+            attempts.excuse()
+
 
 class Attempts:
     """The notes of one unit. Only one worker at a time has a unit, so reading and replacing the file is enough."""
@@ -33,6 +42,7 @@ class Attempts:
 
     def begin(self, running: str | None = None) -> None:
         """Note that the unit is begun, and what of it runs from now on."""
+        _BEGUN.add(self)
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
             self._again = True
@@ -84,7 +94,12 @@ class Attempts:
             raise
         self._rest()
 
+    def excuse(self) -> None:
+        """Nothing that runs is to blame if the process ends now."""
+        self._rest()
+
     def clear(self) -> None:
+        _BEGUN.discard(self)
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:

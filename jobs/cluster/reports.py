@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.cluster.attempts import end_with_device, node_id
+from jobs.cluster.notice import unit_in_hand
 from jobs.plan.hub import ModelUnavailable
 from jobs.secrets import without_secrets
 from jobs.store.retry import StillUnavailable
@@ -38,7 +39,7 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
 
     Errors are reported, never raised: an exception would end the whole data set. A lost device ends the process.
     """
-    with unit_timed() as seconds:
+    with unit_in_hand(), unit_timed() as seconds:
         report = _done(unit, rows, tokens, commit)
     spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
     return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)

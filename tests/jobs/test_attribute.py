@@ -1,8 +1,11 @@
 """Attribution on a real local Ray: whatever happens, the relevance is that of an undisturbed run."""
 
 import errno
+import hashlib
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -245,3 +248,45 @@ def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_i
     assert not any("attnlrp" in path for path in store.files("relevance", recursive=True))
     assert attribute(config, store).complete
     assert relevance_of(config, store) == undisturbed[2]
+
+
+def test_a_worker_that_is_told_to_end_while_it_computes_does_so_and_no_row_is_lost(undisturbed, again, monkeypatch):
+    """As on a spot node. The batch is a single operation of C, during which Python hears no signal."""
+    _, _, relevance = undisturbed
+    config, store = again
+    mark = Path(store.root) / "told"
+
+    class Told(Worker):
+        def _explain(self, task, view, rows, attempts):
+            if not mark.exists():
+                mark.write_text(str(os.getpid()))
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+            return super()._explain(task, view, rows, attempts)
+
+    ended_s = []
+
+    def tell():
+        while not mark.exists() or not mark.read_text():
+            time.sleep(0.05)
+        pid = int(mark.read_text())
+        os.kill(pid, signal.SIGTERM)
+        told = time.monotonic()
+        while runs(pid):
+            time.sleep(0.05)
+        ended_s.append(time.monotonic() - told)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    monkeypatch.setattr(stage, "Worker", Told)
+    assert attribute(config, store).complete
+    thread.join()
+    assert ended_s[0] < 20
+    assert relevance_of(config, store) == relevance
+
+
+def runs(pid):
+    """Whether there is such a process, which has not ended yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
