@@ -42,8 +42,10 @@ class CorpusConfig(Part):
     tokens: int = Field(default=LENGTH, ge=8)  # of a context; longer texts are several
     top: int = Field(default=10, ge=1, le=1000)  # contexts of a neuron that are kept
     models: tuple[str, ...] | None = None  # by name; null: all that read texts and whose neurons are described
-    # The gradient method by which the first contexts of the neurons that the run keeps are explained; null: none.
+    # The gradient method by which the first contexts of neurons are explained; null: none.
     explain: str | None = "attnlrp"
+    # How many of a sample's neurons, the first of each method that keeps them, have their contexts explained.
+    ranks: int = Field(default=10, ge=1, le=MOST)
 
 
 class NeuronsConfig(Frozen):

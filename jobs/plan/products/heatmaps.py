@@ -1,4 +1,4 @@
-"""Which tokens make neurons active where they are most active in a corpus, of the neurons that a run keeps.
+"""Which tokens make neurons active where they are most active in a corpus, of those that rank first in samples.
 
 Keyed by the contexts that are explained, and by the relevance that names the neurons.
 """
@@ -25,10 +25,11 @@ FIRST = 5  # contexts of a neuron that are explained, those that the report show
 
 @dataclass(frozen=True)
 class HeatmapsCell:
-    """Of one model: the first contexts of all neurons of these cells."""
+    """Of one model: the first contexts of the neurons that rank first in these cells."""
 
     contexts: ContextsCell
     neurons: tuple[Artifact, ...]
+    ranks: int  # of a sample's neurons
     method: str
     artifact: Artifact
 
@@ -47,10 +48,13 @@ def wanted_heatmaps(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iter
 
     Raises as `contexts_of`.
     """
-    contexts, settings = contexts_of(config, model, ledger), config.neurons and config.neurons.corpus
-    method = settings.explain if settings else None
+    contexts = contexts_of(config, model, ledger)
+    settings = config.neurons.corpus if config.neurons else None
+    if contexts is None or settings is None or settings.explain is None:
+        return
+    method = settings.explain
     cells = tuple(planned.cell for planned in model.cells if planned.cell.product == "neurons")
-    if contexts is None or method is None or not cells or METHODS[method].missing(model.resolved.capabilities):
+    if not cells or METHODS[method].missing(model.resolved.capabilities):
         return
     key = key_of(
         version=VERSION,
@@ -59,10 +63,11 @@ def wanted_heatmaps(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iter
         neurons=[cell.key for cell in cells],
         method=METHODS[method].key(),
         first=FIRST,
+        ranks=settings.ranks,
     )
     own = contexts.artifact
     artifact = Artifact("heatmaps", own.model, own.task, own.dtype, method, key)
-    yield HeatmapsCell(contexts, cells, method, artifact)
+    yield HeatmapsCell(contexts, cells, settings.ranks, method, artifact)
 
 
 def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:

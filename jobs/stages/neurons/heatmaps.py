@@ -55,7 +55,7 @@ def is_heatmap(task: str) -> bool:
 def tasks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> list[HeatmapTask]:
     """Those of all layers, the lowest first. Their neurons are stored already; their contexts need not be."""
     by_layer: dict[int, list[int]] = {}
-    for layer, neuron in named_by(ledger, cell.neurons):
+    for layer, neuron in named_by(ledger, cell.neurons, cell.ranks):
         by_layer.setdefault(layer, []).append(neuron)
     own, contexts = cell.artifact, cell.contexts.artifact
     budget = cell.model.resolved.config.token_budget or config.token_budget
@@ -82,7 +82,7 @@ def blocks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> Iterator
 
 def complete(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> None:
     """Enter what is there of contexts that are."""
-    layers = sorted({layer for layer, _ in named_by(ledger, cell.neurons)})
+    layers = sorted({layer for layer, _ in named_by(ledger, cell.neurons, cell.ranks)})
     done = all(map(ledger.is_done, cell.of)) and all(ledger.store.exists(_path(cell.artifact, n)) for n in layers)
     if done:
         record = {

@@ -52,12 +52,13 @@ def block_of(ledger: Ledger, cell: WritingsCell) -> pa.Table:
     return without_samples(WritingTask(title, _path(cell), named_by(ledger, cell.neurons)).to_json())
 
 
-def named_by(ledger: Ledger, cells: Iterable[Artifact]) -> tuple[tuple[int, int], ...]:
-    """The neurons, layer and number, that cells of neurons keep, in ascending order."""
+def named_by(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None) -> tuple[tuple[int, int], ...]:
+    """The neurons, layer and number, that cells keep, in ascending order; of each sample the first `ranks`."""
     found: set[tuple[int, int]] = set()
     for neurons in cells:
         table = ledger.read(neurons, NEURONS, ["layer", "neuron"])
-        found |= set(zip(*(pc.list_flatten(table[name]).to_pylist() for name in ("layer", "neuron")), strict=True))
+        first = (pc.list_slice(table[name], 0, ranks) for name in ("layer", "neuron"))
+        found |= set(zip(*(pc.list_flatten(column).to_pylist() for column in first), strict=True))
     return tuple(sorted(found))
 
 

@@ -160,7 +160,8 @@ def _answers(
             if (row["layer"], row["neuron"]) in wanted:
                 counts, mean = _inhabited(edges, row["histogram"]), row["mean"]
                 bars = None if mean is None else {**counts, "mean": float(f"{mean:.4g}")}
-                own: dict[str, Any] = {"corpus": corpus.task, "explained": method, "histogram": bars, "contexts": []}
+                told = method if (row["layer"], row["neuron"], 1) in relevance else ""
+                own: dict[str, Any] = {"corpus": corpus.task, "explained": told, "histogram": bars, "contexts": []}
                 found[row["layer"], row["neuron"]] = own
         table = ledger.store.read(contexts, CONTEXTS)
         for row in table.filter(pc.less_equal(table["rank"], FIRST)).to_pylist():
