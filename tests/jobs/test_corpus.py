@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,10 +19,12 @@ from jobs.commands.status import collect
 from jobs.plan import corpus as plan_corpus
 from jobs.plan.cells import make_plan
 from jobs.plan.products.contexts import wanted_contexts
+from jobs.stages import neurons as stage
 from jobs.stages.neurons import neurons
+from jobs.stages.neurons.worker import NeuronWorker
 from jobs.store import Ledger, Store
 from lrp_core import Batch, UserError, load_model
-from tests.jobs.inline import HOLD
+from tests.jobs.inline import HOLD, without_ray
 from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of
 
 TOKENS, TOP, CHARACTERS = 16, 4, 700
@@ -41,7 +45,10 @@ def small_units(monkeypatch):
 
 @pytest.fixture
 def corpus(tmp_path):
-    file = tmp_path / "corpus.txt"
+    return written(tmp_path / "corpus.txt")
+
+
+def written(file):
     lines = [line.encode() for line in lines_of()]
     file.write_bytes(b"\n".join([*lines[:3], b"", b"\xff\xfe", b"w40\0w41", *lines[3:]]))
     return file
@@ -116,12 +123,50 @@ def files_of(store):
     }
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model):
+    """What a run has that nobody disturbs, by path."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    config = config_for(folder / "root", model, written(folder / "corpus.txt"))
+    store = prepared(config, rows_of(2))
+    with pytest.MonkeyPatch.context() as patch:
+        without_ray(patch.setattr)
+        patch.setattr(plan_corpus, "UNIT_CHARACTERS", CHARACTERS)
+        assert neurons(config, store).complete
+    return files_of(store)
+
+
+class Dying(NeuronWorker):
+    """Is killed once, when it has written the first of the third unit's two shards."""
+
+    def _read(self, task):
+        noted = Path(self._store.root) / "died"
+        if not task.paths[0].endswith("part-000002.parquet") or noted.exists():
+            return super()._read(task)
+        noted.touch()
+        whole = Store.write_shard
+
+        def last(*args):
+            whole(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with patch.object(Store, "write_shard", last):
+            return super()._read(task)
+
+
+@pytest.mark.ray
+def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, small_units, local_ray, monkeypatch):
+    monkeypatch.setattr(stage, "NeuronWorker", Dying)
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+    assert neurons(config, store).complete
+    assert (tmp_path / "root" / "died").exists()
+    assert files_of(store) == undisturbed
+
+
 def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_again(
-    tmp_path, model, corpus, inline, small_units
+    undisturbed, tmp_path, model, corpus, inline, small_units
 ):
-    undisturbed = config_for(tmp_path / "undisturbed", model, corpus)
-    expected = prepared(undisturbed, rows_of(2))
-    assert neurons(undisturbed, expected).complete
     config = config_for(tmp_path / "root", model, corpus)
     store = prepared(config, rows_of(2))
     file = tmp_path / "config.json"  # which is YAML, too
@@ -149,7 +194,7 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
     assert neurons(config, store).computed == 1
     units = ledger.store.manifest(artifact.name)["corpus"]["survey"]["units"]
     assert len(indices) == units - 2 > 1
-    assert files_of(store) == files_of(expected)
+    assert files_of(store) == undisturbed
 
 
 def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
