@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.commands import terminal
 from jobs.commands.options import Config, Root, Set
 
 
@@ -24,10 +25,9 @@ def init(
     method: Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")] = None,
 ) -> None:
     """Write a commented config for your model and data."""
-    from jobs import __main__ as cli
     from jobs.commands.init import write
 
-    write(file, model, data, method, cli.console)
+    write(file, model, data, method, terminal.console)
 
 
 def config(
@@ -39,15 +39,13 @@ def config(
     ] = None,
 ) -> None:
     """Print the configuration in effect, defaults filled in; or, with --keys, what keys there are."""
-    from jobs import __main__ as cli
     from jobs.commands.config import show, show_keys
-    from jobs.config.kept import load
 
     if keys is not None:
-        show_keys(keys, cli.console)
+        show_keys(keys, terminal.console)
         return
-    loaded, _ = load(config, root, set or ())
-    show(loaded, cli.console)
+    loaded, _ = terminal.load_run(config, root, set)
+    show(loaded, terminal.console)
 
 
 def compare(
@@ -58,7 +56,6 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with samples of both runs.")] = None,
 ) -> None:
     """What changed between two runs: settings, cells, scores with paired tests, cost."""
-    from jobs import __main__ as cli
     from jobs.commands.compare import show
 
-    show(first, second, metric, to, html, cli.console)
+    show(first, second, metric, to, html, terminal.console)

@@ -11,6 +11,7 @@ from rich.console import Console
 from jobs import __main__ as cli
 from jobs.cluster import scheduler
 from jobs.cluster.pools import connect
+from jobs.commands import terminal
 from jobs.config import RunConfig
 from jobs.stages.attribute import attribute
 from tests.jobs import forked
@@ -84,8 +85,8 @@ def closelook(monkeypatch, capsys):
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["closelook", *arguments])
-        monkeypatch.setattr(cli, "console", Console(highlight=False, soft_wrap=True, width=200))
-        monkeypatch.setattr(cli, "errors", Console(stderr=True, highlight=False, soft_wrap=True, width=200))
+        monkeypatch.setattr(terminal, "console", Console(highlight=False, soft_wrap=True, width=200))
+        monkeypatch.setattr(terminal, "errors", Console(stderr=True, highlight=False, soft_wrap=True, width=200))
         code = 0
         try:
             cli.main()

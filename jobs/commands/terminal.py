@@ -1,0 +1,64 @@
+"""What commands share: where they print, and how they read a configuration and run stages of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from jobs.config import RunConfig
+    from jobs.stages.summary import StageSummary
+    from jobs.store import Store
+
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def load_run(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
+    """The run of these options. Commands ask for it before their heavy imports: a mistake is told at once."""
+    from jobs.config.kept import load
+
+    return load(config, root, overrides or ())
+
+
+def run_stages(
+    stages: tuple[str, ...], config: str | None, root: str | None, overrides: list[str] | None, wait_s: float
+) -> None:
+    """Run the stages under the root's lock and tell of each. Raises typer.Exit where one is not complete."""
+    loaded, store = load_run(config, root, overrides)
+
+    from jobs.cluster.pools import check_address
+    from jobs.config.kept import keeping
+    from jobs.plan.cells import validate
+    from jobs.stages.run import run
+    from jobs.store.lock import run_lock
+    from jobs.store.runs import recorded
+
+    validate(loaded)
+    check_address(loaded)
+    store.create()
+    with run_lock(store, wait_s), keeping(loaded, store) as changed, recorded(loaded, store, stages) as record:
+        if changed:
+            console.print(f"the configuration that {store.root} keeps changes:", markup=False)
+        for difference in changed:
+            console.print(f"  {difference}", markup=False)
+        summaries = []
+        for summary in run(loaded, store, stages):
+            _show(summary)
+            record(summary)
+            summaries.append(summary)
+    if not all(summary.complete for summary in summaries):
+        raise typer.Exit(1)
+    if not any(summary.computed for summary in summaries):
+        console.print(f"nothing to do: everything in {store.root} is complete")
+
+
+def _show(summary: StageSummary) -> None:
+    console.print(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", style="bold")
+    for line in summary.lines:
+        console.print(f"  {line}", markup=False)
+    for failure in summary.failures:
+        errors.print(f"  {failure}", style="red", markup=False)
