@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from jobs.store.retry import is_passing
 
@@ -18,6 +15,7 @@ if TYPE_CHECKING:
     from jobs.config import ModelConfig
 
 _INDEX = "model.safetensors.index.json"
+PATIENCE_S = 5.0  # with each step of the question whether the hub answers
 
 
 class ModelUnavailable(RuntimeError):
@@ -26,16 +24,16 @@ class ModelUnavailable(RuntimeError):
 
 @cache
 def hub_reachable() -> bool:
-    """Whether the hub answers; asked once, because its client tries for half a minute before it gives up."""
-    from huggingface_hub import constants
+    """Whether the hub answers anything, through a proxy where there is one.
 
-    if getproxies():
-        return True  # the proxy decides
-    address = urlsplit(constants.ENDPOINT)
+    It is asked once by a process, for all models: its client tries for half a minute with each before it gives up.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
     try:
-        port = address.port or {"http": 80}.get(address.scheme, 443)
-        socket.create_connection((address.hostname or "", port), timeout=5).close()
-    except OSError:
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE_S, follow_redirects=False)
+    except Exception:  # whatever stands in the way: no route, a proxy that refuses, a client told to stay offline
         return False
     return True
 

@@ -1,15 +1,20 @@
 """Configured models: pinned to their weights, opened as configured, out of reach without harm."""
 
 import hashlib
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 from pydantic import ValidationError
 
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.geometries import GEOMETRIES
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.hub import ModelUnavailable, hub_reachable
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.stages.attribute.compute import Explainer
 from jobs.stages.attribute.worker import WorkerOptions
@@ -86,6 +91,40 @@ def test_the_first_tokenizer_that_loads_is_used(tmp_path):
 def test_a_model_on_a_hub_that_does_not_answer_is_unavailable_not_wrong():
     with pytest.raises(ModelUnavailable, match="hub does not answer, and it is not in the local cache"):
         resolve(ModelConfig(name="m", id="openai-community/gpt2-of-nobody"))
+
+
+@pytest.fixture
+def refusing_proxy(monkeypatch):
+    """A proxy on loopback that hangs up on everybody; the list of who came."""
+    came, server = [], socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        with suppress(OSError):  # closed
+            while True:
+                connection, address = server.accept()
+                came.append(address)
+                connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{server.getsockname()[1]}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    close_session()  # the client reads the environment when it is made
+    hub_reachable.cache_clear()
+    yield came
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    close_session()
+    hub_reachable.cache_clear()
+
+
+def test_a_hub_behind_a_proxy_that_refuses_is_asked_once_for_all_models(refusing_proxy):
+    for name in ("one", "two", "three"):
+        with pytest.raises(ModelUnavailable, match="hub does not answer, and it is not in the local cache"):
+            resolve(ModelConfig(name=name, id=f"nobody/{name}"))
+    assert len(refusing_proxy) == 1
 
 
 def test_what_a_head_puts_out_is_read_from_the_checkpoint(tmp_path):
