@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from contextlib import contextmanager
 
@@ -56,6 +57,23 @@ class Browser:
         """Errors of the page: scripts that failed, requests that were refused."""
         found = call("POST", f"{self._url}/se/log", {"type": "browser"})
         return [line["message"] for line in found if line["level"] == "SEVERE"]
+
+
+def wait(tab, condition, *arguments):
+    """Until the condition, a body of a function, holds."""
+    end = time.monotonic() + 60
+    while not tab.script(condition, *arguments):
+        assert time.monotonic() < end, condition
+        time.sleep(0.05)
+
+
+def write_page(root, site, file, title, leaves, **pages):
+    """One page of a site with its leaves, as the report writes them."""
+    (root / file).write_text(site._page(file, title, leaves=leaves, **pages), encoding="utf-8")
+    for own in leaves:
+        (root / own.name).mkdir()
+        for name, text in own.files.items():
+            (root / name).write_text(text, encoding="utf-8")
 
 
 @contextmanager

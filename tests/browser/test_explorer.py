@@ -1,7 +1,6 @@
 """The explorer of ten thousand samples in a real browser, from file://: it opens at once and reaches all of them."""
 
 import shutil
-import time
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from evaluation.report.explorer import Explorer
 from evaluation.report.heatmap import Line, data
 from evaluation.report.page import Provenance, Site
-from tests.browser.driver import CHROMIUM, DRIVER, browser
+from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
 from tests.evaluation.report.test_tables import some_results
 
 pytestmark = [
@@ -46,19 +45,8 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("large")
     results = some_results()
     empty = Site(Provenance("large", "", {"closelook": "1"}), results, [], samples=Explorer.of(entries()))
-    pages = {"explorer": empty.samples, "leaves": empty.samples.leaves}
-    (root / "samples.html").write_text(empty._page("samples.html", "Samples", **pages), encoding="utf-8")
-    for leaves in empty.samples.leaves:
-        (root / leaves.name).mkdir()
-        for name, text in leaves.files.items():
-            (root / name).write_text(text, encoding="utf-8")
+    write_page(root, empty, "samples.html", "Samples", empty.samples.leaves, explorer=empty.samples)
     return root
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as tab:
-        yield tab
 
 
 @pytest.fixture
@@ -67,14 +55,6 @@ def tab(chromium, folder):
     chromium.open((folder / "samples.html").as_uri())
     yield chromium
     assert chromium.complaints() == []
-
-
-def wait(tab, condition, *arguments):
-    """Until the condition, a body of a function, holds."""
-    end = time.monotonic() + 60
-    while not tab.script(condition, *arguments):
-        assert time.monotonic() < end, condition
-        time.sleep(0.05)
 
 
 def count(tab):

@@ -4,8 +4,7 @@ import pytest
 
 from evaluation.report.neuron_explorer import NeuronExplorer, entry, shown
 from evaluation.report.page import Provenance, Site
-from tests.browser.driver import CHROMIUM, DRIVER, browser
-from tests.browser.test_explorer import wait
+from tests.browser.driver import CHROMIUM, DRIVER, wait, write_page
 from tests.evaluation.report.test_tables import some_results
 
 pytestmark = [
@@ -50,19 +49,9 @@ def folder(tmp_path_factory):
     explorer = NeuronExplorer.of(entries(), PLACES)
     assert len(explorer.entries.files) > 3
     site = Site(Provenance("large", "", {"closelook": "1"}), some_results(), [], neurons=explorer)
-    pages = {"neurons": explorer, "leaves": explorer.leaves, "parts": [], "published": False}
-    (root / "neurons.html").write_text(site._page("neurons.html", "Neurons", **pages), encoding="utf-8")
-    for leaves in explorer.leaves:
-        (root / leaves.name).mkdir()
-        for name, text in leaves.files.items():
-            (root / name).write_text(text, encoding="utf-8")
+    pages = {"neurons": explorer, "parts": [], "published": False}
+    write_page(root, site, "neurons.html", "Neurons", explorer.leaves, **pages)
     return root
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as tab:
-        yield tab
 
 
 @pytest.fixture

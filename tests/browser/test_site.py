@@ -16,8 +16,7 @@ from evaluation.report.page import PAGES, Provenance, explain_page
 from evaluation.schema import RUNTIME
 from jobs.stages import evaluate, report
 from jobs.stages.report import samples as explorer
-from tests.browser.driver import CHROMIUM, DRIVER, browser, call
-from tests.browser.test_explorer import wait
+from tests.browser.driver import CHROMIUM, DRIVER, call, wait
 from tests.synthetic import CONFIG, write_store
 
 pytestmark = [
@@ -61,12 +60,6 @@ def time_passes(store):
         ]
         path = f"{store.runtime(model, 'sva', 'float32')}/0.parquet"
         store.write_shard(path, pa.Table.from_pylist(rows, RUNTIME), RUNTIME)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as tab:
-        yield tab
 
 
 @pytest.fixture
