@@ -22,6 +22,7 @@ import pyarrow as pa
 from evaluation.schema import RUNTIME, VIEW
 from jobs.bench.harness import Bench, device_name, paired_ratio, parser, summary
 from jobs.bench.simulation import Relative, Simulated, paper, paper_jobs, simulate
+from jobs.bench.slow_store import SlowStore
 from jobs.cluster.pools import connect
 from jobs.commands.plan import forwards
 from jobs.config import NodesConfig, RunConfig
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser("job", __doc__ or "")
     options.add_argument("--repeats", type=int, help="default 3; quick 1")
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="for the cost table; repeat")
+    options.add_argument("--latency-ms", type=float, help="also with so much added to every request of the store")
     chosen = options.parse_args(arguments)
     bench = Bench("job", device_name("cpu"))
     repeats = chosen.repeats or (1 if chosen.quick else 3)
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         start = time.perf_counter()
         connect(runs.config("gpt2", 1, OVERHEAD_ROWS))
         bench.row(what="start of a local Ray", seconds=time.perf_counter() - start)
-        overhead(bench, runs, repeats)
+        overhead(bench, runs, repeats, (chosen.latency_ms or 0) / 1000)
         for geometry in chosen.geometry or ["bert-base", "gpt2"]:
             relative |= cost_table(bench, runs, geometry)
     for gpus in (8, 64):
@@ -102,7 +104,7 @@ class Runs:
             }
         )
 
-    def prepared(self, config: RunConfig) -> Store:
+    def prepared(self, config: RunConfig, latency_s: float = 0.0) -> Store:
         store = Store(config.root)
         key = tokenizer_key(load_tokenizer(config.models[0]))
         for task, settings in config.tasks.items():
@@ -111,7 +113,7 @@ class Runs:
             rows = _random_rows(task, settings.limit or 1, lengths)
             store.write_shard(f"{views_of(key, task).folder}/0.parquet", pa.Table.from_pylist(rows, schema=VIEW), VIEW)
             store.write_manifest(views_of(key, task).name, {"rows": len(rows)})
-        return store
+        return SlowStore(config.root, latency_s) if latency_s else store
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,19 @@ class Timed:
         return cls(whole_s, max(commits) - min(commits))
 
 
-def overhead(bench: Bench, runs: Runs, repeats: int) -> None:
-    """The same units by a bare loop, by Ray with one worker, and by Ray with two, in turn."""
-    seconds: dict[str, list[Timed]] = {"bare loop": [], "ray, one worker": [], "ray, two workers": []}
+def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> None:
+    """The same units by a bare loop, by Ray with one worker, and by Ray with two, in turn.
+
+    With a latency also by one worker whose store, and the driver's, takes so much longer for every request.
+    """
+    ways = {"bare loop": (0, 0.0), "ray, one worker": (1, 0.0), "ray, two workers": (2, 0.0)}
+    slow = f"ray, one worker, {1000 * latency_s:g} ms a request"
+    ways |= {slow: (1, latency_s)} if latency_s else {}
+    seconds: dict[str, list[Timed]] = {name: [] for name in ways}
     for _ in range(repeats):
-        for (name, timed), workers in zip(seconds.items(), (0, 1, 2), strict=True):
+        for (name, timed), (workers, added_s) in zip(seconds.items(), ways.values(), strict=True):
             config = runs.config("gpt2", workers or 1, OVERHEAD_ROWS)
-            store = runs.prepared(config)
+            store = runs.prepared(config, added_s)
             whole_s = by_ray(config, store) if workers else in_own_process(config, store)
             timed.append(Timed.of(whole_s, store))
             print(f"{name}: {timed[-1].whole_s:.1f} s, steady {timed[-1].steady_s:.1f} s", flush=True)
@@ -143,7 +151,10 @@ def overhead(bench: Bench, runs: Runs, repeats: int) -> None:
     steady = {name: [one.steady_s for one in timed] for name, timed in seconds.items()}
     for name in seconds:
         bench.row(what=name, geometry="gpt2", seconds=summary(whole[name]), steady_seconds=summary(steady[name]))
-    bare, one, two = seconds
+    bare, one, two, *_ = seconds
+    if latency_s:
+        ratio = paired_ratio(steady[slow], steady[bare])["median"]
+        bench.ratio(f"{slow}, over bare loop, steady", ratio, OVERHEAD_TARGET, "lower", geometry="gpt2")
     for kind, of_kind in (("whole run", whole), ("steady", steady)):
         ratio = paired_ratio(of_kind[one], of_kind[bare])["median"]
         bench.ratio(f"ray over bare loop, {kind}", ratio, OVERHEAD_TARGET, "lower", geometry="gpt2")

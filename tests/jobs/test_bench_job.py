@@ -1,12 +1,15 @@
 """The benchmark of the job runs through, and what it reports is what it measured."""
 
 import json
+import pickle
 from types import SimpleNamespace
 
 import pytest
 
-from jobs.bench import job
+from jobs.bench import job, slow_store
+from jobs.bench.harness import Bench
 from jobs.bench.job import Timed
+from jobs.bench.slow_store import SlowStore
 from jobs.store import Store
 from tests.jobs.forked import FORKS
 
@@ -26,6 +29,41 @@ def test_the_quick_benchmark_reports_overhead_scaling_cost_and_schedule(tmp_path
     simulated = [row["nodes"] for row in rows if row["what"] == "simulation"]
     assert simulated[:2] == ["8 GPUs", "64 GPUs"]
     assert len(simulated) == 4
+
+
+def test_a_store_with_latency_is_measured_beside_the_others(tmp_path, inline, monkeypatch):
+    """All ways in this process: what is told is the slow store's time over that of the bare loop on a quick one."""
+    used = []
+
+    def in_process(config, store):
+        used.append(store)
+        return job.by_ray(config, store)
+
+    monkeypatch.setattr(job, "in_own_process", in_process)
+    told, timed = job.by_ray, []
+    monkeypatch.setattr(job, "by_ray", lambda config, store: (timed.append(store), told(config, store))[1])
+    bench = Bench("job", "cpu")
+    job.overhead(bench, job.Runs(tmp_path, quick=True), repeats=1, latency_s=0.002)
+    assert [type(store) for store in timed] == [Store, Store, Store, SlowStore]
+    assert used == timed[:1]
+    result = bench.result()
+    steady = {row["what"]: row["steady_seconds"]["median"] for row in result["rows"]}
+    slow = "ray, one worker, 2 ms a request"
+    assert list(steady) == ["bare loop", "ray, one worker", "ray, two workers", slow]
+    ratio = result["ratios"][f"gpt2: {slow}, over bare loop, steady"]["value"]
+    assert ratio == pytest.approx(steady[slow] / steady["bare loop"], abs=1e-4)
+
+
+def test_every_request_of_a_slow_store_waits_also_in_another_process(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(slow_store.time, "sleep", waits.append)
+    store = pickle.loads(pickle.dumps(SlowStore(str(tmp_path), 0.025)))
+    store.write_bytes("folder/file", b"text")
+    assert store.read_bytes("folder/file") == b"text"
+    assert store.files("folder", "file") == ["folder/file"]
+    store.delete("folder/file")
+    assert not store.exists("folder/file")
+    assert waits == [0.025, 0.05, 0.025, 0.025, 0.025]
 
 
 def test_a_run_that_rejected_rows_is_no_measurement(tmp_path):

@@ -1,0 +1,50 @@
+"""A store whose file system takes its time for every request, as one far away does, without a server beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from jobs.store import Store
+
+
+class SlowStore(Store):
+    """A store in a local folder that is used as object stores are; each of its requests waits first."""
+
+    def __init__(self, root: str, latency_s: float) -> None:
+        super().__init__(root)
+        self._latency_s = latency_s
+        self._fs, self._local = _Slow(self._fs, latency_s), False
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return SlowStore, (self.root, self._latency_s)
+
+
+class _Slow:
+    """The requests that a store makes of its file system."""
+
+    def __init__(self, files: pafs.FileSystem, latency_s: float) -> None:
+        self._files, self._latency_s = files, latency_s
+
+    def open_input_file(self, path: str) -> pafs.NativeFile:
+        self._wait(2)  # one for the size, one for the content
+        return self._files.open_input_file(path)
+
+    def open_output_stream(self, path: str) -> pafs.NativeFile:
+        self._wait()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return self._files.open_output_stream(path)
+
+    def delete_file(self, path: str) -> None:
+        self._wait()
+        self._files.delete_file(path)
+
+    def get_file_info(self, where: Any) -> Any:
+        self._wait()
+        return self._files.get_file_info(where)
+
+    def _wait(self, requests: int = 1) -> None:
+        time.sleep(requests * self._latency_s)
