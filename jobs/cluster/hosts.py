@@ -74,7 +74,7 @@ class Hosts:
         except BaseException:  # the generator's exit, too: a unit may be running
             _kill(host)
             raise
-        host.rest.remote()
+        ray.get(host.rest.remote())
         self._resting[share.nodes].append(host)
 
     def _taken(self, share: Share) -> Any:
