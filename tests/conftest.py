@@ -8,11 +8,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import settings
 
 from lrp_core import Batch, ModelView
 from tests.tiny import TINY, ragged_rows, tiny_model
 
 torch.set_num_threads(1)
+settings.register_profile("unhurried", deadline=None)  # how long an example takes is the machine's
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items):

@@ -6,7 +6,7 @@ import tempfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.schema import VIEW
@@ -23,7 +23,6 @@ def inputs_of(rows: list[dict]) -> Inputs:
     return Inputs("t", "sva", pa.Table.from_pylist(rows, schema=VIEW))
 
 
-@settings(deadline=None)  # the first example imports what it needs
 @given(n=st.integers(1, 60), budget=st.integers(1, 80), shard_rows=st.integers(1, 20), foilless=st.integers(0, 5))
 def test_units_hold_every_sample_once_within_budget(n, budget, shard_rows, foilless):
     rows = rows_of(n, seed=n)
@@ -81,7 +80,6 @@ def test_a_worker_gets_the_samples_of_its_unit_and_reads_pixels_alone(images, tm
         ]
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 60), budget=st.integers(1, 80), shard_rows=st.integers(1, 20), foilless=st.integers(0, 5))
 def test_units_are_those_of_taking_sample_after_sample(n, budget, shard_rows, foilless):
     rows = rows_of(n, seed=n)
