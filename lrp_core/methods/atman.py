@@ -22,6 +22,8 @@ from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, rows_of
 from lrp_core.view import ModelView
 
+IN_VAIN = 1 / 8  # the most of its forward that a row may compute before its own token
+
 
 @dataclass
 class _Layer:
@@ -178,18 +180,22 @@ def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Ite
     """Samples [R], suppressed tokens [R] and the first token of the rows of each forward.
 
     In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens; they
-    begin at the first of them unless they must be `whole`, since others are suppressed too.
+    begin at the first of them unless they must be `whole`, since others are suppressed too. What a row computes before
+    its own token is in vain: that is an eighth of it at most, unless the forward had less than a quarter of the budget.
     """
     length = batch.input_ids.shape[1]
     wanted = batch.attention_mask.bool()
     if view.kind.causal:
         wanted = wanted & (torch.arange(length, device=wanted.device) <= batch.position[:, None])
-        keys, samples = wanted.T.nonzero(as_tuple=True)
+        keys, samples = (one.contiguous() for one in wanted.T.nonzero(as_tuple=True))
     else:
         samples, keys = wanted.nonzero(as_tuple=True)
-    done = 0
+    late, done = view.kind.causal and not whole, 0
     while done < len(keys):
-        start = int(keys[done]) if view.kind.causal and not whole else 0
+        start = int(keys[done]) if late else 0
         size = max(1, token_budget // (length - start))
+        if late:
+            end = int(torch.searchsorted(keys, start + int((length - start) * IN_VAIN), right=True))
+            size = min(size, max(end - done, size // 4))
         yield samples[done : done + size], keys[done : done + size], start
         done += size
