@@ -49,11 +49,11 @@ def crossings(first: Curve, second: Curve) -> list[Crossing]:
     (factor, exponent), (other_factor, other_exponent) = law, other
     if exponent == other_exponent:
         return []
-    at = math.exp(math.log(other_factor / factor) / (exponent - other_exponent))
-    return [Crossing(at, True, exponent > other_exponent)] if _beyond(at, common) else []
+    at = math.log(other_factor / factor) / (exponent - other_exponent)  # a logarithm: what is parallel meets far off
+    return [Crossing(math.exp(at), True, exponent > other_exponent)] if _beyond(at, common) else []
 
 
 def _beyond(at: float, measured: list[float]) -> bool:
-    """Whether it lies outside of what was measured, and no further out than that is wide."""
-    width = measured[-1] / measured[0]
-    return measured[0] / width <= at < measured[0] or measured[-1] < at <= measured[-1] * width
+    """Whether it (a logarithm) lies outside of what was measured, and no further out than that is wide."""
+    low, high = math.log(measured[0]), math.log(measured[-1])
+    return 2 * low - high <= at < low or high < at <= 2 * high - low

@@ -2,6 +2,8 @@ import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.bench import context
 from jobs.bench.context_ways import CHECKPOINT, FORWARD, PERTURBATION
@@ -108,6 +110,21 @@ def test_a_power_law_is_found_and_curves_cross_where_they_do():
     assert crossings(square, {x: 1e6 * y for x, y in line.items()}) == []
     assert power_law({32.0: 1.0}) is None
     assert crossings({32.0: 1.0}, {32.0: 2.0}) == []
+
+
+@given(st.lists(st.tuples(*[st.floats(1e-9, 1e9)] * 2), min_size=2, max_size=5))
+def test_whatever_was_measured_a_crossing_lies_near_it(measured):
+    first, second = ({16.0 * (x + 1): pair[which] for x, pair in enumerate(measured)} for which in (0, 1))
+    lowest, highest = min(first), max(first)
+    for one in crossings(first, second):
+        slack = highest / lowest if one.extrapolated else 1
+        assert lowest / slack * (1 - 1e-9) <= one.at <= highest * slack * (1 + 1e-9)
+
+
+def test_nearly_parallel_curves_meet_nowhere_near():
+    first = {16: 0.005551, 32: 0.005533, 48: 0.005324}
+    second = {16: 0.240908, 32: 0.231732, 48: 0.232366}  # the powers differ by less than 0.002: e**2000 tokens
+    assert crossings(first, second) == []
 
 
 @pytest.mark.parametrize(
