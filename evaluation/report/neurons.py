@@ -30,7 +30,7 @@ class Knockouts:
     rankings: tuple[str, ...]
     counts: tuple[int, ...]  # neurons that are gone
     drops: np.ndarray  # [N, M, K], of samples, rankings and counts
-    lost: int  # samples left out, whose logits became infinite
+    lost: int  # samples left out, whose logits were not finite
 
     @classmethod
     def of(
@@ -125,7 +125,7 @@ def knockout_table(
         f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % bootstrap intervals; "
         "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
         "rankings)."
-    ) + (f" {lost} samples whose logits became infinite are left out." if lost else "")
+    ) + (f" {lost} samples whose logits were not finite are left out." if lost else "")
     columns = tuple(Column("neurons gone", str(count), digits=_DIGITS) for count in counts)
     return Table("knockouts", "Neurons knocked out", caption, ("model", "ranking"), columns, tuple(rows))
 

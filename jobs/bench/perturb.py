@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         forwards(bench, name, chosen)
         packing(bench, name, chosen)
         length = min(METHOD_LENGTH, chosen.longest)
-        many_forwards(bench, name, _model(name, chosen), length, chosen.token_budget, min(3, chosen.repeats))
+        many_forwards(bench, name, _model(name, chosen), length, chosen.token_budget, chosen.repeats)
     return bench.finish(chosen)
 
 
@@ -161,7 +161,7 @@ def packing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
     packed = Case(view, [_sample(view, row, 40) for row in rows], chosen.token_budget)
     single = replace(packed, token_budget=1)
     runs: dict[str, Callable[[], None]] = {"packed": packed.run, "one at a time": single.run}
-    seconds = interleave(runs, min(3, chosen.repeats), device=chosen.device)
+    seconds = interleave(runs, chosen.repeats, device=chosen.device)
     gain = paired_ratio(seconds["one at a time"], seconds["packed"])
     states = sum(len(states.removed) for _, states in packed.samples)
     bench.row(part="packing", geometry=name, states=states, **gain, unit="ratio")

@@ -25,7 +25,7 @@ def excuse_all() -> None:
     """What is running in this process is not to blame for its end."""
     for attempts in list(_BEGUN):
         with suppress(OSError, RuntimeError):  # the store may be gone too
-            attempts.excuse()
+            attempts.rest()
 
 
 class Attempts:
@@ -90,13 +90,9 @@ class Attempts:
             yield
         except Exception as error:
             if not is_device_lost(error):
-                self._rest()
+                self.rest()
             raise
-        self._rest()
-
-    def excuse(self) -> None:
-        """Nothing that runs is to blame if the process ends now."""
-        self._rest()
+        self.rest()
 
     def clear(self) -> None:
         _BEGUN.discard(self)
@@ -106,7 +102,8 @@ class Attempts:
         """How many processes of this run died while `name` ran, on nodes that are still there."""
         return _counted(self._notes["deaths"].get(name, ()))
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Note that nothing is running: if the process ends now, no row is to blame."""
         if self._notes["running"] is not None:
             self._run(None)
 

@@ -71,10 +71,10 @@ class Hosts:
                     yield from _report(running.popleft(), config)
             while running:
                 yield from _report(running.popleft(), config)
+            ray.get(host.rest.remote())
         except BaseException:  # the generator's exit, too: a unit may be running
             _kill(host)
             raise
-        ray.get(host.rest.remote())
         self._resting[share.nodes].append(host)
 
     def _taken(self, share: Share) -> Any:

@@ -225,7 +225,7 @@ class Slots:
         """The share of workers that were counted on these nodes."""
         if not self._ids:
             return share
-        matching = [node for node, (_, size) in enumerate(self._nodes) if size and node in set(self.able(share))]
+        matching = sorted(node for node in self.able(share) if self._nodes[node][1])
         nodes, others = (tuple(self._ids[node] for node in dict.fromkeys(own)) for own in (taken, matching))
         return replace(share, nodes=nodes, others=others)
 

@@ -114,7 +114,7 @@ class Recorder:
             return
         text = "".join(f"{json.dumps(_readable(line), ensure_ascii=False)}\n" for line in lines)
         with suppress(OSError, RuntimeError):  # full, or another run's by now
-            self._store.write_bytes(f"{self._folder}/{self._files:05d}.jsonl", without_secrets(text).encode())
+            self._store.write_bytes(f"{self._folder}/{self._files:05d}.jsonl", text.encode())
         self._files += 1
 
     def _pass_on(self) -> None:
@@ -137,11 +137,14 @@ def _counter(metric: Metric) -> Any:
 
 
 def _readable(line: dict[str, Any]) -> dict[str, Any]:
-    """The time in words, seconds to a tenth of a millisecond, and no secret, also where JSON would escape it."""
+    """The time in words, seconds to a tenth of a millisecond, and no secret."""
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line["time"]))
-    rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()}
-    if line.get("error"):
-        rounded["error"] = without_secrets(line["error"])
-    if line.get("errors"):
-        rounded["errors"] = [without_secrets(error) for error in line["errors"]]
-    return {**rounded, "time": f"{when}Z"}
+    return {**{key: _told(value) for key, value in line.items()}, "time": f"{when}Z"}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)  # here: JSON may escape parts of a secret
+    if isinstance(value, list):
+        return [_told(one) for one in value]
+    return round(value, 4) if isinstance(value, float) else value

@@ -55,9 +55,8 @@ class Reading:
         length = min(settings.tokens, model.max_length)
         budget = model.config.token_budget or self.config.token_budget
         maps = tuple(tasks_of(self.config, self.ledger, self.heatmaps)) if self.heatmaps else ()
-        make = partial(
-            _task, self.cell.artifact, length, settings.top, budget, maps
-        )  # travels without the run's samples
+        # It travels to the workers, so it holds nothing of the run's samples.
+        make = partial(_task, self.cell.artifact, length, settings.top, budget, maps)
         return Reader(self.found.corpus, self.found.characters, make, self.missing)
 
     def block(self) -> pa.Table:
@@ -82,9 +81,8 @@ class Reading:
 def reading_of(config: RunConfig, ledger: Ledger, cell: ContextsCell) -> Reading:
     """Raises UserError where the corpus cannot be had."""
     found = surveyed(config, ledger)
-    whole = (
-        found.survey.units == 1
-    )  # then no other part takes a neuron's place, and its contexts can be explained at once
+    # Of one unit, no other part takes a neuron's contexts away: they can be explained at once.
+    whole = found.survey.units == 1
     maps = next(wanted_heatmaps(config, cell.model, ledger), None) if whole else None
     ready = maps is not None and all(map(ledger.is_done, maps.neurons))
     return Reading(config, ledger, cell, found, maps if ready else None)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from evaluation.scoring.knockouts import Neurons
-    from jobs.store import Store
     from lrp_core import ModelView
 
 
@@ -68,6 +67,7 @@ class NeuronWorker(UndividedWorker):
     """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
 
     _tokenizer: PreTrainedTokenizerBase | None = None
+    _means: tuple[tuple[str, ...], np.ndarray | None] = ((), None)  # what was read last, and its shards
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
@@ -127,19 +127,18 @@ class NeuronWorker(UndividedWorker):
         view = self._opened()
         with undivided(self._store, task.title, self._max_attempts, self._run_name):
             taken = rows_for(view, self._model.taken(rows))
-            means = _means(self._store, task.means)
+            means = self._means_of(task.means)
             tables, splits = that_fits(partial(_tables, view, task, taken, self._seed, means), task.token_budget)
             for part, table in zip(task.parts, tables, strict=True):
                 self._store.write_shard(part.path, table, KNOCKOUTS)
         return splits
 
-
-def _means(store: Store, shards: Sequence[str]) -> np.ndarray | None:
-    """The means [L, F] in shards of a layer each; NaN of a neuron that was never finite."""
-    if not shards:
-        return None
-    tables = [store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
-    return np.stack([table["mean"].to_numpy() for table in tables])
+    def _means_of(self, shards: tuple[str, ...]) -> np.ndarray | None:
+        """The means [L, F] in shards of a layer each, lowest first; NaN of a neuron that was never finite."""
+        if shards and shards != self._means[0]:
+            tables = [self._store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
+            self._means = shards, np.stack([table["mean"].to_numpy() for table in tables])
+        return self._means[1] if shards else None
 
 
 def _tables(
