@@ -136,7 +136,8 @@ def audit(
     root: Root = None,
     set: Set = None,
     task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Only so many samples of each task.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Only so many samples of each task, or of each part.")] = None,
+    part: Annotated[str | None, typer.Option("--part", help="Only this part of the task, such as ana.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
 ) -> None:
     """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence."""
@@ -144,7 +145,7 @@ def audit(
 
     from jobs.commands.audit import audit as show
 
-    show(loaded, store, terminal.console, task=task, n=n, json_file=json)
+    show(loaded, store, terminal.console, task=task, part=part, n=n, json_file=json)
 
 
 @app.command()

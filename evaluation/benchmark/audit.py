@@ -82,15 +82,23 @@ def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
-def of_parts(tables: Iterable[pa.Table], parts: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
-    """Figures of views by part of a task; `samples` counts those that were to be seen."""
+def of_parts(
+    tables: Iterable[pa.Table], parts: Mapping[str, list[str]], rows: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Figures of views by part of a task.
+
+    `rows_in` counts the part's rows in the source (null where the manifest does not tell), of which `samples` have
+    evidence and were to be seen.
+    """
     shards = list(tables) if parts else []
     return {
         part: {
+            "rows_in": rows.get(part),
             "samples": len(ids),
-            **of_views(shard.filter(pc.is_in(shard["sample_id"], pa.array(ids))) for shard in shards),
+            **of_views(shard.filter(pc.is_in(shard["sample_id"], pa.array(ids, pa.string()))) for shard in shards),
         }
-        for part, ids in parts.items()
+        for part in sorted({*parts, *rows})
+        for ids in [parts.get(part, [])]
     }
 
 
@@ -115,6 +123,17 @@ _HEADINGS = (
     "number agrees %",
     "attractors: samples",
 )
+_PART_HEADINGS = (
+    "task",
+    "part",
+    "rows in",
+    "samples",
+    "samples %",
+    "tokenizer",
+    "accepted",
+    "length mean",
+    "evidence %",
+)
 
 
 def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
@@ -133,12 +152,14 @@ def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
 
 def _parts_table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """The same by part, for the tasks that have parts, after an empty line."""
-    rows: list[tuple[str, ...]] = [("task", "part", "tokenizer", "samples", "accepted", "length mean", "evidence %")]
+    rows: list[tuple[str, ...]] = [_PART_HEADINGS]
     for task, tokenizers in audit.items():
         for tokenizer, whole in tokenizers.items():
             for part, found in whole.get("parts", {}).items():
-                figures = (_number(found["length_mean"]), _number(found["evidence_share"]))
-                rows.append((task, part, tokenizer, str(found["samples"]), str(found["accepted"]), *figures))
+                given, samples = found["rows_in"], found["samples"]
+                counts = (str(given or ""), str(samples), _number(100 * samples / given if given else None))
+                figures = (str(found["accepted"]), _number(found["length_mean"]), _number(found["evidence_share"]))
+                rows.append((task, part, *counts, tokenizer, *figures))
     return ["", *_aligned(rows)] if len(rows) > 1 else []
 
 
@@ -168,18 +189,25 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def coloured(row: Row) -> Text:
-    """A generic sample as a person judges it: evidence on green, the target in its slot, the foil and notes behind."""
-    if row["slot"] is None:
-        return Text(row["text"])
-    filled = Filled.of(row["text"], row["slot"], row["target"])
-    text = Text(filled.text)
-    for span in row["evidence"]:
-        text.stylize("black on green", *filled.place(span))
-    text.stylize("bold yellow", *filled.word)
-    if row["foil"] is not None:
-        text.append(f"  not: {row['foil']}", style="dim")
-    meta = json.loads(row["meta"])
-    if meta.get("agrees") is False:
-        text.append("  numbers differ", style="red")
-    return text
+def judged(row: Row, colours: bool) -> Text:
+    """A generic sample as a person judges it: evidence on green, the target in its slot, the foil and notes behind.
+
+    Without `colours` evidence stands in [brackets], the target between *stars*.
+    """
+    text, marks = row["text"], [(*span, "black on green", "[]") for span in row["evidence"]]
+    if row["slot"] is not None:
+        filled = Filled.of(text, row["slot"], row["target"])
+        text = filled.text
+        marks = [(*filled.place((start, end)), *how) for start, end, *how in marks]
+        marks.append((*filled.word, "bold yellow", "**"))
+    found, at = Text(), 0
+    for start, end, style, (before, behind) in sorted(marks):
+        word = Text(text[start:end], style) if colours else Text(before + text[start:end] + behind)
+        found.append(text[at:start]).append(word)
+        at = end
+    found.append(text[at:])
+    if row["slot"] is not None and row["foil"] is not None:
+        found.append(f"  not: {row['foil']}", style="dim")
+    if json.loads(row["meta"]).get("agrees") is False:
+        found.append("  numbers differ", style="red")
+    return found

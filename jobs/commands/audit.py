@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from evaluation.benchmark import audit as figures
 from evaluation.benchmark import export as card
-from evaluation.benchmark.samples import Row
+from evaluation.benchmark.samples import Row, meta_of
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.config.file import nearest
@@ -30,19 +30,23 @@ def audit(
     console: Console,
     *,
     task: str | None = None,
+    part: str | None = None,
     n: int | None = None,
     json_file: Path | None = None,
 ) -> None:
     """Print the audit of every task, or of one; with `n`, so many of its sentences with their evidence instead.
 
-    Raises UserError for a task that does not exist or is not prepared.
+    Of a task that has parts, so many sentences of each `part`, or of one. Raises UserError for a task or part that does
+    not exist, a task that is not prepared, and a part that is asked for without `n`.
     """
     if task is not None and task not in config.tasks:
         raise UserError(f"no task {task!r} in config {config.name!r}{nearest(task, config.tasks)}")
+    if part is not None and (task is None or n is None):
+        raise UserError("--part asks for sentences: say which --task, and how many (--n)")
     tasks = [task] if task is not None else list(config.tasks)
     if n is not None:
         for name in tasks:
-            _print_samples(store, name, n, config.seed, console)
+            _print_samples(config, store, name, part, n, console)
     tables = audit_table(config, store, tasks) if n is None or json_file is not None else {}
     if n is None:
         for line in (*figures.table(tables), *figures.reasons(tables)):
@@ -72,7 +76,9 @@ def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, 
                 "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
                 "paper_share": shares.get(view["kind"]),
                 **samples,
-                "parts": figures.of_parts(_shards(store, folder, VIEW, columns), parts),
+                "parts": figures.of_parts(
+                    _shards(store, folder, VIEW, columns), parts, record["survey"].get("parts", {})
+                ),
             }
     return tables
 
@@ -99,13 +105,26 @@ def _shards(store: Store, folder: str, schema: pa.Schema, columns: list[str] | N
     return (store.read(path, schema, columns) for path in store.files(folder))
 
 
-def _print_samples(store: Store, task: str, n: int, seed: int, console: Console) -> None:
-    """The same `n` random samples every time, drawn by a hash of their id."""
+def _print_samples(config: RunConfig, store: Store, task: str, part: str | None, n: int, console: Console) -> None:
+    """The same `n` random samples of each part every time, drawn by a hash of their id."""
     _record(store, task)
+    name, drawn = config.task(task).parts, defaultdict[str, list[Row]](list)
+    counts: Counter[str] = Counter()
 
     def draw(row: Row) -> bytes:
-        return hashlib.sha256(f"{seed}:{row['sample_id']}".encode()).digest()
+        return hashlib.sha256(f"{config.seed}:{row['sample_id']}".encode()).digest()
 
-    rows = (row for shard in _shards(store, samples_of(task).folder, GENERIC, None) for row in shard.to_pylist())
-    for row in heapq.nsmallest(n, rows, key=draw):
-        console.print(figures.coloured(row), soft_wrap=True)
+    for shard in _shards(store, samples_of(task).folder, GENERIC, None):
+        for row in shard.to_pylist():
+            member = (meta_of(row).get(name) if name else None) or ""
+            counts[member] += 1
+            drawn[member].append(row)
+        for member, rows in drawn.items():
+            drawn[member] = heapq.nsmallest(n, rows, key=draw)
+    if part is not None and part not in counts:
+        raise UserError(f"task {task} has no part {part!r}{nearest(part, filter(None, counts))}")
+    for member in sorted(counts) if part is None else [part]:
+        if member:
+            console.print(f"{task}, {member}: {len(drawn[member])} of {counts[member]}", highlight=False, markup=False)
+        for row in drawn[member]:
+            console.print(figures.judged(row, bool(console.color_system)), soft_wrap=True)

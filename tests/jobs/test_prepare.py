@@ -283,6 +283,11 @@ def test_audit_of_what_is_not_there_is_an_error(tmp_path):
         audit(config, Store(config.root), Console(quiet=True))
     with pytest.raises(UserError, match="no task 'svo'"):
         audit(config, Store(config.root), Console(quiet=True), task="svo")
+    with pytest.raises(UserError, match=r"say which --task, and how many \(--n\)"):
+        audit(config, Store(config.root), Console(quiet=True), task="sva", part="ana")
+    _, store = run(config)
+    with pytest.raises(UserError, match="task sva has no part 'ana'"):
+        audit(config, store, Console(quiet=True), task="sva", part="ana", n=2)
 
 
 def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
@@ -318,3 +323,17 @@ def test_real_data_give_the_shares_of_close_look(tmp_path, published_data):
     assert 4.3 <= share["sva", "bert"] <= 5.5
     assert 13 <= share["sva", "gpt2"] <= 16.5
     assert found["sva"][next(iter(found["sva"]))]["agreement"] >= 90
+    parts = next(iter(found["blimp5"].values()))["parts"]
+    assert {name: part["rows_in"] for name, part in parts.items() if name != "rpsv"} == {
+        "ana": 1000, "darn": 500, "dna": 500, "dnaa": 500,
+    }  # fmt: skip
+    assert all(0.8 * part["rows_in"] < part["samples"] < part["rows_in"] for part in parts.values())
+    console = Console(width=300)
+    with console.capture() as shown:
+        audit(config, store, console, task="blimp5", n=2)
+    lines = shown.get().splitlines()
+    assert len(lines) == 3 * len(parts)
+    assert lines[::3] == [f"blimp5, {name}: 2 of {part['samples']}" for name, part in parts.items()]
+    with console.capture() as shown:
+        audit(config, store, console, task="blimp5", part="dna", n=2)
+    assert shown.get().splitlines() == lines[6:9]

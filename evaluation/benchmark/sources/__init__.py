@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Row, is_reject, reject
+from evaluation.benchmark.samples import Row, is_reject, meta_of, reject
 from evaluation.benchmark.sources.balance import draw, repeated
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import Record, checksum, fetch
@@ -61,6 +62,7 @@ class Survey:
     rejected: int
     last_id: str  # the highest sample id drawn
     digest: str  # of the samples drawn, in whatever order they were found
+    parts: Mapping[str, int] = field(default_factory=dict)  # of the samples drawn, how many belong to each part
 
     @property
     def left(self) -> int:
@@ -68,13 +70,14 @@ class Survey:
         return self.read - self.drawn - self.rejected
 
 
-def survey(origin: Origin) -> Survey:
-    """Reads the whole source once, keeping nothing but hashes.
+def survey(origin: Origin, part: str | None = None) -> Survey:
+    """Reads the whole source once, keeping nothing but hashes. `part` names what tells parts apart in `meta`.
 
     Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
     """
     origin = pinned(origin)
     hashes: dict[str, str] = {}  # sample id to the hash of what the id does not cover
+    parts: dict[str, str] = {}  # sample id to the part it belongs to
     rejects = 0
     first: Row | None = None
     for row in _rows(origin):
@@ -85,12 +88,15 @@ def survey(origin: Origin) -> Survey:
             marked = [row["regions"]] if row["regions"] is not None else []
             rest = json.dumps([row["evidence"], row["scope"], row["meta"], *marked])
             hashes[row["sample_id"]] = hashlib.sha256(rest.encode()).hexdigest()[:16]
+            if part is not None and (member := meta_of(row).get(part)) is not None:
+                parts[row["sample_id"]] = member
     if not hashes:
         found = f"the first at {first['where']}: {first['reason']}" if first else "there are none"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {found}")
     drawn = sorted(hashes)[: origin.limit]
     digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
-    return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest)
+    counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
+    return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest, dict(sorted(counts.items())))
 
 
 def read(found: Survey) -> Iterator[Row]:

@@ -132,7 +132,7 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
-    survey = _survey(_origin(config, task), record)
+    survey = _survey(_origin(config, task), record, known.parts)
     key = key_of(
         version=VERSION,
         schema=titled(GENERIC),
@@ -172,13 +172,13 @@ def _origin(config: RunConfig, task: str) -> Origin:
     )
 
 
-def _survey(origin: Origin, record: dict[str, Any] | None) -> Survey:
+def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None) -> Survey:
     """From the manifest, where the same source was looked through before and its files have not changed."""
     if record is not None and record["configured"] == asdict(origin) and not _is_generated(origin):
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or sources.pinned(origin) == known.origin:
             return known
-    return sources.survey(origin)
+    return sources.survey(origin, part)
 
 
 def _is_generated(origin: Origin) -> bool:

@@ -76,10 +76,18 @@ def test_the_table_holds_the_paper_beside_the_figures():
 
 
 def test_sentences_are_coloured_where_the_evidence_is():
-    text = audit.coloured(CABINET)
+    text = audit.judged(CABINET, colours=True)
     assert text.plain == "the keys are old  not: is  numbers differ"
     assert {(span.start, span.end): str(span.style) for span in text.spans}[0, 3] == "black on green"
     assert {(span.start, span.end): str(span.style) for span in text.spans}[9, 12] == "bold yellow"
+
+
+def test_without_colours_marks_say_what_is_evidence_and_what_is_predicted():
+    assert audit.judged(CABINET, colours=False).plain == "[the] keys *are* old  not: is  numbers differ"
+    behind = with_evidence(KEYS, [(0, 3), (10, 13)])  # one on either side of the slot
+    assert audit.judged(behind, colours=False).plain == "[the] keys *are* [old]  not: is"
+    praise = sample("own", "a fine film", None, None, None, label="positive", evidence=[(2, 6)])
+    assert audit.judged(praise, colours=False).plain == "a [fine] film"
 
 
 def test_the_card_tells_sources_licences_choices_noise_and_figures():

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import datasets
 import pyarrow as pa
@@ -96,6 +97,13 @@ def test_a_balanced_draw_is_decided_by_ids_and_seed_alone(tmp_path):
     assert balanced(tmp_path, 20, 20, seed=1)[1].digest != first.digest
 
 
+def test_a_survey_counts_the_rows_of_each_part(tmp_path):
+    _, found = balanced(tmp_path, 10, 30)
+    again = sources.survey(found.origin, "paradigm")
+    assert again.parts == {"ana": 1, "dna": 1, "rpsv": 60}
+    assert replace(again, parts={}) == found
+
+
 @pytest.mark.parametrize("source", ["blimp", "demo"])
 def test_a_source_with_nothing_to_balance_says_so(source):
     with pytest.raises(UserError, match=rf"tasks.ra.balance: the {source} source has nothing to balance; leave it out"):
@@ -157,8 +165,12 @@ def test_the_audit_tells_the_paradigms_apart(tokenizers):
     views, rejects = tokenise(rows, tokenizers["bpe"], kind=kinds.CAUSAL, max_length=64)
     assert (len(views), len(rejects)) == (1, 1)
     parts = audit.members([_table(rows, audit.GENERIC_COLUMNS)], "paradigm")
-    found = audit.of_parts([_table(views, audit.VIEW_COLUMNS)], parts)
-    assert {part: (own["samples"], own["accepted"]) for part, own in found.items()} == {"ana": (1, 1), "dnaa": (1, 0)}
+    found = audit.of_parts([_table(views, audit.VIEW_COLUMNS)], parts, {"ana": 4, "rpsv": 2})
+    assert {part: (own["samples"], own["accepted"]) for part, own in found.items()} == {
+        "ana": (1, 1),
+        "dnaa": (1, 0),
+        "rpsv": (0, 0),
+    }
     share = 100 * sum(views[0]["evidence_mask"]) / views[0]["length"]
     assert found["ana"]["evidence_share"] == pytest.approx(share)
     assert found["dnaa"]["evidence_share"] is None
@@ -167,7 +179,11 @@ def test_the_audit_tells_the_paradigms_apart(tokenizers):
     assert not any("dnaa" in line for line in lines)
     whole = empty | audit.of_views([_table(views, audit.VIEW_COLUMNS)]) | {"parts": found}
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in audit.table({"blimp5": {"bpe": whole}})]
-    assert cells[-1] == ["blimp5", "dnaa", "bpe", "1", "0", "", ""]
+    assert cells[-3][:7] == ["blimp5", "ana", "4", "1", "25.0", "bpe", "1"]
+    assert cells[-2:] == [
+        ["blimp5", "dnaa", "", "1", "", "bpe", "0", "", ""],
+        ["blimp5", "rpsv", "2", "0", "0.0", "bpe", "0", "", ""],
+    ]
 
 
 def _table(rows, columns):
