@@ -27,8 +27,8 @@ class Group:
         length = lengths(whole)[picked]
         offset = torch.arange(int(length.max()), device=mask.device)
         columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]  # those that are seen come first
-        place = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
-        position = place.gather(1, whole.position[picked, None]).squeeze(1)
+        slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
+        position = slots.gather(1, whole.position[picked, None]).squeeze(1)
         batch = rows_of(whole, picked).over_tokens(lambda of_tokens: of_tokens.gather(1, columns), position)
         return cls(
             batch=replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype)),

@@ -496,13 +496,11 @@ def titled(schema: pa.Schema) -> str:
     return f"{metadata.get(NAME_KEY, b'unnamed').decode()} v{metadata.get(VERSION_KEY, b'?').decode()}"
 
 
-def check(found: pa.Schema, expected: pa.Schema, where: str) -> None:
-    """Raises SchemaMismatch unless `found`, read from the file `where`, is `expected` in name, version and columns."""
+def check(read: pa.Schema, expected: pa.Schema, where: str) -> None:
+    """Raises SchemaMismatch unless `read`, from the file `where`, is `expected` in name, version and columns."""
 
-    if titled(found) != titled(expected):
-        raise SchemaMismatch(
-            f"{where} holds schema {titled(found)}, this version of closelook reads {titled(expected)}"
-        )
-    missing = [name for name in expected.names if name not in found.names]
+    if titled(read) != titled(expected):
+        raise SchemaMismatch(f"{where} holds schema {titled(read)}, this version of closelook reads {titled(expected)}")
+    missing = [name for name in expected.names if name not in read.names]
     if missing:
-        raise SchemaMismatch(f"{where} ({titled(found)}) lacks the columns {', '.join(missing)}")
+        raise SchemaMismatch(f"{where} ({titled(read)}) lacks the columns {', '.join(missing)}")

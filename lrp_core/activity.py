@@ -124,5 +124,5 @@ def _count(x: Tensor, histogram: Tensor) -> None:
     ends = torch.tensor(BOUNDARIES, dtype=x.dtype, device=x.device)
     first = torch.arange(width, device=x.device) * BINS
     for part in x.split(max(1, _ENTRIES_AT_ONCE // width)):
-        places = (torch.bucketize(part.contiguous(), ends, right=True) + first)[torch.isfinite(part)]
-        histogram += torch.bincount(places, minlength=width * BINS).view(width, BINS)
+        bins = (torch.bucketize(part.contiguous(), ends, right=True) + first)[torch.isfinite(part)]
+        histogram += torch.bincount(bins, minlength=width * BINS).view(width, BINS)

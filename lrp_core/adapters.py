@@ -193,10 +193,10 @@ def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
     """The shapes of the adapter's tensors, by their names in the base."""
     try:
         with safe_open(folder / WEIGHTS, framework="pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # safetensors has an error of its own, without a public name
         raise UserError(f"{folder / WEIGHTS} cannot be read: {' '.join(str(error).split())}") from None
-    return {name.removeprefix(_PREFIX): shape for name, shape in found.items()}
+    return {name.removeprefix(_PREFIX): shape for name, shape in shapes.items()}
 
 
 def _numberless(path: str) -> str:

@@ -1,4 +1,4 @@
-"""A place around every attention kernel, through transformers' attention interface.
+"""A hook around every attention kernel, through transformers' attention interface.
 
 For each stock implementation X a twin `closelook_X` is registered, with X's mask. The twin runs X's own kernel, unless
 something was put around it for this very attention module. Nothing else in the process notices.
@@ -67,8 +67,8 @@ for _name in _STOCK:
 
 def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
     """Modules with the config that they read; the two stacks of an encoder-decoder may each have one of their own."""
-    found = {module: vars(module).get("config") for module in model.modules()}
-    return {module: config for module, config in found.items() if isinstance(config, PretrainedConfig)}
+    configs = {module: vars(module).get("config") for module in model.modules()}
+    return {module: config for module, config in configs.items() if isinstance(config, PretrainedConfig)}
 
 
 @contextmanager

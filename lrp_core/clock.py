@@ -29,11 +29,11 @@ class StageClock:
     @property
     def seconds(self) -> dict[tuple[str, str], float]:
         """By (method, stage)."""
-        found: dict[tuple[str, str], float] = defaultdict(float)
+        measured: dict[tuple[str, str], float] = defaultdict(float)
         for methods, stage, start, end in self._laps:
             for method in methods:
-                found[method, stage] += self._between(start, end)
-        return found
+                measured[method, stage] += self._between(start, end)
+        return measured
 
     def _between(self, start: Any, end: Any) -> float:
         if self._device.type != "cuda":

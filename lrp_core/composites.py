@@ -59,8 +59,8 @@ class Spec:
         for group in written:
             if group not in RULES:
                 raise UserError(f"no group of layers {group!r}{nearest(str(group), RULES)}")
-        found = {group: _rule(group, written[group]) for group in RULES if group in written}
-        return cls(tuple((group, rule) for group, rule in found.items() if rule != Rule(RULES[group][0])))
+        rules = {group: _rule(group, written[group]) for group in RULES if group in written}
+        return cls(tuple((group, rule) for group, rule in rules.items() if rule != Rule(RULES[group][0])))
 
     def rule(self, group: str) -> Rule:
         """The rule of one of RULES."""

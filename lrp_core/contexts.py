@@ -103,16 +103,16 @@ def explain_contexts(
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
     reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in asked]).to(view.device)
-    found: dict[int, torch.Tensor] = {}  # by layer, [B, T, F]
+    inputs: dict[int, torch.Tensor] = {}  # by layer, [B, T, F]
     with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
         token, full = (one.detach() for one in view.embed(batch))
         token.requires_grad_()
         for layer in {layer for _, layer, _ in asked}:
-            hook = partial(_keep, found=found, layer=layer, shape=batch.input_ids.shape)
+            hook = partial(_keep, inputs=inputs, layer=layer, shape=batch.input_ids.shape)
             undo.callback(view.blocks[layer].down.register_forward_pre_hook(hook).remove)
         with rules_on(view, (reading.composite,)):
             view.hidden(batch, token)
-            own = [found[layer][row, one.position, neuron] for row, (one, layer, neuron) in enumerate(asked)]
+            own = [inputs[layer][row, one.position, neuron] for row, (one, layer, neuron) in enumerate(asked)]
             activation = torch.stack([one.to(view.device) for one in own]).sum()  # rows know nothing of each other
             share = reading.composite.bilinear.share if view.family.gate is not None else 1.0
             # gate and signal have half each of a product's relevance: here the product is what is explained
@@ -122,6 +122,6 @@ def explain_contexts(
 
 
 def _keep(
-    _: nn.Module, args: tuple[Any, ...], *, found: dict[int, torch.Tensor], layer: int, shape: Sequence[int]
+    _: nn.Module, args: tuple[Any, ...], *, inputs: dict[int, torch.Tensor], layer: int, shape: Sequence[int]
 ) -> None:
-    found[layer] = args[0].view(*shape, -1)  # some families flatten it
+    inputs[layer] = args[0].view(*shape, -1)  # some families flatten it

@@ -97,15 +97,15 @@ class GenericView(ModelView):
         real = batch.attention_mask.bool()
         types, lengths = batch.token_type_ids, real.sum(-1)
         order: list[Tensor] = []
-        found: list[Tensor] = []
+        read: list[Tensor] = []
         position = real.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
         for rows in self._alike(lengths):
             order.append(rows)
             own = None if types is None else _without_padding(types, rows, real)
-            found.append(self._read(_without_padding(token, rows, real), own, position[rows]))
+            read.append(self._read(_without_padding(token, rows, real), own, position[rows]))
         empty = (lengths == 0).nonzero().flatten()
-        width = found[0].shape[-1] if found else self.n_targets
-        logits = torch.cat([*found, torch.zeros(len(empty), width).to(found[0] if found else token)])
+        width = read[0].shape[-1] if read else self.n_targets
+        logits = torch.cat([*read, torch.zeros(len(empty), width).to(read[0] if read else token)])
         return logits[torch.cat([*order, empty]).argsort().to(logits.device)]
 
     def head(self, hidden: Tensor) -> Tensor:

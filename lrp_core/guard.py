@@ -92,8 +92,8 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     if view.kind.reads != "anywhere":
         seen = real.cumsum(-1).gather(1, at[:, None])[:, 0]  # tokens up to the position
         elsewhere = seen != (1 if view.kind.reads == "first" else lengths)
-        place = f"the model's head reads at the {view.kind.reads} token alone: give its place as the position"
-        _refuse(elsewhere & stands_for_sample, "no_position", place)
+        reason = f"the model's head reads at the {view.kind.reads} token alone: give its index as the position"
+        _refuse(elsewhere & stands_for_sample, "no_position", reason)
 
 
 def _check_prefix(view: ModelView, batch: Batch) -> None:

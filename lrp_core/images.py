@@ -84,9 +84,9 @@ class ImageView(ModelView):
         """Raises UserError for rows without pixels, of an image of another size, or with another number of tokens."""
         if batch.pixel_values is None:
             raise UserError(f"{self.family.title} read images: give pixel_values")
-        found, wanted = tuple(batch.pixel_values.shape[1:]), self.image_shape
-        if found != wanted:
-            raise UserError(f"the image is {by(found)} (channels, height, width), the model takes {by(wanted)}")
+        shape, wanted = tuple(batch.pixel_values.shape[1:]), self.image_shape
+        if shape != wanted:
+            raise UserError(f"the image is {by(shape)} (channels, height, width), the model takes {by(wanted)}")
         if batch.input_ids.shape[1] != self.max_length:
             raise UserError(
                 f"{self.family.title} read {self.max_length} tokens of an image, not {batch.input_ids.shape[1]}"

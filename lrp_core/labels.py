@@ -36,7 +36,7 @@ def explained_by_label(
     for label in dict.fromkeys(request.label for request in requests if request.label is not None):
         plain = tuple(replace(request, label=None) for request in requests if request.label == label)
         asked.setdefault(plain, []).append(label)
-    size, found = len(batch), dict[Request, Relevance]()
+    size, results = len(batch), dict[Request, Relevance]()
     for plain, labels in asked.items():
         step = AT_ONCE if shared else 1
         for some in (labels[start : start + step] for start in range(0, len(labels), step)):
@@ -46,8 +46,8 @@ def explained_by_label(
                 raise UnusableRows(sorted({row % size for row in error.rows}), error.reason, error.detail) from None
             for request, result in told.items():
                 for at, label in enumerate(some):
-                    found[replace(request, label=label)] = _rows(result, at * size, size)
-    return {request: found[request] for request in requests}
+                    results[replace(request, label=label)] = _rows(result, at * size, size)
+    return {request: results[request] for request in requests}
 
 
 def _rows(relevance: Relevance, start: int, size: int) -> Relevance:

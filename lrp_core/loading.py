@@ -103,11 +103,11 @@ def read_config(
     Raises UnsupportedModel for one that no family describes, and what transformers raises for one that it cannot read.
     """
     introduce()
-    place = {"revision": revision, "local_files_only": local_files_only}
-    described, _ = PretrainedConfig.get_config_dict(name, **place)
+    source = {"revision": revision, "local_files_only": local_files_only}
+    described, _ = PretrainedConfig.get_config_dict(name, **source)
     if "model_type" in described and family is None:
         describing(described["model_type"])
-    return AutoConfig.from_pretrained(name, trust_remote_code=False, **place)
+    return AutoConfig.from_pretrained(name, trust_remote_code=False, **source)
 
 
 def random_model(

@@ -87,10 +87,10 @@ class Option:
         single = (self.kind or type(self.default)) is tuple and not (value and all(type(one) is list for one in value))
         if type(value) is not list or single:
             return None
-        found = [self.check(one, method) for one in value]
-        if len(found) < 2 or any(one in found[:at] for at, one in enumerate(found)):
+        values = [self.check(one, method) for one in value]
+        if len(values) < 2 or any(one in values[:at] for at, one in enumerate(values)):
             raise UserError(f"{method}: a list for option {self.name!r} has two different values or more, not {value}")
-        return found
+        return values
 
     def shown(self, value: Any) -> str:
         """One of its values in a label."""
@@ -137,7 +137,7 @@ class Method:
     rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none
     measure: str = "product"  # of those: what becomes of gradient and value, elementwise: product | absolute | square
     instead: str | None = None  # the method to use where this one is not defined
-    order: int = LAST  # place in tables
+    order: int = LAST  # position in tables
     column: str = ""  # methods of one column stand in for each other; default: a column of its own
     colour: str | None = None  # in figures; None takes one that is left
     unstable: bool = False  # divides by numbers near 0: the report says how large its relevance gets, beside others

@@ -42,11 +42,11 @@ def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> lis
     if total is None or positions is None or values is None:
         raise UserError("relevance of neurons was not asked for: give neurons=True")
     width = total.shape[-1]
-    found = []
+    chosen = []
     for one, at, value in zip(total.flatten(1), positions.flatten(1), values.flatten(1), strict=True):
         order = (one.abs() if absolute else one).sort(descending=True, stable=True).indices[:count].tolist()
-        found.append([TopNeuron(i // width, i % width, float(one[i]), int(at[i]), float(value[i])) for i in order])
-    return found
+        chosen.append([TopNeuron(i // width, i % width, float(one[i]), int(at[i]), float(value[i])) for i in order])
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -87,23 +87,23 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
         if view.final_norm is None:
             raise UserError(f"{view.family.title} have no final norm whose weight could be folded in")
         vectors = vectors * view.final_norm.parameters()[0].to(vectors.device)
-    vocabulary, found = _vocabulary(view, unembedding=True), []
+    vocabulary, writings = _vocabulary(view, unembedding=True), []
     if vocabulary.shape[1] != vectors.shape[1]:
         raise UserError(f"{view.family.title} read tokens in another width than that of their layers")
     for some in _wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):
         logits = some @ vocabulary.T  # [n, V]
         share = logits.log_softmax(1)
         entropy = -(share.exp() * share).sum(1)
-        found += [Writing(*each) for each in zip(*_ends(logits, count), entropy.tolist(), strict=True)]
-    return found
+        writings += [Writing(*each) for each in zip(*_ends(logits, count), entropy.tolist(), strict=True)]
+    return writings
 
 
 def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> tuple[tuple[int, float], ...]:
     """`keys_of` one neuron. Raises UserError where tokens are embedded in another width than that of layers."""
-    (found,) = keys_of(view, layer, [neuron], count)
-    if not found:
+    (tokens,) = keys_of(view, layer, [neuron], count)
+    if not tokens:
         raise UserError(f"{view.family.title} embed tokens in another width than that of their layers")
-    return found
+    return tokens
 
 
 def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> list[tuple[tuple[int, float], ...]]:
@@ -123,21 +123,21 @@ def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> 
     tokens = _vocabulary(view, unembedding=False)
     if tokens.shape[1] != keys.shape[1]:
         return [()] * len(neurons)
-    found = []
+    nearest = []
     for some in keys.split(max(1, _AT_ONCE // len(tokens))):
         unit = torch.nn.functional.normalize(some, dim=1), torch.nn.functional.normalize(tokens, dim=1)
-        found += _ends(unit[0] @ unit[1].T, count)[0]
-    return found
+        nearest += _ends(unit[0] @ unit[1].T, count)[0]
+    return nearest
 
 
 def _ends(values: Tensor, count: int) -> tuple[list[tuple[tuple[int, float], ...]], ...]:
     """The `count` largest and the smallest (token, value) of each row [N, V]; of equal ones the first, or the last."""
     order = values.sort(dim=1, descending=True, stable=True)
-    found = []
+    ends = []
     for tokens, numbers in ((order.indices, order.values), (order.indices.flip(1), order.values.flip(1))):
         rows = zip(tokens[:, :count].tolist(), numbers[:, :count].tolist(), strict=True)
-        found.append([tuple(zip(*row, strict=True)) for row in rows])
-    return tuple(found)
+        ends.append([tuple(zip(*row, strict=True)) for row in rows])
+    return tuple(ends)
 
 
 def _vocabulary(view: ModelView, unembedding: bool) -> Tensor:

@@ -92,7 +92,7 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class Convolution(LinearLayer):
-    """A convolution over an image: a linear layer that reads every place of its kernel."""
+    """A convolution over an image: a linear layer that reads every pixel under its kernel."""
 
     def parameters(self) -> tuple[Tensor, Tensor | None]:
         """Weight [out, in] over channels and the kernel's pixels, and bias [out]."""
@@ -100,11 +100,11 @@ class Convolution(LinearLayer):
         return weight.flatten(1), bias
 
     def inputs(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, places, in]."""
+        """[B, C, H, W] to [B, positions, in]."""
         return nn.functional.unfold(x, **self._kernel).mT
 
     def outputs(self, y: Tensor) -> Tensor:
-        """[B, out, H, W] to [B, places, out]."""
+        """[B, out, H, W] to [B, positions, out]."""
         return y.flatten(2).mT
 
     def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Readout(nn.Module):
 
 @dataclass(frozen=True)
 class AttentionView:
-    """One attention layer: a place on the axis L of heads."""
+    """One attention layer: an index of the axis L of heads."""
 
     attention: nn.Module  # the module that calls the attention kernel
     query: nn.Module
@@ -242,12 +242,12 @@ class BlockView:
     def projections(self) -> dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]]:
         """By module what it puts out: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
         shapes = {"queries": (self.n_heads, self.head_dim), **dict.fromkeys(("keys", "values"), (self.n_kv_heads, -1))}
-        found: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
+        outputs: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
         for at, (module, (name, shape)) in enumerate(
             zip((self.query, self.key, self.value), shapes.items(), strict=True)
         ):
-            found.setdefault(module, {})[name] = (self._rows(at), shape)
-        return found | {self.output: {"outputs": (slice(None), (-1,))}}
+            outputs.setdefault(module, {})[name] = (self._rows(at), shape)
+        return outputs | {self.output: {"outputs": (slice(None), (-1,))}}
 
     def _value_rows(self, width: int) -> Tensor | slice:
         """Which outputs of the value module are values, in the order of heads."""

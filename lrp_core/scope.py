@@ -80,8 +80,8 @@ def rules_on(
                 undo.callback(block.down.register_forward_pre_hook(listen).remove)
         if projections is not None:  # after the rules, as layers
             for layer, block in enumerate(view.blocks):
-                for module, places in block.projections().items():
-                    read = partial(projections.read, layer, places)
+                for module, outputs in block.projections().items():
+                    read = partial(projections.read, layer, outputs)
                     undo.callback(module.register_forward_hook(partial(_tap_output, read=read)).remove)
         if layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
             undo.enter_context(_tapped_layers(view, layers))

@@ -63,7 +63,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded samples, each with the place where the model predicts and the tokens whose logits are explained.
+    """Padded samples, each with the position where the model predicts and the tokens whose logits are explained.
 
     Of an encoder-decoder T are the tokens of the encoder and U what the decoder has seen, its start token first.
     """

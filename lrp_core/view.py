@@ -59,24 +59,24 @@ class ModelView:
         Raises UnsupportedModel for an unknown family, a model whose head predicts neither tokens nor labels, and norms
         without weights.
         """
-        found = family_of(model.config, type(model).__name__, family)
-        if isinstance(found, GenericFamily):
+        described = family_of(model.config, type(model).__name__, family)
+        if isinstance(described, GenericFamily):
             from lrp_core.generic import GenericView
 
-            return GenericView(model.eval().requires_grad_(False), found).check()
-        if found.unembedding is None and model.get_output_embeddings() is None:
-            raise UnsupportedModel(without_head(type(model).__name__, found))
-        if isinstance(found, ImageFamily):
+            return GenericView(model.eval().requires_grad_(False), described).check()
+        if described.unembedding is None and model.get_output_embeddings() is None:
+            raise UnsupportedModel(without_head(type(model).__name__, described))
+        if isinstance(described, ImageFamily):
             from lrp_core.images import ImageView
 
             cls = ImageView
-        if found.experts is not None and not _calls_parts(model):
+        if described.experts is not None and not _calls_parts(model):
             model.set_experts_implementation("eager")
-        if found.decoder is not None:
+        if described.decoder is not None:
             from lrp_core.encoder_decoder import EncoderDecoderView
 
             cls = EncoderDecoderView
-        view = cls(unrolled(model.eval().requires_grad_(False), found), found)
+        view = cls(unrolled(model.eval().requires_grad_(False), described), described)
         bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
         if bare is not None:
             path = next(name for name, module in model.named_modules() if module is bare)

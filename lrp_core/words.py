@@ -19,9 +19,9 @@ def token_of(view: ModelView, word: str) -> int:
     if view.read_tokenizer is None:
         raise UserError(f"{word!r}: no tokenizer is known of this model; open it with load_model")
     tokenizer = view.read_tokenizer()
-    found = tokenizer(_BEFORE + word, add_special_tokens=False, return_offsets_mapping=True)
-    places = zip(found["input_ids"], found["offset_mapping"], strict=True)
-    own = next((token for token, (_, end) in places if end > len(_BEFORE)), None)
+    encoded = tokenizer(_BEFORE + word, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    own = next((token for token, (_, end) in tokens if end > len(_BEFORE)), None)
     if own is None or own == tokenizer.unk_token_id:
         raise UserError(f"{word!r}: the tokenizer does not know the word")
     return int(own)

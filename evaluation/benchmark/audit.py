@@ -61,12 +61,12 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
         scope = ordinary if table["scope_mask"].null_count else _counts(table, "scope_mask")
         chosen_shares.append(evidence / scope)
         full_shares.append(evidence / ordinary)
-    found = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+    tokens = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
     return {
-        "accepted": len(found),
-        "length_min": int(found.min()) if len(found) else None,
-        "length_mean": float(found.mean()) if len(found) else None,
-        "length_max": int(found.max()) if len(found) else None,
+        "accepted": len(tokens),
+        "length_min": int(tokens.min()) if len(tokens) else None,
+        "length_mean": float(tokens.mean()) if len(tokens) else None,
+        "length_max": int(tokens.max()) if len(tokens) else None,
         "evidence_share": 100 * float(np.concatenate(chosen_shares).mean()) if chosen_shares else None,
         "evidence_share_full": 100 * float(np.concatenate(full_shares).mean()) if full_shares else None,
     }
@@ -74,12 +74,12 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
 def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
     """Sample ids (of columns GENERIC_COLUMNS) by what `meta` has under `name`."""
-    found: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
     for table in tables:
         for sample_id, meta in zip(*(table[column].to_pylist() for column in GENERIC_COLUMNS), strict=True):
             if (part := json.loads(meta).get(name)) is not None:
-                found.setdefault(part, []).append(sample_id)
-    return dict(sorted(found.items()))
+                samples.setdefault(part, []).append(sample_id)
+    return dict(sorted(samples.items()))
 
 
 def of_parts(
@@ -140,12 +140,12 @@ def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for task, tokenizers in audit.items():
-        for tokenizer, found in tokenizers.items():
-            lengths = (found["length_min"], _number(found["length_mean"]), found["length_max"])
-            length = " / ".join(map(str, lengths)) if found["accepted"] else ""
-            counts = (found["rows_in"], found["accepted"], sum(found["rejects"].values()))
-            attractors = ", ".join(f"{count}: {n}" for count, n in found["attractors"].items())
-            shares = (_number(found["evidence_share"]), found["paper_share"] or "", _number(found["agreement"]))
+        for tokenizer, own in tokenizers.items():
+            lengths = (own["length_min"], _number(own["length_mean"]), own["length_max"])
+            length = " / ".join(map(str, lengths)) if own["accepted"] else ""
+            counts = (own["rows_in"], own["accepted"], sum(own["rejects"].values()))
+            attractors = ", ".join(f"{count}: {n}" for count, n in own["attractors"].items())
+            shares = (_number(own["evidence_share"]), own["paper_share"] or "", _number(own["agreement"]))
             rows.append((task, tokenizer, *map(str, counts), length, *shares, attractors))
     return _aligned(rows) + _parts_table(audit)
 
@@ -155,10 +155,10 @@ def _parts_table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[s
     rows: list[tuple[str, ...]] = [_PART_HEADINGS]
     for task, tokenizers in audit.items():
         for tokenizer, whole in tokenizers.items():
-            for part, found in whole.get("parts", {}).items():
-                given, samples = found["rows_in"], found["samples"]
+            for part, own in whole.get("parts", {}).items():
+                given, samples = own["rows_in"], own["samples"]
                 counts = (str(given or ""), str(samples), _number(100 * samples / given if given else None))
-                figures = (str(found["accepted"]), _number(found["length_mean"]), _number(found["evidence_share"]))
+                figures = (str(own["accepted"]), _number(own["length_mean"]), _number(own["evidence_share"]))
                 rows.append((task, part, *counts, tokenizer, *figures))
     return ["", *_aligned(rows)] if len(rows) > 1 else []
 
@@ -173,9 +173,9 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
 def reasons(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """Why rows were left out, a line for each task and tokenizer."""
     return [
-        f"{task}, {tokenizer}: {rejected(found['rejects'])}"
+        f"{task}, {tokenizer}: {rejected(own['rejects'])}"
         for task, tokenizers in audit.items()
-        for tokenizer, found in tokenizers.items()
+        for tokenizer, own in tokenizers.items()
     ]
 
 
@@ -198,16 +198,16 @@ def judged(row: Row, colours: bool) -> Text:
     if row["slot"] is not None:
         filled = Filled.of(text, row["slot"], row["target"])
         text = filled.text
-        marks = [(*filled.place((start, end)), *how) for start, end, *how in marks]
+        marks = [(*filled.shifted((start, end)), *how) for start, end, *how in marks]
         marks.append((*filled.word, "bold yellow", "**"))
-    found, at = Text(), 0
+    shown, at = Text(), 0
     for start, end, style, (before, behind) in sorted(marks):
         word = Text(text[start:end], style) if colours else Text(before + text[start:end] + behind)
-        found.append(text[at:start]).append(word)
+        shown.append(text[at:start]).append(word)
         at = end
-    found.append(text[at:])
+    shown.append(text[at:])
     if row["slot"] is not None and row["foil"] is not None:
-        found.append(f"  not: {row['foil']}", style="dim")
+        shown.append(f"  not: {row['foil']}", style="dim")
     if json.loads(row["meta"]).get("agrees") is False:
-        found.append("  numbers differ", style="red")
-    return found
+        shown.append("  numbers differ", style="red")
+    return shown

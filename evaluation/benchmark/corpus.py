@@ -48,7 +48,7 @@ class CorpusSurvey:
     texts: int
     characters: int
     units: int
-    unusable: int  # places that hold no text: empty, binary, broken
+    unusable: int  # entries that hold no text: empty, binary, broken
     first_unusable: str | None  # where the first is, and why
     digest: str  # of the texts, in order
 
@@ -56,7 +56,7 @@ class CorpusSurvey:
 def source_for(corpus: Corpus) -> AnySource:
     """The record of its source, on the hub the part that the corpus names.
 
-    Raises UserError for a source that is none of texts, and for one of no place.
+    Raises UserError for a source that is none of texts, and for one that says no path.
     """
     source = source_of(corpus.source)
     if isinstance(source, Generated):
@@ -90,12 +90,12 @@ def entries(corpus: Corpus) -> Iterator[Entry | Malformed]:
     for where, text in _texts(corpus):
         if corpus.limit is not None and number == corpus.limit:
             return
-        found = _checked(text)
-        if isinstance(found, str):
-            yield Entry(number, where, found)
+        checked = _checked(text)
+        if isinstance(checked, str):
+            yield Entry(number, where, checked)
             number += 1
         else:
-            yield Malformed(where, found.reason)
+            yield Malformed(where, checked.reason)
 
 
 def _texts(corpus: Corpus) -> Iterator[tuple[str, str | Malformed]]:

@@ -34,13 +34,13 @@ class Encoding:
         Spans are of the first text of a pair.
         """
         ordinary = ~self.special & (True if self.sequence is None else self.sequence == 0)
-        found = np.zeros(len(self), dtype=bool)
+        covered = np.zeros(len(self), dtype=bool)
         for start, end in spans:
             own = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ordinary
             if first:
                 own[own.argmax() + 1 :] = False
-            found |= own
-        return found
+            covered |= own
+        return covered
 
 
 def encode(

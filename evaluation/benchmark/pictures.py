@@ -38,12 +38,12 @@ def decoded(data: bytes) -> Image.Image:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             opened.load()
-            found = opened.convert("RGB") if opened.mode == "P" and "transparency" not in opened.info else opened.copy()
+            image = opened.convert("RGB") if opened.mode == "P" and "transparency" not in opened.info else opened.copy()
     except Exception as error:  # whatever a decoder raises of broken bytes: Pillow promises no kind
         raise Malformed("not an image that can be read", " ".join(str(error).split())[:120]) from None
-    if found.mode not in _CHANNELS:
-        raise Malformed("the image is neither 8-bit grey nor RGB", f"its mode is {found.mode}")
-    return found
+    if image.mode not in _CHANNELS:
+        raise Malformed("the image is neither 8-bit grey nor RGB", f"its mode is {image.mode}")
+    return image
 
 
 def encoded(pixels: np.ndarray) -> bytes:
@@ -106,7 +106,7 @@ class Preprocessing:
         channels = config.get("num_channels", 3)
         (height, width), patch = _pair(config.get("image_size", 224)), _pair(config.get("patch_size", 16))
         normalises = settings.get("do_normalize", True)
-        found = cls(
+        preprocessing = cls(
             height=height,
             width=width,
             patch=patch,
@@ -123,7 +123,7 @@ class Preprocessing:
         )
         if height % patch[0] or width % patch[1]:
             raise UserError(f"patches of {patch[0]} × {patch[1]} pixels do not tile images of {height} × {width}")
-        return found
+        return preprocessing
 
     @cached_property
     def key(self) -> str:
@@ -172,7 +172,7 @@ class Preprocessing:
 
     def covered(self, regions: Iterable[Region], size: tuple[int, int]) -> np.ndarray:
         """[T] bool, patches that share a pixel with one of the regions of an image of `size` (w, h)."""
-        found = np.zeros(self.grid, bool)
+        patches = np.zeros(self.grid, bool)
         tall, wide = size[1], size[0]
         if self.resize is not None:
             wide, tall = self._edges_of(*size)
@@ -180,8 +180,8 @@ class Preprocessing:
         for top, left, bottom, right in regions:
             rows = self._patches(top, bottom, tall / size[1], cut_top, 0)
             columns = self._patches(left, right, wide / size[0], cut_left, 1)
-            found[rows, columns] = True
-        return np.concatenate([[False], found.ravel()])
+            patches[rows, columns] = True
+        return np.concatenate([[False], patches.ravel()])
 
     def _patches(self, start: int, end: int, scale: float, cut: int, axis: int) -> slice:
         """The patches along an axis that the pixels [start, end) of the image lie in, once scaled and cut."""
@@ -277,10 +277,10 @@ def _box(settings: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:
-    found = tuple(map(float, value)) if isinstance(value, list | tuple) else (float(value),) * channels
-    if len(found) != channels:
-        raise UserError(f"its {SETTINGS} has {len(found)} numbers as {name}, and the model has {channels} channels")
-    return found
+    numbers = tuple(map(float, value)) if isinstance(value, list | tuple) else (float(value),) * channels
+    if len(numbers) != channels:
+        raise UserError(f"its {SETTINGS} has {len(numbers)} numbers as {name}, and the model has {channels} channels")
+    return numbers
 
 
 def _middle(pixels: np.ndarray, crop: tuple[int, int]) -> np.ndarray:

@@ -22,7 +22,7 @@ class Beginning(NamedTuple):
 
 
 class Malformed(ValueError):
-    """A record that cannot become a sample: why, in words that many records share, and what was found there."""
+    """A record that cannot become a sample: why, in words that many records share, and what stands there."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason if detail is None else f"{reason}: {detail}")
@@ -99,8 +99,8 @@ def is_reject(row: Row) -> bool:
 
 def meta_of(row: Row) -> dict[str, Any]:
     """What its source and the annotator noted of a sample."""
-    found: dict[str, Any] = json.loads(row["meta"])
-    return found
+    meta: dict[str, Any] = json.loads(row["meta"])
+    return meta
 
 
 def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
@@ -130,7 +130,7 @@ class Filled:
         tail = end + after[:1].isalnum()
         return cls(before.ljust(start) + word.ljust(tail - start) + after, (start, end), slot, tail)
 
-    def place(self, span: Sequence[int]) -> Span:
+    def shifted(self, span: Sequence[int]) -> Span:
         """Where a span of the sample's text lies in the filled text."""
         start, end = span
         shift = self.tail - self.slot if end > self.slot else 0

@@ -116,7 +116,7 @@ def _common(lists: Sequence[list[int]]) -> int:
     return next((index for index, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists)))
 
 
-class SlotPlace(NamedTuple):
+class FilledSlot(NamedTuple):
     """A word between its neighbours."""
 
     text: str
@@ -131,14 +131,14 @@ def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bo
     Where target and foil are whole `answers`, the first word of each counts. Tokenizers of masked models split at
     white space, so the neighbouring words are all the context that a word in the slot needs.
     """
-    places = [[place(row, row[name]) for name in ("target", "foil") if row[name] is not None] for row in rows]
-    distinct = list(dict.fromkeys(found for pair in places for found in pair))
-    encodings = encode(tokenizer, [found.text for found in distinct], template=False)
+    pairs = [[slot_of(row, row[name]) for name in ("target", "foil") if row[name] is not None] for row in rows]
+    distinct = list(dict.fromkeys(slot for pair in pairs for slot in pair))
+    encodings = encode(tokenizer, [slot.text for slot in distinct], template=False)
     encoded = dict(zip(distinct, encodings, strict=True))
     results: list[Prediction | Malformed] = []
-    for row, pair in zip(rows, places, strict=True):
+    for row, pair in zip(rows, pairs, strict=True):
         try:
-            ids = [_token(found, encoded[found], answers, tokenizer) for found in pair]
+            ids = [_token(slot, encoded[slot], answers, tokenizer) for slot in pair]
             if len(set(ids)) < len(ids):
                 raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
             results.append(Prediction([], ids[0], ids[1] if len(ids) > 1 else None))
@@ -147,27 +147,27 @@ def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bo
     return results
 
 
-def place(row: Row, word: str) -> SlotPlace:
+def slot_of(row: Row, word: str) -> FilledSlot:
     """`word` in the row's slot, a space before it."""
     before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
     left = "".join(before.rsplit(maxsplit=1)[-1:]).strip()
     right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
     filled = Filled.of(left + right, len(left), word.strip())
-    return SlotPlace(filled.text, len(left), *filled.word)
+    return FilledSlot(filled.text, len(left), *filled.word)
 
 
-def _token(found: SlotPlace, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
+def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
     """Raises Malformed."""
-    word = found.text[found.start : found.end]
+    word = slot.text[slot.start : slot.end]
     if is_answer:  # its first word, without the punctuation behind it
         word = (re.match(r"\S*\w", word) or word.split())[0]
-    tokens = encoding.covers([(found.start, found.start + len(word))]).nonzero()[0]  # indices
+    tokens = encoding.covers([(slot.start, slot.start + len(word))]).nonzero()[0]  # indices
     if not len(tokens):
         raise Malformed("target or foil has no token", repr(word))
     if len(tokens) > 1:
-        raise _not_one_token(word, [found.text[start:end] for start, end in encoding.offsets[tokens]])
+        raise _not_one_token(word, [slot.text[start:end] for start, end in encoding.offsets[tokens]])
     start, end = encoding.offsets[tokens[0]]
-    if start < found.left or (end > found.end and not is_answer):
+    if start < slot.left or (end > slot.end and not is_answer):
         raise Malformed("target or foil shares a token with its neighbour", repr(word))
     token = encoding.ids[tokens[0]]
     if token == tokenizer.unk_token_id:

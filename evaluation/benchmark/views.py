@@ -140,9 +140,8 @@ def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
             raise Malformed("no text before the slot")
         return _Reading(row, text, evidence, scope)
     filled = Filled.of(row["text"], row["slot"], mask)
-    return _Reading(
-        row, filled.text, tuple(map(filled.place, evidence)), None if scope is None else tuple(map(filled.place, scope))
-    )
+    spans = None if scope is None else tuple(map(filled.shifted, scope))
+    return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)
 
 
 def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None, first_piece: bool) -> Row:
@@ -197,13 +196,13 @@ def _cut(
         text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
         evidence = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
         shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),))
-        [found] = manner.encode([shorter])
-        [prediction] = manner.predict([shorter], [found])
+        [encoded] = manner.encode([shorter])
+        [prediction] = manner.predict([shorter], [encoded])
         if isinstance(prediction, Malformed):
             raise prediction
-        excess = len(found) + len(prediction.shared) - max_length
+        excess = len(encoded) + len(prediction.shared) - max_length
         if excess <= 0:
-            return shorter, found, prediction
+            return shorter, encoded, prediction
         room -= excess
     raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {max_length}")
 

@@ -25,7 +25,7 @@ class Chosen:
     chosen: int  # which of the trials
 
 
-def choices_table(found: Sequence[Chosen], results: Results) -> Table:
+def choices_table(choices: Sequence[Chosen], results: Results) -> Table:
     """A trial a row; the chosen one of each method is bold."""
     rows = [
         Row(
@@ -38,7 +38,7 @@ def choices_table(found: Sequence[Chosen], results: Results) -> Table:
                 Cell(state="chosen" if at == one.chosen else UNDEFINED),
             ),
         )
-        for one in sorted(found, key=lambda one: list(results.tasks).index(one.task))
+        for one in sorted(choices, key=lambda one: list(results.tasks).index(one.task))
         for at, (words, trial) in enumerate(one.trials.items())
     ]
     return Table(

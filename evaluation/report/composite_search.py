@@ -32,17 +32,17 @@ class Search:
 
     def by_rule(self, group: str) -> Mapping[str, list[float]]:
         """The area differences of all composites with each rule of a group of layers."""
-        found: dict[str, list[float]] = {}
+        deltas: dict[str, list[float]] = {}
         for spec, delta in self.trials:
-            found.setdefault(str(spec.rule(group)), []).append(delta)
-        return found
+            deltas.setdefault(str(spec.rule(group)), []).append(delta)
+        return deltas
 
 
-def search_figures(found: Sequence[Search], methods: Methods) -> list[Figure]:
+def search_figures(searches: Sequence[Search], methods: Methods) -> list[Figure]:
     """A figure for each group of layers that several rules were tried on, a panel a model, task and method."""
     figures = []
     for group, number in FIGURES.items():
-        shown = [one for one in found if len(one.by_rule(group)) > 1]
+        shown = [one for one in searches if len(one.by_rule(group)) > 1]
         if not shown:
             continue
         rules = list(dict.fromkeys(rule for one in shown for rule in one.by_rule(group)))
@@ -74,18 +74,18 @@ def _draw(axis: Axes, one: Search, group: str, rules: Sequence[str], methods: Me
     axis.set_title(f"{one.task} · {one.model} · {label(methods, one.method)}", fontsize=9, loc="left")
 
 
-def best_table(found: Sequence[Search], methods: Methods) -> Table:
+def best_table(searches: Sequence[Search], methods: Methods) -> Table:
     """A group of layers a row, a method a column: the rules of the composite that was chosen."""
-    names = list(dict.fromkeys(one.method for one in found))
-    places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in found))
-    chosen = {(one.task, one.model, one.dtype, one.method): one.chosen for one in found}
+    names = list(dict.fromkeys(one.method for one in searches))
+    columns = list(dict.fromkeys((one.task, one.model, one.dtype) for one in searches))
+    chosen = {(one.task, one.model, one.dtype, one.method): one.chosen for one in searches}
     rows = [
         Row(
             task,
             (f"{model}, {dtype}", group.replace("_", " ")),
             tuple(_rule(chosen.get((task, model, dtype, name)), group) for name in names),
         )
-        for task, model, dtype in places
+        for task, model, dtype in columns
         for group in RULES
     ]
     return Table(

@@ -31,18 +31,18 @@ def areas(curves: Sequence[Curve], methods: Methods, lacking: Collection[tuple[s
         for pooling in POOLINGS
         if any((curve.order, curve.pooling) == (order, pooling) for curve in curves)
     ]
-    found = {(c.task, c.model, c.method, c.order, c.pooling): _area(c) for c in curves}
+    measured = {(c.task, c.model, c.method, c.order, c.pooling): _area(c) for c in curves}
     rows = []
-    places = list(dict.fromkeys([*((c.task, c.model) for c in curves), *(place[:2] for place in sorted(lacking))]))
-    tasks = list(dict.fromkeys(task for task, _ in places))
-    for task, model in sorted(places, key=lambda place: tasks.index(place[0])):
+    rows_of = list(dict.fromkeys([*((c.task, c.model) for c in curves), *(pair[:2] for pair in sorted(lacking))]))
+    tasks = list(dict.fromkeys(task for task, _ in rows_of))
+    for task, model in sorted(rows_of, key=lambda pair: tasks.index(pair[0])):
         own = [m for m in names if (task, model, m) in known or (task, model, m) in lacking]
         by_column = []
         for order, pooling in columns:
             cells = []
             for method in own:
                 drawn = (RANDOM, NOT_POOLED) if method == RANDOM else (order, pooling)
-                value = found.get((task, model, method, *drawn))
+                value = measured.get((task, model, method, *drawn))
                 state = DONE if value is not None else MISSING if (task, model, method) in lacking else UNDEFINED
                 cells.append(Cell(value, state))
             by_column.append(mark(cells, digits=1, second=False, lower=order == "most_first"))
@@ -63,12 +63,12 @@ def areas(curves: Sequence[Curve], methods: Methods, lacking: Collection[tuple[s
 
 def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Table:
     """A row for each measured pass or method, model, precision, device and length; its stages stand side by side."""
-    places: dict[tuple[str, ...], dict[str, Cost]] = {}
+    stages_of: dict[tuple[str, ...], dict[str, Cost]] = {}
     for key, cost in costs.items():
-        place = (key.task, key.model, key.dtype, label(methods, key.method), key.device, f"≤ {key.length}")
-        places.setdefault(place, {})[key.stage] = cost
+        labels = (key.task, key.model, key.dtype, label(methods, key.method), key.device, f"≤ {key.length}")
+        stages_of.setdefault(labels, {})[key.stage] = cost
     rows = []
-    for (task, *names), stages in places.items():
+    for (task, *names), stages in stages_of.items():
         whole = stages.get("method")
         speed = Cell(state=UNDEFINED) if whole is None else Cell(whole.tokens_per_s)
         peak = None if whole is None else whole.peak_bytes
@@ -115,10 +115,10 @@ def explicit_against_modified(numbers: Sequence[Mapping[str, Any]], methods: Met
             name = number["method"] if number["measure"] == "backward_ms" else "speedup"
             measured.setdefault((model, number["device"]), {})[name] = number["value"]
     rows = []
-    for place, values in measured.items():
-        found = [values.get(name) for name in (*names, "speedup")]
-        cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in found]
-        rows.append(Row("ours", place, tuple(cells)))
+    for labels, values in measured.items():
+        known = [values.get(name) for name in (*names, "speedup")]
+        cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in known]
+        rows.append(Row("ours", labels, tuple(cells)))
     source = "Ours come from `closelook bench lrp`" + ("." if rows else ", which was not run for this store.")
     return Table(
         "table8",
@@ -139,12 +139,11 @@ def _of(tasks: Sequence[str]) -> str:
 def _published_runtimes(names: Sequence[str]) -> list[Row]:
     """(GPU, model, method, measure) -> number; Close Look measured one task."""
     numbers = {(key[1], *key[3:]): value for key, value in close_look().items() if key[0] == "8"}
-    places = dict.fromkeys((model, gpu) for gpu, model, _, _ in numbers)
+    pairs = dict.fromkeys((model, gpu) for gpu, model, _, _ in numbers)
     speedup = next(key[2:] for key in numbers if key[3] == "speedup")
     columns = [*((name, "ms") for name in names), speedup]
     return [
-        Row("Close Look", place, tuple(Cell(numbers[place[1], place[0], *column]) for column in columns))
-        for place in places
+        Row("Close Look", pair, tuple(Cell(numbers[pair[1], pair[0], *column]) for column in columns)) for pair in pairs
     ]
 
 

@@ -15,7 +15,7 @@ from evaluation.scoring.metrics import METRICS, lead
 
 @dataclass(frozen=True)
 class Point:
-    """A method of one model and task: evidence found, faithfulness, and cost in forwards of the sample."""
+    """A method of one model and task: agreement with evidence, faithfulness, and cost in forwards of the sample."""
 
     method: str
     evidence: Cell
@@ -29,7 +29,7 @@ def points(one: Drawn, results: Results, forwards: Mapping[str, float]) -> list[
     `forwards` are the costs of methods.
     """
     compared = results.comparisons.get((one.model, one.task, one.dtype))
-    found = []
+    both = []
     for method in ordered(one.areas.variants, results.methods):
         noise = results.is_noise(Place(one.model, one.task, one.dtype, method))
         at = compared.at(method, lead()) if compared is not None and not noise else None
@@ -38,12 +38,12 @@ def points(one: Drawn, results: Results, forwards: Mapping[str, float]) -> list[
             evidence = Cell(
                 float(compared.mean[at]), n=compared.n, low=float(compared.low[at]), high=float(compared.high[at])
             )
-            found.append(Point(method, evidence, delta, forwards[method]))
-    return found
+            both.append(Point(method, evidence, delta, forwards[method]))
+    return both
 
 
-def evidence_table(drawn: Sequence[Drawn], found: Sequence[Sequence[Point]], results: Results) -> Table:
-    """Both sides of every method; `found` are the points of each of `drawn`."""
+def evidence_table(drawn: Sequence[Drawn], points: Sequence[Sequence[Point]], results: Results) -> Table:
+    """Both sides of every method; `points` are the points of each of `drawn`."""
     unit = METRICS[lead()].unit
     return Table(
         "evidence_faithfulness",
@@ -58,24 +58,24 @@ def evidence_table(drawn: Sequence[Drawn], found: Sequence[Sequence[Point]], res
             Column("", "forwards", significant=3),
         ),
         tuple(
-            Row(one.task, (one.place(), label(results.methods, p.method)), (p.evidence, p.delta, Cell(p.forwards)))
-            for one, own in zip(drawn, found, strict=True)
+            Row(one.task, (one.setting(), label(results.methods, p.method)), (p.evidence, p.delta, Cell(p.forwards)))
+            for one, own in zip(drawn, points, strict=True)
             for p in own
         ),
     )
 
 
-def agreement(found: Sequence[Point]) -> float:
+def agreement(points: Sequence[Point]) -> float:
     """Spearman's rank correlation of methods by evidence and by faithfulness; NaN where there is none."""
-    return rank_correlation([p.evidence.value or 0.0 for p in found], [p.delta.value or 0.0 for p in found])
+    return rank_correlation([p.evidence.value or 0.0 for p in points], [p.delta.value or 0.0 for p in points])
 
 
-def agreement_table(drawn: Sequence[Drawn], found: Sequence[Sequence[Point]]) -> Table:
+def agreement_table(drawn: Sequence[Drawn], points: Sequence[Sequence[Point]]) -> Table:
     rows = []
-    for one, own in zip(drawn, found, strict=True):
+    for one, own in zip(drawn, points, strict=True):
         value = agreement(own)
         cell = Cell(value) if value == value else Cell(state=UNDEFINED)
-        rows.append(Row(one.task, (one.place(),), (cell, Cell(len(own)))))
+        rows.append(Row(one.task, (one.setting(),), (cell, Cell(len(own)))))
     return Table(
         "evidence_faithfulness_ranks",
         "Do both rankings agree?",

@@ -35,15 +35,15 @@ class Explorer:
     ) -> Explorer:
         """`entries` are of :func:`heatmap.data`, those of a sample beside each other; each is held as JSON alone."""
         lines, texts, ids = [], [], set()
-        found: dict[str, dict[Any, None]] = {name: {} for name in ("task", "model", "attractors", "explanation")}
+        every: dict[str, dict[Any, None]] = {name: {} for name in ("task", "model", "attractors", "explanation")}
         for entry in entries:
             lines.append(_line(entry))
             texts.append(escaped_json(entry))
             ids.add(entry["sample_id"])
             for name in ("task", "model", "attractors"):
-                found[name] |= {entry[name]: None} if entry[name] is not None else {}
-            found["explanation"] |= {row["explanation"]: None for row in entry["rows"] if row["explanation"] != "none"}
-        choices = {name: list(values) for name, values in found.items()}
+                every[name] |= {entry[name]: None} if entry[name] is not None else {}
+            every["explanation"] |= {row["explanation"]: None for row in entry["rows"] if row["explanation"] != "none"}
+        choices = {name: list(values) for name, values in every.items()}
         choices["attractors"].sort(key=lambda value: (str(type(value)), value))
         index = Leaves.of("samples-list", lines, budget_bytes)
         return cls(index, Leaves.of_json("samples", texts, budget_bytes), choices, frozenset(ids), pairs)

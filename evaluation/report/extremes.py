@@ -42,9 +42,9 @@ class ByLayer:
     largest: np.ndarray  # [N, L + 1]; 0 is below the first block
 
 
-def extremes_figure(found: Sequence[Extremes], methods: Methods) -> list[Figure]:
+def extremes_figure(extremes: Sequence[Extremes], methods: Methods) -> list[Figure]:
     """Two panels for each model and task, a line a method from the median to the maximum, by powers of ten."""
-    shown = sorted((one for one in found if len(one.largest)), key=lambda one: rank(methods, one.method))
+    shown = sorted((one for one in extremes if len(one.largest)), key=lambda one: rank(methods, one.method))
     if not shown:
         return []
     places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in shown))
@@ -77,7 +77,7 @@ def extremes_figure(found: Sequence[Extremes], methods: Methods) -> list[Figure]
     return [figure("extremes", "Unstable rules", caption, panels, 2, axes, methods)]
 
 
-def extremes_table(found: Sequence[Extremes], methods: Methods) -> Table:
+def extremes_table(extremes: Sequence[Extremes], methods: Methods) -> Table:
     """A method a row: medians and maxima over samples."""
     rows = [
         Row(
@@ -85,7 +85,7 @@ def extremes_table(found: Sequence[Extremes], methods: Methods) -> Table:
             (f"{one.model}, {one.dtype}", label(methods, one.method)),
             (*_middle_and_most(one.largest), *_middle_and_most(one.error), Cell(len(one.largest)), Cell(one.left_out)),
         )
-        for one in sorted(found, key=lambda one: (one.task, one.model, one.dtype, rank(methods, one.method)))
+        for one in sorted(extremes, key=lambda one: (one.task, one.model, one.dtype, rank(methods, one.method)))
     ]
     numbers = tuple(Column(group, name, significant=3) for group in (LARGEST, MISSING) for name in _NAMES)
     return Table(
@@ -98,9 +98,9 @@ def extremes_table(found: Sequence[Extremes], methods: Methods) -> Table:
     )
 
 
-def layers_figure(found: Sequence[ByLayer], methods: Methods) -> list[Figure]:
+def layers_figure(layers: Sequence[ByLayer], methods: Methods) -> list[Figure]:
     """A panel for each model and task, a line a method: the maximum over samples, and their median, dashed."""
-    shown = sorted((one for one in found if len(one.largest)), key=lambda one: rank(methods, one.method))
+    shown = sorted((one for one in layers if len(one.largest)), key=lambda one: rank(methods, one.method))
     if not shown:
         return []
     places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in shown))
@@ -124,7 +124,7 @@ def layers_figure(found: Sequence[ByLayer], methods: Methods) -> list[Figure]:
     return [figure("extremes_by_layer", "Unstable rules by layer", caption, panels, 2, axes, methods)]
 
 
-def layers_table(found: Sequence[ByLayer], methods: Methods) -> Table:
+def layers_table(layers: Sequence[ByLayer], methods: Methods) -> Table:
     """A boundary of layers a row, from the top down: median and maximum over samples."""
     rows = [
         Row(
@@ -132,7 +132,7 @@ def layers_table(found: Sequence[ByLayer], methods: Methods) -> Table:
             (f"{one.model}, {one.dtype}", label(methods, one.method), str(boundary)),
             (*_middle_and_most(one.largest[:, boundary]), Cell(len(one.largest))),
         )
-        for one in sorted(found, key=lambda one: (one.task, one.model, one.dtype, rank(methods, one.method)))
+        for one in sorted(layers, key=lambda one: (one.task, one.model, one.dtype, rank(methods, one.method)))
         for boundary in reversed(range(one.largest.shape[1] if len(one.largest) else 0))
     ]
     return Table(

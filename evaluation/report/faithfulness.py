@@ -56,8 +56,8 @@ class Drawn:
     def methods(self) -> list[str]:
         return [*self.areas.variants, *self.lacking, *self.noise]
 
-    def place(self) -> str:
-        """Beside the task."""
+    def setting(self) -> str:
+        """What tells it from others of its task: the model, and the way in which tokens go."""
         return f"{self.model}, {WAYS[self.perturbation]}"
 
 
@@ -98,7 +98,7 @@ def areas_table(drawn: Sequence[Drawn], results: Results) -> Table:
         marked = [_marked(cells, shown, lower=not MEASURES[m].higher_is_better) for m, cells in by_measure.items()]
         for row, *cells in zip(shown, *marked, strict=True):
             counts = [_left_out(one, row.method), _over_baseline(one, row, results)]
-            rows.append(Row(one.task, (one.place(), row.label(results.methods)), (*cells, *counts)))
+            rows.append(Row(one.task, (one.setting(), row.label(results.methods)), (*cells, *counts)))
     return with_noise_told(
         Table(
             "faithfulness",
@@ -130,7 +130,7 @@ def overview_table(drawn: Sequence[Drawn], results: Results) -> Table:
     area, iou = MEASURES[DELTA].label, METRICS[overlap()].label
     columns, cells = [], []
     for one in drawn:
-        group = f"{one.task} · {one.place()}"
+        group = f"{one.task} · {one.setting()}"
         columns += [Column(group, area, digits=DIGITS), Column(group, iou, digits=OVERLAP_DIGITS)]
         cells.append(_marked([area_cell(one, method, DELTA, inverted=inv) for method, inv in shown], shown))
         cells.append(_marked([_overlap_cell(one, row) for row in shown], shown, digits=OVERLAP_DIGITS))
@@ -170,7 +170,7 @@ def pairs_table(drawn: Sequence[Drawn], results: Results) -> Table:
     rows = [
         Row(
             one.task,
-            (one.place(), label(results.methods, method)),
+            (one.setting(), label(results.methods, method)),
             tuple(_difference(one, method, other) for other in columns),
         )
         for one in drawn
@@ -190,9 +190,9 @@ def pairs_table(drawn: Sequence[Drawn], results: Results) -> Table:
 
 def against_zero(drawn: Sequence[Drawn]) -> dict[tuple[int, str], float]:
     """p values of ΔA, adjusted by Holm's method over all of them, by (index into `drawn`, method)."""
-    places = [(at, method) for at, one in enumerate(drawn) for method in one.areas.p_zero]
-    adjusted = step_down([drawn[at].areas.p_zero[method] for at, method in places])
-    return dict(zip(places, adjusted, strict=True))
+    tested = [(at, method) for at, one in enumerate(drawn) for method in one.areas.p_zero]
+    adjusted = step_down([drawn[at].areas.p_zero[method] for at, method in tested])
+    return dict(zip(tested, adjusted, strict=True))
 
 
 def area_cell(one: Drawn, method: str, measure: str, *, inverted: bool = False) -> Cell:
@@ -231,7 +231,7 @@ def _inverted_told(drawn: Sequence[Drawn], results: Results) -> str:
     if not any(row.inverted for one in drawn for row in _shown(one.areas.variants, results.methods)):
         return ""
     return (
-        " Inverted is the same relevance with its sign reversed (AttnLRP B.5): MoRF and LeRF change places. It is no "
+        " Inverted is the same relevance with its sign reversed (AttnLRP B.5): MoRF and LeRF change roles. It is no "
         "method of its own, so it is not ranked."
     )
 

@@ -52,9 +52,9 @@ def _draw(axis: Axes, one: Drawn, order: str, looks: Mapping[str, Mapping[str, A
     axis.set_title(f"{one.model} · {PANELS[order]}", fontsize=9, loc="left")
 
 
-def evidence_figure(drawn: Sequence[Drawn], found: Sequence[Sequence[Point]], results: Results) -> list[Figure]:
+def evidence_figure(drawn: Sequence[Drawn], points: Sequence[Sequence[Point]], results: Results) -> list[Figure]:
     """Every method a point: evidence found against faithfulness, a panel a model and task; none without points."""
-    shown = [(one, own) for one, own in zip(drawn, found, strict=True) if own]
+    shown = [(one, own) for one, own in zip(drawn, points, strict=True) if own]
     if not shown:
         return []
     looks = _looks({point.method for _, own in shown for point in own}, results)

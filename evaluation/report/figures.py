@@ -159,25 +159,25 @@ def runtime_figures(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
     """Time, and memory where it is known, against length, for each device; rows are those of the runtime schema with
     their model and dtype. Whole passes only, tasks taken together: a panel a model, a line a pass.
     """
-    found = costs(dict(row, task="") for row in rows if row["stage"] == "method")
+    by_pass = costs(dict(row, task="") for row in rows if row["stage"] == "method")
     figures = []
-    for number, device in enumerate(dict.fromkeys(key.device for key in found)):
-        own = {key: cost for key, cost in found.items() if key.device == device}
+    for number, device in enumerate(dict.fromkeys(key.device for key in by_pass)):
+        own = {key: cost for key, cost in by_pass.items() if key.device == device}
         figures.append(_cost_figure(device, f"runtime_{number}", own, "time"))
         if any(cost.peak_bytes for cost in own.values()):
             figures.append(_cost_figure(device, f"memory_{number}", own, "memory"))
     return figures
 
 
-def _cost_figure(device: str, name: str, found: Mapping[Pass, Cost], what: str) -> Figure:
+def _cost_figure(device: str, name: str, by_pass: Mapping[Pass, Cost], what: str) -> Figure:
     """Log-log: `what` is time (milliseconds a sample) or memory (peak MiB of a batch)."""
-    models = list(dict.fromkeys((key.model, key.dtype) for key in found))
-    passes = list(dict.fromkeys(key.method for key in found))
-    lengths = sorted({key.length for key in found})
+    models = list(dict.fromkeys((key.model, key.dtype) for key in by_pass))
+    passes = list(dict.fromkeys(key.method for key in by_pass))
+    lengths = sorted({key.length for key in by_pass})
 
     def draw(axis: Axes, model: tuple[str, str]) -> None:
         for index, method in enumerate(passes):
-            points = {k.length: c for k, c in found.items() if (k.model, k.dtype, k.method) == (*model, method)}
+            points = {k.length: c for k, c in by_pass.items() if (k.model, k.dtype, k.method) == (*model, method)}
             _draw_costs(axis, points, method, COLOURS[index % len(COLOURS)], what)
         axis.set_title(" · ".join(model), fontsize=9, loc="left")
         axis.set(xscale="log", yscale="log", xlim=(lengths[0] / 1.2, lengths[-1] * 1.2))

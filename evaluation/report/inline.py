@@ -36,19 +36,19 @@ def _lines(entry: Mapping[str, Any], several: bool) -> Markup:
 
 
 def _tokens(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Markup:
-    found = _strip(entry["tokens"], row["values"], entry["special"], row["scale"])
+    strips = _strip(entry["tokens"], row["values"], entry["special"], row["scale"])
     if "decoder" in row:
         start = [1] + [0] * (len(row["decoder"]) - 1)
-        found += _SEEN.format(tokens=_strip(entry["decoder"], row["decoder"], start, row["scale"]))
-    return found
+        strips += _SEEN.format(tokens=_strip(entry["decoder"], row["decoder"], start, row["scale"]))
+    return strips
 
 
 def _strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int], scale: float) -> Markup:
-    found = Markup("")
+    strip = Markup("")
     for token, value, special in zip(tokens, values, specials, strict=True):
         word, share = token.removeprefix(" "), value / scale
         style = "opacity:.6" if special else ""
         if not special and abs(share) >= FAINT:
             style = f"background:{colour(share)};color:#000"
-        found += " " * (token != word) + _TOKEN.format(title=f"{word}: {value:.4g}", style=style, word=word or "␣")
-    return found
+        strip += " " * (token != word) + _TOKEN.format(title=f"{word}: {value:.4g}", style=style, word=word or "␣")
+    return strip

@@ -42,9 +42,9 @@ def layer_figures(scores: Sequence[LayerScore], methods: Methods) -> list[Figure
     for task, model in dict.fromkeys((score.task, score.model) for score in scores):
         own = [score for score in scores if (score.task, score.model) == (task, model)]
         maps = [[one for one in own if one.metric == name] for name in shown(BY_LAYER)]
-        found = max(one.n for one in own)
+        samples = max(one.n for one in own)
         caption = (
-            f"{task}, {model}: evidence in what each layer says of the tokens, in percent, over {found} samples that "
+            f"{task}, {model}: evidence in what each layer says of the tokens, in percent, over {samples} samples that "
             "the model predicts rightly. All tokens count but the slot of masked models, as in NormXLogit's figures 4 "
             "and 5. The darker, the higher among the cells of a map. The dot product has both of its normalisations: "
             "the paper takes the softmax for logits and norms."

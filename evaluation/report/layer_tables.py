@@ -38,18 +38,18 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: Missing
     values = {(s.task, s.model, s.method, s.layer, s.metric): s for s in scores}
 
     def cells(task: str, model: str, layer: int, metric: str, named: Sequence[str]) -> list[Cell]:
-        found = []
+        row = []
         for name in named:
             score = values.get((task, model, name, layer, metric))
             if score is None:
-                found.append(Cell(state=_why(missing, task, model, name)))
+                row.append(Cell(state=_why(missing, task, model, name)))
                 continue
             together = compared.get((task, model))
             at = together.at(name, of_layer(layer, metric)) if together else None
             low, high = (float(together.low[at]), float(together.high[at])) if together and at else (None, None)
             paper = published().get((task, model, name, layer, metric))
-            found.append(Cell(score.value, DONE, score.n, low, high, reference=paper))
-        return mark(found, _DIGITS)
+            row.append(Cell(score.value, DONE, score.n, low, high, reference=paper))
+        return mark(row, _DIGITS)
 
     return Table(
         "layers",
@@ -70,22 +70,22 @@ def layer_differences(scores: Sequence[LayerScore], methods: Methods, missing: M
 
     def cells(task: str, model: str, layer: int, metric: str, named: Sequence[str]) -> list[Cell]:
         together = compared.get((task, model))
-        places = {name: together.at(name, of_layer(layer, metric)) for name in named} if together else {}
-        known = {name: at for name, at in places.items() if at is not None}
+        indices = {name: together.at(name, of_layer(layer, metric)) for name in named} if together else {}
+        known = {name: at for name, at in indices.items() if at is not None}
         if together is None or not known:
             return [Cell(state=_why(missing, task, model, name)) for name in named]
         best = max(known.values(), key=lambda at: together.mean[at])
-        found = []
+        row = []
         for name in named:
             at = known.get(name)
             if at is None or at == best:
-                found.append(Cell(state=UNDEFINED if at else _why(missing, task, model, name)))
+                row.append(Cell(state=UNDEFINED if at else _why(missing, task, model, name)))
                 continue
             pair = (at[0], *best)
             low, high = float(together.difference_low[pair]), float(together.difference_high[pair])
             difference, p = float(together.mean[at] - together.mean[best]), float(together.p[pair])
-            found.append(Cell(difference, DONE, together.n, low, high, p))
-        return found
+            row.append(Cell(difference, DONE, together.n, low, high, p))
+        return row
 
     return Table(
         "layer_differences",

@@ -43,8 +43,8 @@ def leaderboard(results: Results) -> Table:
     metric = METRICS[lead()]
     base = "" if results.baseline is None else f"Δ {results.label(results.baseline)}"
     rows = []
-    for task, found in standings(results).items():
-        for rank, one in enumerate(found, start=1):
+    for task, standing in standings(results).items():
+        for rank, one in enumerate(standing, start=1):
             score = Cell(one.value, low=one.low, high=one.high, mark="best" if rank == 1 else "")
             over = [Cell(one.over)] if base else []
             cells = (Cell(rank), score, *over, Cell(one.models), Cell(one.cost))
@@ -90,10 +90,10 @@ def passes(method: Method) -> float:
 
 def glossary(results: Results) -> list[tuple[str, str]]:
     """(word, meaning) of the tasks, metrics and methods that are shown."""
-    found = [(name, task.title) for name, task in results.tasks.items()]
-    found += [(metric.label, _first_line(metric.function)) for metric in METRICS.values()]
-    found += [(results.label(name), results.methods[name].about) for name in results.ordered_methods()]
-    return [(word, meaning) for word, meaning in found if meaning]
+    meanings = [(name, task.title) for name, task in results.tasks.items()]
+    meanings += [(metric.label, _first_line(metric.function)) for metric in METRICS.values()]
+    meanings += [(results.label(name), results.methods[name].about) for name in results.ordered_methods()]
+    return [(word, meaning) for word, meaning in meanings if meaning]
 
 
 def _of_task(results: Results, task: str) -> Iterator[Standing]:

@@ -60,13 +60,13 @@ GONE = {"zero": "are zero", "mean": "have their mean over the corpus"}
 
 
 def knockout_figure(
-    found: Sequence[Knockouts], methods: Methods, resamples: int, seed: int, value: str = "zero"
+    knockouts: Sequence[Knockouts], methods: Methods, resamples: int, seed: int, value: str = "zero"
 ) -> list[Figure]:
     """A panel for each task and model: the mean drop against the neurons that are gone, with intervals.
 
     `value`, of GONE, is what these have instead.
     """
-    shown = [one for one in found if len(one.drops)]
+    shown = [one for one in knockouts if len(one.drops)]
     if not shown:
         return []
     names = {name for one in shown for name in one.rankings} - {RANDOM}
@@ -97,7 +97,7 @@ def knockout_figure(
 
 
 def knockout_table(
-    found: Sequence[Knockouts],
+    knockouts: Sequence[Knockouts],
     methods: Methods,
     missing: Sequence[tuple[str, str, str]],
     resamples: int,
@@ -108,9 +108,9 @@ def knockout_table(
 
     `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`knockout_figure`.
     """
-    counts = sorted({count for one in found for count in one.counts})
+    counts = sorted({count for one in knockouts for count in one.counts})
     rows = []
-    for one in found:
+    for one in knockouts:
         compared = one.compared(resamples, seed)
         cells = {count: [_cell(one, compared, name, count) for name in one.rankings] for count in counts}
         marked = [mark(cells[count], _DIGITS) for count in counts]
@@ -120,7 +120,7 @@ def knockout_table(
     for task, model, name in missing:
         rows.append(Row(task, (model, named(methods, name)), tuple(Cell(state=MISSING) for _ in counts)))
     rows.sort(key=lambda row: row.section)
-    lost = sum(one.lost for one in found)
+    lost = sum(one.lost for one in knockouts)
     caption = (
         f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % bootstrap intervals; "
         "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
@@ -159,20 +159,20 @@ class Crossing:
     neurons: np.ndarray  # [L], of the feed-forward layers
 
 
-def crossing_figure(found: Sequence[Crossing], methods: Methods) -> list[Figure]:
+def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Figure]:
     """A panel for each task and model, a line a method."""
-    if not found:
+    if not crossings:
         return []
-    places = list(dict.fromkeys((one.task, one.model) for one in found))
-    spare = spare_colours({one.method for one in found}, methods)
+    panels_of = list(dict.fromkeys((one.task, one.model) for one in crossings))
+    spare = spare_colours({one.method for one in crossings}, methods)
 
     def draw(axis: Axes, task: str, model: str) -> None:
         for one in sorted(
-            (o for o in found if (o.task, o.model) == (task, model)), key=lambda o: rank(methods, o.method)
+            (o for o in crossings if (o.task, o.model) == (task, model)), key=lambda o: rank(methods, o.method)
         ):
             colour = (methods[one.method].colour if one.method in methods else None) or spare.get(one.method)
             axis.plot(range(len(one.boundaries)), one.boundaries, color=colour, label=label(methods, one.method))
-        if any(one.method in methods and methods[one.method].unstable for one in found):
+        if any(one.method in methods and methods[one.method].unstable for one in crossings):
             axis.set_yscale("symlog")
         axis.set_title(f"{task} · {model}", fontsize=9, loc="left")
 
@@ -180,16 +180,16 @@ def crossing_figure(found: Sequence[Crossing], methods: Methods) -> list[Figure]
         "Relevance that crosses each layer boundary, a mean over samples: 0 is below the first block, the last above "
         "the last one. Where a method conserves, what is lost on the way down is what biases and softmax keep."
     )
-    panels = [partial(draw, task=task, model=model) for task, model in places]
+    panels = [partial(draw, task=task, model=model) for task, model in panels_of]
     axes = ("boundary", "relevance")
     return [figure("boundaries", "Conservation by layer", caption, panels, min(ACROSS, len(panels)), axes, methods)]
 
 
-def crossing_table(found: Sequence[Crossing], methods: Methods) -> Table:
+def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
     """A layer a row: what enters from above, what leaves below, what is kept, and what its neurons hold."""
     heads = ("from above", "to below", "kept by biases", "kept by attention", "unaccounted", "neurons")
     rows = []
-    for one in found:
+    for one in crossings:
         for layer in reversed(range(len(one.kept))):
             above, below = one.boundaries[layer + 1], one.boundaries[layer]
             numbers = (above, below, *one.kept[layer], above - below - one.kept[layer].sum(), one.neurons[layer])

@@ -107,6 +107,6 @@ def _alt(row: Mapping[str, Any], evidence: Sequence[int], grid: tuple[int, int])
     values = row["values"][1:]
     top = max(range(len(values)), key=lambda at: values[at])
     marked = (", on evidence" if evidence[1 + top] else ", not on evidence") if any(evidence) else ""
-    place = f"row {top // grid[1] + 1}, column {top % grid[1] + 1}"
+    patch = f"row {top // grid[1] + 1}, column {top % grid[1] + 1}"
     of = f" of {row['of']}" if "of" in row else ""
-    return f"relevance{of} by {row['label']}: most in the patch of {place}{marked}"
+    return f"relevance{of} by {row['label']}: most in the patch of {patch}{marked}"

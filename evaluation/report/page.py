@@ -145,9 +145,9 @@ class Site:
         methods = [self.results.label(method) for method in self.results.ordered_methods()]
         return {
             "board": [
-                (task, [(one, self.results.label(one.method), sentence(self.results, one)) for one in found])
-                for task, found in standings(self.results).items()
-                if found
+                (task, [(one, self.results.label(one.method), sentence(self.results, one)) for one in standing])
+                for task, standing in standings(self.results).items()
+                if standing
             ],
             "metric": METRICS[lead()],
             "glossary": glossary(self.results),
@@ -248,8 +248,8 @@ def _choices(table: Table) -> list[tuple[str, list[str]]]:
     """(what names rows, its values) for everything that tells rows of the table apart."""
     names = [(table.section, [row.section for row in table.rows])]
     names += [(head, [row.labels[at] for row in table.rows]) for at, head in enumerate(table.heads)]
-    found = [(name, list(dict.fromkeys(values))) for name, values in names]
-    return [(name, values) for name, values in found if len(values) > 1]
+    choices = [(name, list(dict.fromkeys(values))) for name, values in names]
+    return [(name, values) for name, values in choices if len(values) > 1]
 
 
 def _edges(columns: Sequence[Column]) -> set[int]:

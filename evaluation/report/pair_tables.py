@@ -74,11 +74,11 @@ def pair_table(results: Results, pair: Pair) -> Table:
     metrics = shown(SETTINGS)
     printed = {key[4] for key in close_look() if key[0] == pair.number}
     groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
-    found = {
+    cells_of = {
         (task, model): {group: _sides(results, pair, group, model, task, metrics) for group in groups}
         for task, model in tasks_and_models(results)
     }
-    kept = [g for g in groups if any(c.state != UNDEFINED for cells in found.values() for c in cells[g])]
+    kept = [g for g in groups if any(c.state != UNDEFINED for cells in cells_of.values() for c in cells[g])]
     return Table(
         f"table{pair.number}",
         f"Table {pair.number}. {pair.title}",
@@ -88,7 +88,7 @@ def pair_table(results: Results, pair: Pair) -> Table:
         tuple(metric_column(group_label(results, g), m, side) for g in kept for m in metrics for side in pair.sides),
         tuple(
             Row(task, _labels(results, pair, model, task), tuple(cell for group in kept for cell in cells[group]))
-            for (task, model), cells in found.items()
+            for (task, model), cells in cells_of.items()
             if any(cell.state != UNDEFINED for group in kept for cell in cells[group])
             and not (pair.distinct and all(_same(cells[group]) for group in kept))
         ),

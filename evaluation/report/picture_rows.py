@@ -36,12 +36,12 @@ def _svg(entry: Mapping[str, Any], width: int) -> str:
     pictures = [("the image", None), *((row["label"], row["overlay"]) for row in entry["rows"])]
     for at, (name, over) in enumerate(pictures):
         x, y = (at % across) * (SIDE + GAP), (at // across) * (tall + LABEL + GAP)
-        place = f'x="{x}" y="{y + LABEL}" width="{SIDE}" height="{tall}" preserveAspectRatio="none"'
+        box = f'x="{x}" y="{y + LABEL}" width="{SIDE}" height="{tall}" preserveAspectRatio="none"'
         faint = "" if over is None else ' filter="url(#faint)"'
         parts.append(f'<text x="{x}" y="{y + 13}">{escape(name)}</text>')
-        parts.append(f'<image {place} href="{entry["image"]["source"]}"{faint}/>')
+        parts.append(f'<image {box} href="{entry["image"]["source"]}"{faint}/>')
         if over is not None:
-            parts.append(f'<image {place} href="{over}" style="mix-blend-mode:multiply"/>')
+            parts.append(f'<image {box} href="{over}" style="mix-blend-mode:multiply"/>')
             parts += _outlines(entry["evidence"], x, y + LABEL, SIDE / columns, tall / rows, columns)
     height = -(-len(pictures) // across) * (tall + LABEL + GAP)
     size = f'width="{width}" height="{height}"'

@@ -136,8 +136,8 @@ def comma_separated(table: Table) -> str:
     writer.writerow([table.section, *table.heads, "group", "label", "side", *known])
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
-            place = [row.section, *row.labels, column.group, column.label, column.side]
-            writer.writerow([*place, *(getattr(cell, name) for name in known)])
+            labels = [row.section, *row.labels, column.group, column.label, column.side]
+            writer.writerow([*labels, *(getattr(cell, name) for name in known)])
     return text.getvalue()
 
 
@@ -172,7 +172,7 @@ _TEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 def tex(text: str) -> str:
     """`text` with LaTeX's own characters escaped."""
-    return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found.group()], text)
+    return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
 
 
 def _latex_heads(names: Sequence[str], columns: Sequence[Column]) -> Iterator[str]:

@@ -86,11 +86,13 @@ class Results:
     @cached_property
     def defaults(self) -> Mapping[Place, Variant]:
         """Contrastive, full embeddings, no special tokens, context only where there is one (Close Look 5.1)."""
-        found: dict[Place, Variant] = {}
+        variants: dict[Place, Variant] = {}
         for place, variant, metric in self.scores:
-            if metric != "accuracy" and (place not in found or variant_rank(variant) < variant_rank(found[place])):
-                found[place] = variant
-        return found
+            if metric != "accuracy" and (
+                place not in variants or variant_rank(variant) < variant_rank(variants[place])
+            ):
+                variants[place] = variant
+        return variants
 
     def score(self, place: Place, metric: str, **changes: str) -> Score | None:
         """The score of the default variant with `changes`; None when the cell has no such variant."""
@@ -103,8 +105,8 @@ class Results:
         if place not in self.defaults:
             return False
         variant = self.defaults[place]._replace(**changes)._replace(tokens="all", scope="full")
-        found = self.scores.get((place, variant, NOISE))
-        return found is not None and found.value is not None and found.value > 50
+        score = self.scores.get((place, variant, NOISE))
+        return score is not None and score.value is not None and score.value > 50
 
     def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
         """Whether any cell of this method and task has its default variant with `changes`."""
@@ -140,8 +142,8 @@ class Results:
     def accuracy(self, model: str, task: str, dtype: str) -> Score | None:
         """The share of samples the model predicts correctly: the same whatever method wrote it down."""
         for method in self.methods:
-            if (found := self.scores.get((Place(model, task, dtype, method), ACCURACY, "accuracy"))) is not None:
-                return found
+            if (score := self.scores.get((Place(model, task, dtype, method), ACCURACY, "accuracy"))) is not None:
+                return score
         return None
 
 

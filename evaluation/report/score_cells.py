@@ -21,8 +21,8 @@ def score_cell(results: Results, place: Place, metric: str, table: str, side: st
     if state != DONE:
         return Cell(state=state)
     reference = results.reference(table, side, place, metric)
-    found = results.score(place, metric, **changes)
-    return cell_of(found, DONE if found else UNDEFINED, reference)
+    score = results.score(place, metric, **changes)
+    return cell_of(score, DONE if score else UNDEFINED, reference)
 
 
 def cell_of(score: Score | None, state: str, reference: float | None = None) -> Cell:

@@ -53,7 +53,8 @@ class Taken:
     def methods(self) -> list[str]:
         return [*self.shares.variants, *self.lacking, *self.noise]
 
-    def place(self) -> str:
+    def setting(self) -> str:
+        """What tells it from others of its task: the model, and the way in which tokens go."""
         return f"{self.model}, {WAYS[self.perturbation]}"
 
 
@@ -79,7 +80,7 @@ def lead_table(taken: Sequence[Taken], results: Results) -> Table:
     columns, cells = [], []
     for one in taken:
         for measure in one.shares.measures[:2]:
-            columns.append(Column(f"{one.task} · {one.place()}", MEASURES[measure].label, digits=DIGITS))
+            columns.append(Column(f"{one.task} · {one.setting()}", MEASURES[measure].label, digits=DIGITS))
             cells.append(_marked([_cell(one, method, measure) for method in methods], measure))
     own = {(one.task, one.published) for one in taken}
     tasks = {one.task for one in taken}
@@ -120,7 +121,7 @@ def shares_table(taken: Sequence[Taken], results: Results) -> Table:
             summary = one.shares.summaries.get((method, one.shares.lead))
             left_out = Cell(state=UNDEFINED) if summary is None else Cell(summary.left_out)
             more = [left_out, *(_over_baseline(one, method, measure, results) for measure in OF_LABELS[:2])]
-            rows.append(Row(one.task, (one.place(), label(results.methods, method)), (*cells, *more)))
+            rows.append(Row(one.task, (one.setting(), label(results.methods, method)), (*cells, *more)))
     return with_noise_told(
         Table(
             "shares",

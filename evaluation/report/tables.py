@@ -104,9 +104,9 @@ def accuracies(results: Results) -> Table:
         cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in shape]
         for task in results.tasks:
             if (model, task) in results.dtypes:
-                found = results.accuracy(model, task, results.dtypes[model, task][0])
+                score = results.accuracy(model, task, results.dtypes[model, task][0])
                 reference = results.reference("9", "left", Place(model, task, "", "none"), "accuracy")
-                cells.append(cell_of(found, DONE if found else MISSING, reference))
+                cells.append(cell_of(score, DONE if score else MISSING, reference))
             else:
                 cells.append(Cell(state=UNDEFINED))
         rows.append(Row("", (model,), tuple(cells)))
@@ -127,11 +127,11 @@ def accuracies(results: Results) -> Table:
 def interval_cell(results: Results, place: Place, metric: str) -> Cell:
     """The default score with its interval."""
     cell = score_cell(results, place, metric, "1", "left")
-    found = results.comparisons.get(place[:3])
-    at = found.at(place.method, metric) if found else None
-    if found is None or at is None or cell.value is None:
+    comparison = results.comparisons.get(place[:3])
+    at = comparison.at(place.method, metric) if comparison else None
+    if comparison is None or at is None or cell.value is None:
         return cell
-    return replace(cell, low=float(found.low[at]), high=float(found.high[at]))
+    return replace(cell, low=float(comparison.low[at]), high=float(comparison.high[at]))
 
 
 def over_cell(results: Results, place: Place, baseline: str, metric: str) -> Cell:
@@ -140,17 +140,17 @@ def over_cell(results: Results, place: Place, baseline: str, metric: str) -> Cel
     base = score_cell(results, place._replace(method=baseline), metric, "", "")
     if place.method == baseline or ours.value is None or base.value is None:
         return Cell(state=UNDEFINED if place.method == baseline else _why_not(ours, base))
-    found = results.comparisons.get(place[:3])
-    at, other = (found.at(place.method, metric), found.at(baseline, metric)) if found else (None, None)
-    if found is None or at is None or other is None:
+    comparison = results.comparisons.get(place[:3])
+    at, other = (comparison.at(place.method, metric), comparison.at(baseline, metric)) if comparison else (None, None)
+    if comparison is None or at is None or other is None:
         return Cell(ours.value - base.value)
     pair = (at[0], *other)  # method, baseline, metric
     return Cell(
-        float(found.mean[at] - found.mean[other]),
-        n=found.n,
-        low=float(found.difference_low[pair]),
-        high=float(found.difference_high[pair]),
-        p=float(found.p[pair]),
+        float(comparison.mean[at] - comparison.mean[other]),
+        n=comparison.n,
+        low=float(comparison.difference_low[pair]),
+        high=float(comparison.difference_high[pair]),
+        p=float(comparison.p[pair]),
     )
 
 

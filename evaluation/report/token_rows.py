@@ -51,24 +51,24 @@ def token_table(entry: Entry, title: str, caption: str) -> Table:
 
 
 def _svg(entry: Entry, width: int, label: int) -> str:
-    places, lines = _places(entry["tokens"], int((width - label) / LETTER))
+    starts, lines = _starts(entry["tokens"], int((width - label) / LETTER))
     above = 0 if label else LINE
     height = above + LINE * lines + GAP
     parts = []
     for at, row in enumerate(entry["rows"]):
         top = at * height
         parts.append(f'<text class="m" x="0" y="{top + 14}">{escape(row["label"])}</text>')
-        parts += _tokens(entry, row, places, label, top + above)
+        parts += _tokens(entry, row, starts, label, top + above)
     size = f'width="{width}" height="{height * len(entry["rows"])}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(parts)}</svg>'
 
 
 def _tokens(
-    entry: Entry, row: Mapping[str, Any], places: Sequence[tuple[int, int]], left: int, top: int
+    entry: Entry, row: Mapping[str, Any], starts: Sequence[tuple[int, int]], left: int, top: int
 ) -> Iterator[str]:
     """A token is its colour, what marks it, and its text."""
     marks = zip(entry["tokens"], row["values"], entry["special"], entry["evidence"], strict=True)
-    for at, ((token, value, special, evidence), (line, letter)) in enumerate(zip(marks, places, strict=True)):
+    for at, ((token, value, special, evidence), (line, letter)) in enumerate(zip(marks, starts, strict=True)):
         word = _visible(token)
         x, y = round(left + LETTER * letter, 1), top + LINE * line
         width, share = round(LETTER * _letters(word), 1), value / row["scale"]
@@ -84,17 +84,17 @@ def _tokens(
         yield f'<text{dim} x="{x}" y="{y + 14}" {fit}>{escape(word)}</text>'
 
 
-def _places(tokens: Sequence[str], across: int) -> tuple[list[tuple[int, int]], int]:
+def _starts(tokens: Sequence[str], across: int) -> tuple[list[tuple[int, int]], int]:
     """(line and letter at which each word begins, how many lines there are); no line begins with a space."""
-    places, line, end = [], 0, 0
+    starts, line, end = [], 0, 0
     for token in tokens:
         space, letters = token.startswith(" "), _letters(_visible(token))
         if end and end + space + letters > across:
             line, end = line + 1, 0
         start = end + space if end else 0
-        places.append((line, start))
+        starts.append((line, start))
         end = start + letters
-    return places, line + 1
+    return starts, line + 1
 
 
 def _visible(token: str) -> str:

@@ -50,18 +50,18 @@ class MeanCurve:
 def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, seed: int) -> Areas:
     """From tables of AREA_COLUMNS by method. Samples that are not finite are left out and counted."""
     variants = {method: variant for method, table in tables.items() if (variant := told(table)) is not None}
-    found = {method: _by_sample(tables[method], perturbation, variant) for method, variant in variants.items()}
-    found = {method: samples for method, samples in found.items() if samples}
+    by_sample = {method: _by_sample(tables[method], perturbation, variant) for method, variant in variants.items()}
+    by_sample = {method: samples for method, samples in by_sample.items() if samples}
     summaries = {}
-    for method, samples in found.items():
+    for method, samples in by_sample.items():
         values = np.array(list(samples.values()))  # [N, 3]
         for at, measure in enumerate(AREAS):
             summaries[method, measure] = summarise(values[:, at], resamples, seed)
-    ids = sorted(set.intersection(*(set(samples) for samples in found.values()))) if found else []
-    stacked = np.array([[samples[name] for samples in found.values()] for name in ids])  # [N, M, 3]
-    compared = paired(stacked, tuple(found), AREAS, resamples, seed) if ids else None
-    p_zero = {method: _p_zero(np.array(list(own.values()))[:, 0], resamples, seed) for method, own in found.items()}
-    return Areas(summaries, {method: variants[method] for method in found}, compared, p_zero)
+    ids = sorted(set.intersection(*(set(samples) for samples in by_sample.values()))) if by_sample else []
+    stacked = np.array([[samples[name] for samples in by_sample.values()] for name in ids])  # [N, M, 3]
+    compared = paired(stacked, tuple(by_sample), AREAS, resamples, seed) if ids else None
+    p_zero = {method: _p_zero(np.array(list(own.values()))[:, 0], resamples, seed) for method, own in by_sample.items()}
+    return Areas(summaries, {method: variants[method] for method in by_sample}, compared, p_zero)
 
 
 def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:

@@ -76,7 +76,7 @@ class Flipper:
         Raises whatever the model raises, out of memory only for a single row.
         """
         rows = _Rows.of(samples, self.way == DELETE)
-        found = np.empty((3, len(rows.lengths)))  # by row, as Outputs
+        by_row = np.empty((3, len(rows.lengths)))  # by row, as Outputs
         order, start = rows.by_length(), 0
         while start < len(order):
             size = max(1, self.token_budget // rows.lengths[order[start]])
@@ -85,11 +85,11 @@ class Flipper:
             if outputs is None:  # the failed batch's memory is free again only here, with its exception gone
                 self._halve(len(chosen) * int(rows.lengths[chosen[0]]))
                 continue
-            found[:, chosen] = outputs
+            by_row[:, chosen] = outputs
             start += size
         self.computed += len(order)
         self.asked += sum(states.asked for _, states in samples)
-        return [Outputs(*found[:, part]) for part in rows.parts()]
+        return [Outputs(*by_row[:, part]) for part in rows.parts()]
 
     def _halve(self, tokens: int) -> None:
         """After a batch of so many `tokens` was too much."""
@@ -128,8 +128,8 @@ class Flipper:
             contrasted & (gold < 0).to(contrasted.device),
         )
         correct = torch.where(contrasted.to(target.device), target > foil, best.to(target.device)).to(target.dtype)
-        found = torch.stack([target, target - total.to(target), correct])
-        return torch.where(found.isfinite().all(0), found, torch.nan).cpu().numpy()
+        outputs = torch.stack([target, target - total.to(target), correct])
+        return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class Flips:
 
     def key(self) -> dict[str, Any]:
         """What enters keys; of texts, what entered them before there were images."""
-        found = asdict(self)
-        return found if self.fill is not None else {k: v for k, v in found.items() if k not in ("pixels", "fill")}
+        fields = asdict(self)
+        return fields if self.fill is not None else {k: v for k, v in fields.items() if k not in ("pixels", "fill")}
 
     @property
     def orders(self) -> tuple[str, str]:
@@ -79,7 +79,7 @@ class Flips:
         if self.measure == AREAS:
             counts = flip_counts(ranking.flipped, self.steps)
             return np.stack([counts, counts]), ranking.curves(counts)
-        counts = share_counts(ranking.place.shape[1] if self.paper else ranking.flipped)
+        counts = share_counts(ranking.turn.shape[1] if self.paper else ranking.flipped)
         removed = ranking.shares(counts)
         whole = np.zeros_like(removed[:, :, :1])
         removed = np.concatenate([whole, removed], axis=2)
@@ -138,10 +138,10 @@ def share_counts(tokens: int, shares: Sequence[int] = SHARES) -> np.ndarray:
 class Ranking:
     """The tokens of a sample in the order in which each variant flips them."""
 
-    place: np.ndarray  # [V, T] when MoRF flips a token, from 0; N for tokens that stay
+    turn: np.ndarray  # [V, T] when MoRF flips a token, from 0; N for tokens that stay
     flipped: int  # N
     most: int  # tokens that can be gone at once
-    finite: np.ndarray  # [V] bool; a variant whose relevance is not finite has no order, and its place means nothing
+    finite: np.ndarray  # [V] bool; a variant whose relevance is not finite has no order, and its turns mean nothing
 
     @classmethod
     def of(cls, relevance: np.ndarray, chosen: np.ndarray, ties: np.ndarray, *, keep_one: bool = False) -> Ranking:
@@ -152,10 +152,10 @@ class Ranking:
         at = np.flatnonzero(chosen)
         values = np.asarray(relevance, np.float64)[:, at]  # [V, N]
         order = np.lexsort((np.broadcast_to(np.asarray(ties)[at], values.shape), -values), axis=-1)
-        place = np.full(relevance.shape, len(at))
-        place[:, at] = order.argsort(axis=-1)
+        turn = np.full(relevance.shape, len(at))
+        turn[:, at] = order.argsort(axis=-1)
         most = min(len(at), len(chosen) - 1) if keep_one else len(at)
-        return cls(place, len(at), most, np.asarray(np.isfinite(values).all(axis=-1)))
+        return cls(turn, len(at), most, np.asarray(np.isfinite(values).all(axis=-1)))
 
     def curves(self, counts: np.ndarray) -> np.ndarray:
         """[V, 2, S, T] bool: what is gone when MoRF and LeRF have flipped `counts` [S] tokens."""
@@ -169,11 +169,11 @@ class Ranking:
         return np.stack([first, self._last(np.minimum(self.flipped - top, self.most))], axis=1)
 
     def _first(self, gone: np.ndarray) -> np.ndarray:
-        return self.place[:, None] < gone[:, None]
+        return self.turn[:, None] < gone[:, None]
 
     def _last(self, gone: np.ndarray) -> np.ndarray:
-        place = self.place[:, None]
-        return (place >= self.flipped - gone[:, None]) & (place < self.flipped)
+        turn = self.turn[:, None]
+        return (turn >= self.flipped - gone[:, None]) & (turn < self.flipped)
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,13 @@ class Knockout:
         return {at: 0.0 if self.means is None else float(self.means[at]) for at in neurons}
 
     def _numbers(self, batch: Batch, changes: Sequence[Mapping[tuple[int, int], float]]) -> np.ndarray:
-        found = []
+        parts = []
         for part in pieces(range(len(changes)), batch.input_ids.shape[1], self.token_budget):
             rows = tiled(batch, len(part))
             with neurons_set(self.view, [changes[i] for i in part]):
                 _, numbers = explained_numbers(self.view, self.view.hidden(rows), rows, [self.explanation])
-            found.append(numbers[self.explanation].double().cpu().numpy())
-        told = np.concatenate(found)
+            parts.append(numbers[self.explanation].double().cpu().numpy())
+        told = np.concatenate(parts)
         return np.where(np.isfinite(told), told, np.nan)
 
     def _ranked(self, name: str, batch: Batch) -> Neurons:

@@ -26,7 +26,7 @@ def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) 
     for layer in pc.unique(layers["layer"]).sort().to_pylist():
         of_layer = layers.filter(pc.equal(layers["layer"], layer))
         samples, _ = score_relevance(of_layer, masks, metrics)
-        for tables, found, columns in ((means, summarise(samples, metrics), _MEANS), (every, samples, of_samples)):
-            numbered = found.append_column("layer", pa.array([layer] * len(found), LAYERS.field("layer").type))
+        for tables, table, columns in ((means, summarise(samples, metrics), _MEANS), (every, samples, of_samples)):
+            numbered = table.append_column("layer", pa.array([layer] * len(table), LAYERS.field("layer").type))
             tables.append(numbered.select(columns).cast(tables[0].schema))
     return pa.concat_tables(means), pa.concat_tables(every)

@@ -85,8 +85,8 @@ def scored_by(task: Task) -> list[list[str | int]]:
 
     Scores that something else decided are stale.
     """
-    found: list[list[str | int]] = [["", VERSION]]
-    return found + [[name, declared.version] for name, declared in applicable(task).items()]
+    versions: list[list[str | int]] = [["", VERSION]]
+    return versions + [[name, declared.version] for name, declared in applicable(task).items()]
 
 
 def shown(where: str) -> list[str]:
@@ -162,15 +162,15 @@ def iou(block: Block) -> np.ndarray:
 
     AttnLRP prints no formula; of the readings this one fits its numbers. The first of several equal tokens count.
     """
-    found = block.evidence_total(block.among_largest & (block.evidence_values > 0))
-    return found / (np.minimum(row_count(block.positive), block.size) + block.size - found)
+    shared = block.evidence_total(block.among_largest & (block.evidence_values > 0))
+    return shared / (np.minimum(row_count(block.positive), block.size) + block.size - shared)
 
 
 @metric("IoU positive")
 def iou_positive(block: Block) -> np.ndarray:
     """Overlap of the evidence and all tokens of positive relevance, over their union (a reading of AttnLRP 4.1)."""
-    found = row_count(block.positive & block.evidence)
-    return found / (row_count(block.positive) + block.size - found)
+    shared = row_count(block.positive & block.evidence)
+    return shared / (row_count(block.positive) + block.size - shared)
 
 
 @metric("IoU soft")
@@ -197,8 +197,8 @@ def ap(block: Block) -> np.ndarray:
     last = np.append((value[1:] != value[:-1]) | (row[1:] != row[:-1]), True)  # of its threshold
     ends = np.flatnonzero(last)
     until = np.repeat(ends, np.diff(ends, prepend=-1)) + 1  # [E] evidence up to the threshold, in all rows
-    found = until - (np.cumsum(block.size) - block.size)[row]
-    return block.evidence_total(found / block.at_least[order]) / block.size
+    so_far = until - (np.cumsum(block.size) - block.size)[row]
+    return block.evidence_total(so_far / block.at_least[order]) / block.size
 
 
 @metric("Dot product", shown=(BY_LAYER,))

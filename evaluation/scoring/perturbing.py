@@ -70,8 +70,8 @@ def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: 
     flipper = Flipper(view, flips.way, token_budget, flips.mask_id, flips.fill)
     outputs = flipper.run([(sample.row, sample.states) for sample in samples])
     curves = []
-    for sample, found in zip(samples, outputs, strict=True):
-        at = found.at(sample.states.points[0])
+    for sample, own in zip(samples, outputs, strict=True):
+        at = own.at(sample.states.points[0])
         logit, probability, correct = (with_gaps(v, sample.finite) for v in (at.logit, at.probability, at.correct))
         one = Curves(flips, sample.counts, logit, probability, correct, sample.row["target_id"])
         curves.append(replace(one, probability=None, correct=None) if view.predicts_score else one)

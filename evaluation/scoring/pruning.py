@@ -41,8 +41,8 @@ class Sweep:
 
     def _masks(self, curve: Curve) -> np.ndarray:
         """[S, L * H], 1 where a head is left."""
-        place = np.argsort(curve.heads)  # [L * H], when each head goes
-        return (place >= self.removed[:, None]).astype(np.uint8)
+        turn = np.argsort(curve.heads)  # [L * H], when each head goes
+        return (turn >= self.removed[:, None]).astype(np.uint8)
 
     def accuracy(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> np.ndarray:
         """Share of view `rows` whose target logit exceeds the foil's, for every point [C, S].

@@ -36,8 +36,8 @@ def costs(rows: Iterable[Mapping[str, Any]]) -> dict[Pass, Cost]:
     """`rows` are those of the runtime schema with their `model`, `task` and `dtype`."""
     groups: dict[Pass, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        place = (row["task"], row["model"], row["dtype"], row["device"], row["method"], row["stage"])
-        groups[Pass(*place, bucket(row["length"]))].append(row)
+        measured = (row["task"], row["model"], row["dtype"], row["device"], row["method"], row["stage"])
+        groups[Pass(*measured, bucket(row["length"]))].append(row)
     return {key: _cost(groups[key]) for key in sorted(groups)}
 
 

@@ -95,10 +95,10 @@ def score_relevance(
     known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or _any_needs_evidence(metrics)}
     tables, defects = [], dict.fromkeys(known.values(), 0)
     for tokens, scope, chosen in masks.choices():
-        found = score(values, masks.evidence[token], chosen[token], offsets, metrics)
+        scores = score(values, masks.evidence[token], chosen[token], offsets, metrics)
         for code, name in known.items():
-            defects[name] += int((found.defect == code).sum())
-        tables.append(_rows(relevance, correct, tokens, scope, found))
+            defects[name] += int((scores.defect == code).sum())
+        tables.append(_rows(relevance, correct, tokens, scope, scores))
     return pa.concat_tables(tables), {name: count for name, count in defects.items() if count}
 
 
@@ -168,11 +168,13 @@ def negligible(relevance: pa.Table) -> np.ndarray:
 def noise(relevance: pa.Table) -> pa.Table:
     """The share of samples marked in the column `noise`, a mean's row for each explanation and embedding with any."""
     variants = relevance.group_by(["explanation", "embedding"], use_threads=False)
-    found = variants.aggregate([("noise", "mean"), ("noise", "count")]).to_pylist()
+    means = variants.aggregate([("noise", "mean"), ("noise", "count")]).to_pylist()
     columns = [*((name, pa.string()) for name in (*VARIANT, "metric")), ("value", pa.float64()), ("n", pa.int64())]
-    place = {"tokens": "all", "scope": "full", "metric": "noise"}
+    coordinates = {"tokens": "all", "scope": "full", "metric": "noise"}
     rows = [
-        row | place | {"value": 100 * row["noise_mean"], "n": row["noise_count"]} for row in found if row["noise_mean"]
+        row | coordinates | {"value": 100 * row["noise_mean"], "n": row["noise_count"]}
+        for row in means
+        if row["noise_mean"]
     ]
     return pa.Table.from_pylist(rows, pa.schema(columns))
 
@@ -185,22 +187,22 @@ def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarra
         raise Mismatch(f"sample {lost} has relevance but no view")
     view = row.to_numpy()
     start, length = masks.offsets[view], np.diff(masks.offsets)[view]
-    found = pc.list_value_length(relevance["relevance"]).to_numpy()
-    if (found != length).any():
-        at = int((found != length).argmax())
+    lengths = pc.list_value_length(relevance["relevance"]).to_numpy()
+    if (lengths != length).any():
+        at = int((lengths != length).argmax())
         name = relevance["sample_id"][at].as_py()
-        raise Mismatch(f"sample {name} has {found[at]} relevances for {length[at]} tokens")
+        raise Mismatch(f"sample {name} has {lengths[at]} relevances for {length[at]} tokens")
     offsets = np.concatenate(([0], np.cumsum(length)))
     return np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1]), offsets
 
 
-def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, found: Scores) -> pa.Table:
+def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, scores: Scores) -> pa.Table:
     columns = {name: relevance[name] for name in ("explanation", "embedding")}
     columns |= {
         name: pa.array([value] * len(relevance), pa.string()) for name, value in (("tokens", tokens), ("scope", scope))
     }
     columns |= {"sample_id": relevance["sample_id"], "correct": correct}
-    return pa.table(columns | {name: pa.array(values) for name, values in found.values.items()})
+    return pa.table(columns | {name: pa.array(values) for name, values in scores.values.items()})
 
 
 def _any_needs_evidence(metrics: Mapping[str, Metric]) -> bool:

@@ -62,21 +62,21 @@ def shares_of(
     """
     variants = {method: variant for method, table in tables.items() if (variant := told(table)) is not None}
     rows = {method: _by_sample(tables[method], perturbation, variant) for method, variant in variants.items()}
-    rows = {method: found for method, found in rows.items() if found}
-    of_scores = any(gold.get(name) is not None for found in rows.values() for name in found)
+    rows = {method: samples for method, samples in rows.items() if samples}
+    of_scores = any(gold.get(name) is not None for samples in rows.values() for name in samples)
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
     if of_scores:
-        for method, found in rows.items():
-            scores = np.array([np.nan if gold.get(name) is None else gold[name] for name in found], float)
-            predictions = np.array([[own[order]["logit"][1:] for order in SHARE_ORDERS] for own in found.values()])
+        for method, samples in rows.items():
+            scores = np.array([np.nan if gold.get(name) is None else gold[name] for name in samples], float)
+            predictions = np.array([[own[order]["logit"][1:] for order in SHARE_ORDERS] for own in samples.values()])
             for at, measure in enumerate(OF_SCORES):
                 correlations = pearson(predictions[:, at], scores, resamples, seed)
                 summaries[method, measure] = correlations.summary
                 if np.isfinite(correlations.by_share).any():
                     curves[method, measure] = _curve_of(correlations)
         return Shares(OF_SCORES, summaries, {method: variants[method] for method in rows}, None, curves)
-    values = {method: {name: _of_label(own) for name, own in found.items()} for method, found in rows.items()}
+    values = {method: {name: _of_label(own) for name, own in samples.items()} for method, samples in rows.items()}
     for method, own in values.items():
         stacked = np.array(list(own.values()))  # [N, 4, K]
         finite = np.isfinite(stacked).all(axis=(1, 2))
@@ -90,10 +90,12 @@ def shares_of(
     return Shares(OF_LABELS, summaries, {method: variants[method] for method in rows}, compared, curves)
 
 
-def _curve_of(found: Correlations) -> MeanCurve:
+def _curve_of(correlations: Correlations) -> MeanCurve:
     """Shares at which predictions do not vary are gaps."""
-    low, high = interval(found.drawn) if len(found.drawn) else (found.by_share, found.by_share)
-    return MeanCurve(found.by_share, low, high, found.n)
+    low, high = (
+        interval(correlations.drawn) if len(correlations.drawn) else (correlations.by_share, correlations.by_share)
+    )
+    return MeanCurve(correlations.by_share, low, high, correlations.n)
 
 
 def _of_label(own: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
@@ -101,8 +103,8 @@ def _of_label(own: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
     probability, correct = (
         np.array([own[order][name] for order in SHARE_ORDERS], float) for name in ("probability", "correct")
     )  # [2, 1 + K]; null is NaN
-    found = share_scores(probability[:, 1:], correct[:, 1:], probability[0, 0])
-    return np.array([found[measure] for measure in OF_LABELS])
+    scores = share_scores(probability[:, 1:], correct[:, 1:], probability[0, 0])
+    return np.array([scores[measure] for measure in OF_LABELS])
 
 
 def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str, dict[str, dict[str, Any]]]:
@@ -110,7 +112,7 @@ def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str
     keep = pc.is_in(table["order"], pa.array(SHARE_ORDERS))
     for name, value in (("perturbation", perturbation), ("explanation", variant[0]), ("embedding", variant[1])):
         keep = pc.and_(keep, pc.equal(table[name], value))
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    curves: dict[str, dict[str, dict[str, Any]]] = {}
     for row in table.filter(keep).to_pylist():
-        found.setdefault(row["sample_id"], {})[row["order"]] = row
-    return found
+        curves.setdefault(row["sample_id"], {})[row["order"]] = row
+    return curves

@@ -25,12 +25,12 @@ class Trial:
 
 def trials_of(area_morf: np.ndarray, area_lerf: np.ndarray) -> list[Trial]:
     """The trials of areas [N, V]."""
-    found = []
+    trials = []
     for delta in np.asarray(area_lerf - area_morf, float).T:
         finite = delta[np.isfinite(delta)]
         mean = float(finite.mean()) if len(finite) else float("nan")
-        found.append(Trial(mean, len(finite), len(delta) - len(finite)))
-    return found
+        trials.append(Trial(mean, len(finite), len(delta) - len(finite)))
+    return trials
 
 
 def choose(trials: Sequence[Trial]) -> int:

@@ -35,15 +35,15 @@ class Requirement:
 
     def unmet_by(self, config: Any) -> str | None:
         """What is wrong with the config's value, in words; None if it is allowed."""
-        found: Any = config
+        value: Any = config
         for name in self.field.split("."):
-            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-        if found in self.allowed:
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+        if value in self.allowed:
             return None
         supported = " or ".join(str(value) for value in self.allowed if value is not None)
         because = f": {self.because}" if self.because else ""
         way = f"with {self.field}={supported}" if supported else f"without {self.field}"
-        return f"are supported {way} only, not {found}{because}"
+        return f"are supported {way} only, not {value}{because}"
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class SameAs:
 
     def unmet_by(self, config: Any) -> str | None:
         """What is wrong with the config's value, in words; None if it is allowed."""
-        found, wanted = getattr(config, self.field, None), getattr(config, self.other)
-        if found in (None, wanted):
+        value, wanted = getattr(config, self.field, None), getattr(config, self.other)
+        if value in (None, wanted):
             return None
-        return f"are supported with {self.field}={self.other} ({wanted}) only, not {found}: {self.because}"
+        return f"are supported with {self.field}={self.other} ({wanted}) only, not {value}: {self.because}"
 
 
 #: Frequencies of rotary positions that are the same for every sample. Those of the other kinds depend on the longest.

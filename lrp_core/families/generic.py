@@ -83,11 +83,11 @@ def _classes(model_type: str) -> dict[str, Kind]:
     from transformers.models.auto import modeling_auto
 
     tables = {kind: getattr(modeling_auto, kind.classes) for kind in (MASKED, CAUSAL, CLASSIFIER)}
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for kind in (MASKED, CAUSAL):
         if model_type in tables[kind]:
-            found.setdefault(tables[kind][model_type], kind)
-    labelled = next(iter(found.values()), MASKED).with_labels
+            kinds.setdefault(tables[kind][model_type], kind)
+    labelled = next(iter(kinds.values()), MASKED).with_labels
     if model_type in tables[CLASSIFIER] and labelled is not None:
-        found.setdefault(tables[CLASSIFIER][model_type], labelled)
-    return found
+        kinds.setdefault(tables[CLASSIFIER][model_type], labelled)
+    return kinds

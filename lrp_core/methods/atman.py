@@ -39,7 +39,7 @@ class _Suppression:
     """Rows that differ in the token to which attention is suppressed, and begin at `start`."""
 
     rows: Tensor  # [R], samples
-    keys: Tensor  # [R], the suppressed token's place in the whole sample
+    keys: Tensor  # [R], the suppressed token's position in the whole sample
     alike: Tensor | None  # [R, T], the share of the suppression that each token has; None: that token all, no other any
     start: int
     factor: float

@@ -167,8 +167,8 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
     def weights(states: Tensor) -> Tensor:
         return torch.func.functional_call(module, parameters, (states,))[1].to(states.dtype)
 
-    logits, found, chosen = y
-    return logits, routing_rule(args[0], found, weights, epsilon), chosen
+    logits, chances, chosen = y
+    return logits, routing_rule(args[0], chances, weights, epsilon), chosen
 
 
 def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor) -> Tensor:

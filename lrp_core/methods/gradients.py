@@ -61,15 +61,15 @@ class Inside:
 
     def of(self, method: str, reading: Reading) -> dict[str, Any]:
         """Fields of `Relevance`, of the pass that has just ended."""
-        found: dict[str, Any] = {} if self.heads is None else {"heads": self.heads.of(method)}
+        fields: dict[str, Any] = {} if self.heads is None else {"heads": self.heads.of(method)}
         if self.neurons is not None:
             own = self.neurons.of(method)
-            found |= {"neurons": own.total, "neuron_positions": own.at, "neuron_values": own.value}
+            fields |= {"neurons": own.total, "neuron_positions": own.at, "neuron_values": own.value}
         if self.layers is not None and reading.bounded:
-            found |= self.layers.of(method)
+            fields |= self.layers.of(method)
         if self.projections is not None:
-            found |= self.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
-        return found
+            fields |= self.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
+        return fields
 
 
 READINGS = {
@@ -148,10 +148,10 @@ def explain_many(
                 gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=left > 0)
                 lap("backward", *(request.method for request in asked))
                 for request in asked:
-                    found = _read(request, readings[request], gradients, traced, row, own, explained, inside)
-                    parts[request].append(found)
+                    part = _read(request, readings[request], gradients, traced, row, own, explained, inside)
+                    parts[request].append(part)
                     lap("aggregate", request.method)
-            results |= {request: Relevance.joined(found) for request, found in parts.items()}
+            results |= {request: Relevance.joined(own) for request, own in parts.items()}
     return {request: results[request] for request in requests}
 
 
@@ -192,8 +192,8 @@ def _reading(request: Request, composite: Composite | None) -> Reading:
         return Reading(composite, MEASURES["product"], conserves=True)
     if request.method not in READINGS:
         raise UnsupportedMethod(f"{request.method!r} is no gradient method; choose {' or '.join(READINGS)}")
-    found = READINGS[request.method]
-    return replace(found, composite=changed(found.composite, request.option("composite", EPSILON)))
+    reading = READINGS[request.method]
+    return replace(reading, composite=changed(reading.composite, request.option("composite", EPSILON)))
 
 
 def _read(

@@ -39,11 +39,11 @@ def _explain(
     mask_id = _mask_id(view, batch) if how == MASK else None
     taken, length = _taken(view, batch, how), batch.every_id.shape[1]
     for part in pieces(range(len(taken)), length, token_budget):
-        samples, places = taken[part.start : part.stop].unbind(1)
-        removed = torch.nn.functional.one_hot(places, length).bool()
+        samples, positions = taken[part.start : part.stop].unbind(1)
+        removed = torch.nn.functional.one_hot(positions, length).bool()
         with tokens_removed(view, rows_of(batch, samples), removed, how, mask_id) as rows:
             _, explained = explained_numbers(view, view.hidden(rows), rows, explanations)
-        at = (samples.to(logits.device), places.to(logits.device))
+        at = (samples.to(logits.device), positions.to(logits.device))
         for explanation, numbers in explained.items():
             drops[explanation][at] = whole[explanation][at[0]] - numbers
     return {
@@ -60,14 +60,14 @@ def _explain(
 def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
     """(sample, token) of every variant, [R, 2]. What a decoder has seen is zeroed, never deleted."""
     wanted = batch.every_mask.bool()
-    places = torch.arange(wanted.shape[1], device=wanted.device)
+    positions = torch.arange(wanted.shape[1], device=wanted.device)
     if view.kind.slot:
-        wanted = wanted & (places != batch.position[:, None])
+        wanted = wanted & (positions != batch.position[:, None])
     if view.kind.causal:  # what stands behind the prediction has no say
-        wanted = wanted & (places <= batch.position[:, None])
+        wanted = wanted & (positions <= batch.position[:, None])
     if how == DELETE:
         wanted = wanted & (batch.attention_mask.sum(-1, keepdim=True) > 1)
-        wanted = wanted & (places < batch.attention_mask.shape[1])
+        wanted = wanted & (positions < batch.attention_mask.shape[1])
     return wanted.nonzero()
 
 

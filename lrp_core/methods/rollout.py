@@ -97,7 +97,7 @@ def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Ten
     """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the share `lowest` from below.
 
     Quantiles and shares are those of a sample's `shown` entries. AttnLRP A.1.4 prints the former; Gildenblat's code,
-    which it cites, does the latter, and ties are then broken by place.
+    which it cites, does the latter, and ties are then broken by position.
     """
     maps = maps.clone()
     for of_sample, entries in zip(maps, shown, strict=True):
@@ -115,6 +115,6 @@ def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Ten
 
 def _quantile(ordered: Tensor, share: float) -> Tensor:
     """Between neighbours by linear interpolation; torch's own takes no more than 2^24 values and no half precision."""
-    place = share * (len(ordered) - 1)
-    below, above = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-    return below + (above - below) * (place - int(place))
+    position = share * (len(ordered) - 1)
+    below, above = ordered[int(position)], ordered[min(int(position) + 1, len(ordered) - 1)]
+    return below + (above - below) * (position - int(position))

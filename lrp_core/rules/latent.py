@@ -98,15 +98,15 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
     largest, best = torch.full_like(total, -1), torch.zeros_like(total)
     at = torch.zeros_like(total, dtype=torch.int64)
     for start in range(0, value.shape[1], size):
-        places = slice(start, start + size)
-        relevance = measure(gradient[:, places].to(wide) / share, value[:, places].to(wide))
-        relevance = relevance.masked_fill(~mask[:, places], 0)
+        part = slice(start, start + size)
+        relevance = measure(gradient[:, part].to(wide) / share, value[:, part].to(wide))
+        relevance = relevance.masked_fill(~mask[:, part], 0)
         total += relevance.sum(1)
         peak, where = relevance.abs().max(1)  # [B, F]
         better = peak > largest
         largest = torch.where(better, peak, largest)
         at = torch.where(better, where + start, at)
-        best = torch.where(better, value[:, places].gather(1, where[:, None])[:, 0].to(wide), best)
+        best = torch.where(better, value[:, part].gather(1, where[:, None])[:, 0].to(wide), best)
     return Neurons(total, at, best)
 
 
@@ -150,8 +150,8 @@ class LayerRelevance:
         every = range(self.n_layers + 1)
         zero = torch.zeros_like(self._crossing[name][0])
         crossing, peaks = (
-            torch.stack([found[name][boundary].to(zero) for boundary in every], 1)
-            for found in (self._crossing, self._peaks)
+            torch.stack([measured[name][boundary].to(zero) for boundary in every], 1)
+            for measured in (self._crossing, self._peaks)
         )
         kept = [
             torch.stack([self._kept[name].get((layer, reason), zero).to(zero) for reason in range(len(KEPT))], -1)

@@ -102,13 +102,13 @@ def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
     nothing would be left of the others. Conserves what comes from outputs with a positive contribution; others, such as
     one with a negative score whose neighbours' are positive, give nothing.
     """
-    found = ds.new_empty(ds.shape)
-    whole = (ds, x, s, found)
+    relevance = ds.new_empty(ds.shape)
+    whole = (ds, x, s, relevance)
     rows = ds[..., 0].numel()
     size = min(rows, max(1, _IN_CACHE // ds.shape[-1])) if ds.device.type == "cpu" else rows
     for given, scores, weights, out in zip(*(one.flatten(0, -2).split(size) for one in whole), strict=True):
         out.copy_(_zplus_of_rows(given, scores, weights))
-    return found
+    return relevance
 
 
 def _zplus_of_rows(ds: Tensor, x: Tensor, s: Tensor) -> Tensor:
@@ -140,8 +140,8 @@ def _sum_of_others(terms: Tensor) -> Tensor:
 def _identity(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
     """R_i = R_i, though softmax is none (Ding et al. 2017): divided by scores near 0 it explodes."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    found = (ds * s).to(wide) / _stabilised(x.to(wide))
-    return (found if hidden is None else found.masked_fill(hidden, 0)).to(ds.dtype)
+    relevance = (ds * s).to(wide) / _stabilised(x.to(wide))
+    return (relevance if hidden is None else relevance.masked_fill(hidden, 0)).to(ds.dtype)
 
 
 def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
@@ -154,8 +154,8 @@ def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -
     relevance = given * s
     bias = (relevance * (1 - x + (s * x).sum(-1, keepdim=True))).sum(-1, keepdim=True)
     count = x.shape[-1] if hidden is None else (~hidden).sum(-1, keepdim=True).clamp_min(1)
-    found = relevance - s * relevance.sum(-1, keepdim=True) + bias / count / _stabilised(x)
-    return (found if hidden is None else found.masked_fill(hidden, 0)).to(ds.dtype)
+    shared = relevance - s * relevance.sum(-1, keepdim=True) + bias / count / _stabilised(x)
+    return (shared if hidden is None else shared.masked_fill(hidden, 0)).to(ds.dtype)
 
 
 def _stabilised(x: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class Annotator:
             clusters: Sequence[list[list[coref.Mention]] | None] = [None] * len(docs)
             if "antecedent" in kinds and self._coref is not None:
                 clusters = self._coref.clusters(docs)
-            return [self._one(*found) for found in zip(kinds, rows, filled, docs, clusters, strict=True)]
+            return [self._one(*each) for each in zip(kinds, rows, filled, docs, clusters, strict=True)]
 
     def _one(self, kind: str, row: Row, filled: Filled, doc: Doc, clusters: list[list[coref.Mention]] | None) -> Row:
         try:

@@ -50,14 +50,14 @@ class Coreference:
 
     def clusters(self, docs: Sequence[Doc]) -> list[list[list[Mention]]]:
         """For each document its clusters of mentions; none for a document that is longer than the model takes."""
-        found: list[list[list[Mention]]] = [[] for _ in docs]
+        by_document: list[list[list[Mention]]] = [[] for _ in docs]
         if not docs:
-            return found
+            return by_document
         for result in self._model.predict([[token.text for token in doc] for doc in docs], is_split_into_words=True):
             for cluster in result.get_clusters(as_strings=False):
                 # None is a mention that touches the template's special tokens
-                found[result.text_idx].append([mention for mention in cluster if mention is not None])
-        return found
+                by_document[result.text_idx].append([mention for mention in cluster if mention is not None])
+        return by_document
 
 
 def antecedent(doc: Doc, reflexive: Token, clusters: list[list[Mention]]) -> Token:

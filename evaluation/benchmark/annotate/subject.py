@@ -52,15 +52,15 @@ def subject(verb: Token) -> Token:
     clause = predicate(verb)
     if clause.i == verb.i and clause.dep_ in _NOMINAL:
         raise Malformed("the parse takes the verb for part of a noun phrase", f"{verb.text!r} is {clause.dep_}")
-    while (found := _own_subject(clause, verb)) is None:
+    while (token := _own_subject(clause, verb)) is None:
         if clause.dep_ != "conj" or clause.head.i == clause.i:
             raise Malformed("no subject in the parse", f"{verb.text!r} is {clause.dep_}")
         clause = clause.head
-    if found.lower_ in _PRONOUN and found.i < verb.i:
-        found = _antecedent(found, clause)
-    elif any(child.dep_ == "case" and child.i < found.i for child in found.children):
-        raise Malformed("the parse puts the subject under a preposition", found.text)
-    return found
+    if token.lower_ in _PRONOUN and token.i < verb.i:
+        token = _antecedent(token, clause)
+    elif any(child.dep_ == "case" and child.i < token.i for child in token.children):
+        raise Malformed("the parse puts the subject under a preposition", token.text)
+    return token
 
 
 def _own_subject(clause: Token, verb: Token) -> Token | None:
@@ -98,21 +98,21 @@ def _antecedent(pronoun: Token, clause: Token) -> Token:
 
 def noun(determiner: Token) -> Token:
     """The noun that a determiner stands before. Raises Malformed when the parse has it determine nothing."""
-    found = determiner.head
-    if determiner.dep_ not in _DETERMINER or found.i <= determiner.i:
+    head = determiner.head
+    if determiner.dep_ not in _DETERMINER or head.i <= determiner.i:
         raise Malformed("the parse has no noun for the determiner", f"{determiner.text!r} is {determiner.dep_}")
-    return found
+    return head
 
 
 def binder(reflexive: Token) -> Token:
     """The head of the subject of the nearest clause around a reflexive. Raises Malformed when no clause has one."""
     for clause in reflexive.ancestors:
         try:
-            found = subject(clause)
+            token = subject(clause)
         except Malformed:
             continue
-        if found.i != reflexive.i:
-            return found
+        if token.i != reflexive.i:
+            return token
     raise Malformed("no antecedent in the parse", reflexive.text)
 
 

@@ -64,8 +64,8 @@ def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
         rows={task: f"{scores[task]:.1%}"},
         title="Accuracy",
         layers=f"twice {_LAYERS}",
-        found=f"Share of {recipe.evaluated:,} draws (seed {recipe.seed + 1}) not seen in training whose answer is the "
-        "likeliest of all tokens:",
+        meaning=f"Share of {recipe.evaluated:,} draws (seed {recipe.seed + 1}) not seen in training whose answer is "
+        "the likeliest of all tokens:",
         wall_s=time.monotonic() - started,
     )
     return scores

@@ -32,7 +32,7 @@ A tiny {kind} ({layers} layers, width {width}, {heads}, {parameters:,} parameter
 
 ## {title}
 
-{found}
+{meaning}
 
 | task | {title} |
 |---|---|
@@ -53,7 +53,7 @@ def write_card(
     tasks: Sequence[str],
     rows: Mapping[str, str],
     title: str,
-    found: str,
+    meaning: str,
     wall_s: float,
     about: str = LANGUAGE,
     language: str = "en",
@@ -63,9 +63,9 @@ def write_card(
 ) -> None:
     """Write README.md into the model's folder.
 
-    `rows` are what was measured on each task, under `title`, which the sentence `found` explains. `about` says what the
-    model was trained on, `layers` how many it has where one number does not say it; `command` and `data` are by default
-    those of the demo's script and language.
+    `rows` are what was measured on each task, under `title`, which the sentence `meaning` explains. `about` says what
+    the model was trained on, `layers` how many it has where one number does not say it; `command` and `data` are by
+    default those of the demo's script and language.
     """
     train = f"python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}"
     drawn = f"{recipe.pool:,} draws a task ({', '.join(tasks)}), seed {recipe.seed}, the training side of the split"
@@ -86,7 +86,7 @@ def write_card(
         recipe=recipe,
         wall_s=wall_s,
         title=title,
-        found=found,
+        meaning=meaning,
         scores="\n".join(f"| {task} | {score} |" for task, score in rows.items()),
     )
     (out / "README.md").write_text(text, encoding="utf-8")

@@ -30,12 +30,12 @@ def fit(name: str, model: PreTrainedModel, recipe: Recipe, losses: Callable[[], 
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
     for step in range(1, recipe.steps + 1):
-        found = losses()
+        by_task = losses()
         optimizer.zero_grad()
-        torch.stack(list(found.values())).sum().backward()
+        torch.stack(list(by_task.values())).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 100 == 0 or step == recipe.steps:
-            told = "  ".join(f"{task} {float(loss.detach()):.3f}" for task, loss in found.items())
+            told = "  ".join(f"{task} {float(loss.detach()):.3f}" for task, loss in by_task.items())
             print(f"{name} step {step:5d}  {told}", flush=True)

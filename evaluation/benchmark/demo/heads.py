@@ -67,7 +67,7 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
     scores = {task: measured(model.eval(), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    title, found = MEASURE[task]
+    title, meaning = MEASURE[task]
     write_card(
         out,
         name,
@@ -76,7 +76,7 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
         tasks=(task,),
         rows={task: f"{scores[task]:.3f}"},
         title=title,
-        found=found.format(n=recipe.evaluated, seed=recipe.seed + 1),
+        meaning=meaning.format(n=recipe.evaluated, seed=recipe.seed + 1),
         wall_s=time.monotonic() - started,
     )
     return scores

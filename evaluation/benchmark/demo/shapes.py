@@ -43,11 +43,11 @@ class Drawing:
     @property
     def regions(self) -> list[tuple[int, int, int, int]]:
         """The pixels of the shape as runs within rows."""
-        found = []
+        rectangles = []
         for row in np.flatnonzero(self.mask.any(axis=1)).tolist():
             ends = np.flatnonzero(np.diff(np.concatenate([[0], self.mask[row].astype(int), [0]]))).tolist()
-            found += [(row, start, row + 1, end) for start, end in zip(ends[::2], ends[1::2], strict=True)]
-        return found
+            rectangles += [(row, start, row + 1, end) for start, end in zip(ends[::2], ends[1::2], strict=True)]
+        return rectangles
 
     def row(self, name: str) -> Row:
         """As a sample."""

@@ -207,8 +207,8 @@ def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
         tasks=TASKS,
         rows={task: f"{score:.1%}" for task, score in scores.items()},
         title="Accuracy",
-        found=f"Share of {recipe.evaluated:,} draws a task (seed {recipe.seed + 1}) not seen in training whose target "
-        "has a larger logit than its foil:",
+        meaning=f"Share of {recipe.evaluated:,} draws a task (seed {recipe.seed + 1}) not seen in training whose "
+        "target has a larger logit than its foil:",
         wall_s=time.monotonic() - started,
     )
     return scores

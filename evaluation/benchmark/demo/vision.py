@@ -82,8 +82,8 @@ def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, flo
 
 def drawn(count: int, seed: int, split: str) -> Images:
     """The first `count` generated images of a side of the split."""
-    found = list(islice(shapes(seed, "train" if split == "train" else "test"), count))
-    return Images(np.stack([one.pixels for one in found]), np.array([one.label for one in found]))
+    samples = list(islice(shapes(seed, "train" if split == "train" else "test"), count))
+    return Images(np.stack([one.pixels for one in samples]), np.array([one.label for one in samples]))
 
 
 def _train(
@@ -124,7 +124,7 @@ def _train(
         tasks=(task,),
         rows={task: f"{score:.1%}"},
         title="Accuracy",
-        found=f"Share of {len(unseen.labels):,} images not seen in training whose label is predicted:",
+        meaning=f"Share of {len(unseen.labels):,} images not seen in training whose label is predicted:",
         wall_s=time.monotonic() - started,
         language="",
         **card,
@@ -197,11 +197,11 @@ def _moved(pixels: np.ndarray, shift: int, generator: torch.Generator) -> np.nda
 @torch.no_grad()
 def accuracy(model: PreTrainedModel, inputs: Callable[[np.ndarray], Tensor], images: Images) -> float:
     """Share of the images whose label is predicted."""
-    found = [
+    predicted = [
         model(pixel_values=inputs(images.pixels[at : at + 250])).logits.argmax(-1).numpy()
         for at in range(0, len(images.labels), 250)
     ]
-    return float((np.concatenate(found) == images.labels).mean())
+    return float((np.concatenate(predicted) == images.labels).mean())
 
 
 SHAPES = VisionRecipe(steps=3000, hidden=0.1)

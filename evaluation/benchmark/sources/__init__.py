@@ -91,17 +91,17 @@ def survey(origin: Origin, part: str | None = None) -> Survey:
             if part is not None and (member := meta_of(row).get(part)) is not None:
                 parts[row["sample_id"]] = member
     if not hashes:
-        found = f"the first at {first['where']}: {first['reason']}" if first else "there are none"
-        raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {found}")
+        rejected = f"the first at {first['where']}: {first['reason']}" if first else "there are none"
+        raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
     drawn = sorted(hashes)[: origin.limit]
     digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
     counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
     return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest, dict(sorted(counts.items())))
 
 
-def read(found: Survey) -> Iterator[Row]:
+def read(survey: Survey) -> Iterator[Row]:
     """The generic rows drawn and the rejects, in the source's order. Evidence is empty where an annotator finds it."""
-    return (row for row in _rows(found.origin) if is_reject(row) or row["sample_id"] <= found.last_id)
+    return (row for row in _rows(survey.origin) if is_reject(row) or row["sample_id"] <= survey.last_id)
 
 
 def _rows(origin: Origin) -> Iterator[Row]:

@@ -16,8 +16,8 @@ def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> 
     """How often each row of the side that is drawn comes, by sample id; it depends on the ids and `seed` alone."""
     ids: dict[Side, list[str]] = {"drawn": [], "counted": []}
     for row in rows:
-        if not is_reject(row) and (found := side(row)) is not None:
-            ids[found].append(row["sample_id"])
+        if not is_reject(row) and (own := side(row)) is not None:
+            ids[own].append(row["sample_id"])
     pool, rng = sorted(ids["drawn"]), random.Random(f"balance {seed}")
     times = Counter(rng.choices(pool, k=len(ids["counted"])) if pool else [])
     return {sample_id: times[sample_id] for sample_id in pool}

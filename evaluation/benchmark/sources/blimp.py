@@ -64,9 +64,9 @@ def parse(record: Any) -> Row:
 
     The text ends at the slot; what follows it (a full stop) is kept for the annotator as `meta.rest`.
     """
-    found = pair(*(field(record, f"sentence_{kind}") for kind in ("good", "bad")))
-    rest = found.punctuation + (f" {found.after}" if found.after else "")
-    return sample("blimp", found.before, len(found.before), found.good, found.bad, meta={"rest": rest})
+    sentences = pair(*(field(record, f"sentence_{kind}") for kind in ("good", "bad")))
+    rest = sentences.punctuation + (f" {sentences.after}" if sentences.after else "")
+    return sample("blimp", sentences.before, len(sentences.before), sentences.good, sentences.bad, meta={"rest": rest})
 
 
 def parse_inside(record: Any) -> Row:
@@ -78,11 +78,11 @@ def parse_inside(record: Any) -> Row:
     uid = field(record, "UID")
     if uid not in PARADIGMS:
         raise Malformed("not one of the five paradigms", uid)
-    found = pair(*(written_out(field(record, f"sentence_{kind}")) for kind in ("good", "bad")))
-    before = f"{found.before} " if found.before else ""
-    after = found.punctuation + (f" {found.after}" if found.after else "")
+    sentences = pair(*(written_out(field(record, f"sentence_{kind}")) for kind in ("good", "bad")))
+    before = f"{sentences.before} " if sentences.before else ""
+    after = sentences.punctuation + (f" {sentences.after}" if sentences.after else "")
     meta = {"paradigm": PARADIGMS[uid].name, "evidence": PARADIGMS[uid].evidence}
-    return sample("blimp5", before + after, len(before), found.good, found.bad, meta=meta)
+    return sample("blimp5", before + after, len(before), sentences.good, sentences.bad, meta=meta)
 
 
 def written_out(sentence: str) -> str:

@@ -1,4 +1,4 @@
-"""Published files, record by record, each with its place for a person to look up. Memory stays flat."""
+"""Published files, record by record, each with where it stands, for a person to look up. Memory stays flat."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Pa
             return [Path(DownloadManager().download(path))]
         except (OSError, ValueError) as error:
             raise UserError(f"cannot download {path}: {' '.join(str(error).split())}") from error
-    place = Path(path.removeprefix("file://")).expanduser()
-    if place.is_dir():
-        found = sorted(p for p in (place.rglob("*") if nested else place.iterdir()) if p.suffix in suffixes)
+    where = Path(path.removeprefix("file://")).expanduser()
+    if where.is_dir():
+        files = sorted(p for p in (where.rglob("*") if nested else where.iterdir()) if p.suffix in suffixes)
     else:
-        found = [place] if place.exists() else sorted(map(Path, glob(str(place))))
-    if not found:
-        raise UserError(f"no {' or '.join(suffixes)} file at {place}: give the path of the published data")
-    return found
+        files = [where] if where.exists() else sorted(map(Path, glob(str(where))))
+    if not files:
+        raise UserError(f"no {' or '.join(suffixes)} file at {where}: give the path of the published data")
+    return files
 
 
 def checksum(files: list[Path], expected: str | None) -> str:
@@ -48,11 +48,13 @@ def checksum(files: list[Path], expected: str | None) -> str:
         with file.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
-    found = digest.hexdigest()
-    if expected is not None and found != expected.lower():
+    digits = digest.hexdigest()
+    if expected is not None and digits != expected.lower():
         names = ", ".join(str(file) for file in files)
-        raise UserError(f"{names} changed: sha256 is {found}, the config pins {expected}; check it and update `sha256`")
-    return found
+        raise UserError(
+            f"{names} changed: sha256 is {digits}, the config pins {expected}; check it and update `sha256`"
+        )
+    return digits
 
 
 def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:

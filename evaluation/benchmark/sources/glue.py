@@ -45,10 +45,10 @@ def label_of(written: Any, names: Sequence[str]) -> str:
         raise Malformed("no gold label", repr(written))
     if text.isdecimal() and int(text) < len(names):
         return names[int(text)]
-    found = next((name for name in names if name.casefold() == text.casefold()), None)
-    if found is None:
+    label = next((name for name in names if name.casefold() == text.casefold()), None)
+    if label is None:
         raise Malformed("unknown label", f"{text!r}; there are {', '.join(names)}")
-    return found
+    return label
 
 
 def score_of(written: Any) -> float:

@@ -42,7 +42,7 @@ def parse(record: Any) -> Row:
     slot, marked = _slot(written, record.get("slot"))
     text = written[:slot] + written[slot + len(marked) :]
 
-    def place(span: Span) -> Span:
+    def unmarked(span: Span) -> Span:
         """A span of what is written in the text without the marker."""
         start, end = span
         if marked and start < slot + len(marked) and end > slot:
@@ -50,7 +50,7 @@ def parse(record: Any) -> Row:
         shift = len(marked) if start >= slot + len(marked) else 0
         return start - shift, end - shift
 
-    evidence = [place(span) for span in _evidence(written, record.get("evidence"))]
+    evidence = [unmarked(span) for span in _evidence(written, record.get("evidence"))]
     return sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record))
 
 
@@ -117,16 +117,16 @@ def _is_span(value: Any) -> bool:
 
 
 def _only(text: str, words: str) -> Span:
-    """Where `words` stand in `text`, not as part of a longer word. Raises Malformed unless it is one place."""
+    """Where `words` stand in `text`, not as part of a longer word. Raises Malformed unless they stand there once."""
     words = words.strip()
     if not words:
         raise Malformed("no evidence", "an empty word")
-    found = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text))
-    if not found:
+    matches = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text))
+    if not matches:
         raise Malformed("evidence is not in the text", words)
-    if len(found) > 1:
-        raise Malformed("evidence occurs more than once", f"{words!r}, {len(found)} times: give its span")
-    return found[0].span()
+    if len(matches) > 1:
+        raise Malformed("evidence occurs more than once", f"{words!r}, {len(matches)} times: give its span")
+    return matches[0].span()
 
 
 def _parsed(text: str) -> Any:

@@ -39,8 +39,8 @@ class _Question:
 
 def first_piece(answer: str) -> str:
     """What an answer begins with, coarser than any tokenizer's first token: letters, digits or one symbol."""
-    found = re.search(r"[^\W\d_]+|\d+|\S", answer.lower())
-    return found[0] if found else ""
+    match = re.search(r"[^\W\d_]+|\d+|\S", answer.lower())
+    return match[0] if match else ""
 
 
 def rows(record: Record) -> Iterator[Row]:
@@ -53,11 +53,11 @@ def rows(record: Record) -> Iterator[Row]:
         yield reject("source", error.reason, where=where, detail=error.detail)
         return
     for number, paragraph in enumerate(paragraphs):
-        for found in _questions(f"{where}.paragraphs[{number}]", number, paragraph):
-            if isinstance(found, _Question):
-                questions.append(found)
+        for entry in _questions(f"{where}.paragraphs[{number}]", number, paragraph):
+            if isinstance(entry, _Question):
+                questions.append(entry)
             else:
-                yield found
+                yield entry
     for index, question in enumerate(questions):
         try:
             yield _sample(question, _foil(questions, index))
@@ -72,12 +72,12 @@ def _questions(where: str, number: int, paragraph: Any) -> Iterator[_Question | 
         yield reject("source", error.reason, where=where, detail=error.detail)
         return
     for index, entry in enumerate(entries):
-        place = f"{where}.qas[{index}]"
+        stands = f"{where}.qas[{index}]"
         try:
-            if question := _question(place, number, context, entry):
+            if question := _question(stands, number, context, entry):
                 yield question
         except Malformed as error:
-            yield reject("source", error.reason, where=place, detail=error.detail)
+            yield reject("source", error.reason, where=stands, detail=error.detail)
 
 
 def _question(where: str, number: int, context: str, entry: Any) -> _Question | None:
@@ -89,13 +89,13 @@ def _question(where: str, number: int, context: str, entry: Any) -> _Question | 
         raise Malformed("empty context")
     if not answers:
         raise Malformed("no answer to an answerable question", entry.get("id"))
-    found = tuple((field(answer, "text"), field(answer, "answer_start", int)) for answer in answers)
-    for text, start in found:
+    given = tuple((field(answer, "text"), field(answer, "answer_start", int)) for answer in answers)
+    for text, start in given:
         if not text.strip():
             raise Malformed("empty answer", entry.get("id"))
         if start < 0 or context[start : start + len(text)] != text:
             raise Malformed("answer_start does not match the text", f"{text!r} is not at {start} ({entry.get('id')})")
-    return _Question(where, number, context, field(entry, "question"), found)
+    return _Question(where, number, context, field(entry, "question"), given)
 
 
 def _foil(questions: list[_Question], index: int) -> str:

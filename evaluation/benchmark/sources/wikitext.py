@@ -19,14 +19,14 @@ _SECTION = re.compile(r"(= )+.*( =)+")
 
 
 def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
-    """Articles of WikiText from its lines that are not blank; each has the place of its title, which is no part of it.
+    """Articles of WikiText from its lines that are not blank; each stands where its title does, which is no part of it.
 
     A line between equals signs that goes on with the sentence before it is a formula, not a title.
     """
     where, title, parts = "", "", list[str]()
-    for place, line in texts:
+    for here, line in texts:
         if isinstance(line, Malformed):
-            yield place, line
+            yield here, line
             continue
         heading = None if parts and _is_unfinished(parts[-1]) else _TITLE.fullmatch(line)
         if heading is None:
@@ -34,7 +34,7 @@ def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
             continue
         if title:
             yield where, {"title": title, "text": "\n".join(parts)}
-        where, title, parts = place, heading[1], []
+        where, title, parts = here, heading[1], []
     if title:
         yield where, {"title": title, "text": "\n".join(parts)}
 

@@ -92,6 +92,6 @@ def test_a_filled_text_reads_as_a_sentence(text, slot, full, word):
     assert (filled.text, filled.word) == (full, word)
     for start in range(len(text)):
         if start >= slot or start + 1 <= slot:
-            placed = filled.place((start, start + 1))
+            placed = filled.shifted((start, start + 1))
             assert filled.text[slice(*placed)] == text[start]
             assert filled.origin(placed) == (start, start + 1)

@@ -104,9 +104,9 @@ def test_ties_are_broken_alike_for_all_methods_and_differ_between_seeds_and_samp
     np.testing.assert_array_equal(ties, tie_order(np.array(ids), 0))
     others = [tie_order(ids, 1), tie_order([*ids[1:], 7], 0), np.arange(40)]
     assert all((ties != other).any() for other in others)
-    place = Ranking.of(np.array([[0.0] * 40, [3.0] * 40]), np.ones(40, bool), ties).place
-    np.testing.assert_array_equal(place[0], place[1])
-    np.testing.assert_array_equal(place[0], ties)
+    turn = Ranking.of(np.array([[0.0] * 40, [3.0] * 40]), np.ones(40, bool), ties).turn
+    np.testing.assert_array_equal(turn[0], turn[1])
+    np.testing.assert_array_equal(turn[0], ties)
 
 
 def test_deletion_stops_at_one_token():
