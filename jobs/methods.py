@@ -39,8 +39,8 @@ def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
     Options without a list are not in them; () where no option has one. Raises UserError for lists that cannot be.
     """
     options = {option.name: option for option in method(entry.method).options}
-    found = {n: options[n].alternatives(value, entry.method) for n, value in entry.options.items() if n in options}
-    lists = {name: values for name, values in found.items() if values is not None}
+    given = {n: options[n].alternatives(value, entry.method) for n, value in entry.options.items() if n in options}
+    lists = {name: values for name, values in given.items() if values is not None}
     return tuple(dict(zip(lists, values, strict=True)) for values in product(*lists.values())) if lists else ()
 
 

@@ -31,12 +31,12 @@ def typed(text: str) -> Method:
 
 def every_typed(text: str) -> list[Method]:
     """Methods separated by commas. Raises UserError as :func:`typed`, and for one that is there twice."""
-    found = [typed(part.strip()) for part in _split(text, ",")]
-    names = [one.name for one in found]
+    entries = [typed(part.strip()) for part in _split(text, ",")]
+    names = [one.name for one in entries]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"method {name!r} is named twice")
-    return found
+    return entries
 
 
 def _split(text: str, at: str) -> Iterator[str]:

@@ -41,7 +41,7 @@ def extra_of(module: str) -> str | None:
     except PackageNotFoundError:
         return None
     for line in asked:
-        found = re.match(r"([\w-]+).*extra == ['\"]([\w-]+)['\"]", line)
-        if found and found[1] == module and found[2] != "dev":
-            return found[2]
+        match = re.match(r"([\w-]+).*extra == ['\"]([\w-]+)['\"]", line)
+        if match and match[1] == module and match[2] != "dev":
+            return match[2]
     return None

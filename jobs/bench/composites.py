@@ -34,11 +34,11 @@ def composites(bench: Bench, name: str, view: ModelView, count: int) -> None:
     for at in range(count):
         batch = random_image(view, source).to(device)
         runs = {one: partial(backward, view, batch, rules.get(one)) for one in seconds}
-        for one, found in interleave(runs, repeats=1, warmup=at == 0, device=device).items():
-            seconds[one] += found
+        for one, taken in interleave(runs, repeats=1, warmup=at == 0, device=device).items():
+            seconds[one] += taken
     clock = "wall" if view.device.type == "cuda" else "cpu"
-    for one, found in seconds.items():
-        measured = {f"{clock}_backward_ms": summary([1e3 * second for second in found])}
+    for one, taken in seconds.items():
+        measured = {f"{clock}_backward_ms": summary([1e3 * second for second in taken])}
         bench.row(part="composites", geometry=name, composite=one, **measured)
     for one, target in TARGETS.items():
         ratio = paired_ratio(seconds[one], seconds["plain"])

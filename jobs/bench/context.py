@@ -99,10 +99,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _lengths(text: str) -> list[int]:
-    found = sorted({int(part) for part in text.split(",") if part.strip().isdigit()})
-    if not found or found[0] < 2 or len(found) != len(text.split(",")):
+    lengths = sorted({int(part) for part in text.split(",") if part.strip().isdigit()})
+    if not lengths or lengths[0] < 2 or len(lengths) != len(text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} are no different numbers of tokens, from 2")
-    return found
+    return lengths
 
 
 def _subjects(chosen: argparse.Namespace) -> Iterator[Subject]:
@@ -156,7 +156,7 @@ def _row(
     facts = {"method": name, "length": length, "layers": view.n_layers, "dtype": chosen.dtype}
     stated = {"watts": f"{chosen.watts:g}", "price_per_kwh": f"{chosen.price:g}", "extrapolated": extrapolated}
     measured = {"wall_s": whole_s, "peak_bytes": peak_bytes, "cost_usd": dollars}
-    bench.row(part="curve", **subject.place, **facts, **stated, **measured)
+    bench.row(part="curve", **subject.columns, **facts, **stated, **measured)
     said = f"{'~' if extrapolated else ' '}{whole_s['median']:9.4f} s  {peak_bytes / _MIB:9.1f} MiB  {dollars:.2e} $"
     print(f"{subject.name}, T={length:4}: {name:24}{said}", flush=True)
 
@@ -178,7 +178,7 @@ def _that_fit(
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            bench.row(part="curve", **subject.place, method=name, length=length, state="out of memory")
+            bench.row(part="curve", **subject.columns, method=name, length=length, state="out of memory")
             print(f"{subject.name}, T={length:4}: {name:24} out of memory", flush=True)
             continue
         finally:
@@ -197,7 +197,7 @@ def _whole(
     whole = {n: silent(way.run) for n, way in ways_of(view, batch, whole=True).items() if parts[n].whole != 1}
     for name, own in interleave(whole, 1, 0, str(view.device)).items():
         ratio = seconds[name][length] / own[0]
-        bench.row(part="told from a part / whole", **subject.place, method=name, length=length, ratio=ratio)
+        bench.row(part="told from a part / whole", **subject.columns, method=name, length=length, ratio=ratio)
         print(f"{subject.name}, T={length:4}: {name} is told from a part as {ratio:.2f} of the whole", flush=True)
 
 
@@ -207,16 +207,17 @@ def told(bench: Bench, subject: Subject, seconds: Mapping[str, Curve], peaks: Ma
     for name, own in seconds.items():
         relative = {length: own[length] / forward[length] for length in own}
         laws = {"seconds": power_law(own), "bytes": power_law(peaks[name]), "of_forward": power_law(relative)}
-        found = {f"{what}_exponent": law[1] for what, law in laws.items() if law is not None}
+        exponents = {f"{what}_exponent": law[1] for what, law in laws.items() if law is not None}
         paper = {"table_2_of_forward_exponent": TABLE_2[name][0]} if name in TABLE_2 else {}
-        if found:
-            bench.row(part="exponents in tokens", **subject.place, method=name, **found, **paper)
-            said = ", ".join(f"{what.removesuffix('_exponent')} {value:.2f}" for what, value in (found | paper).items())
+        if exponents:
+            bench.row(part="exponents in tokens", **subject.columns, method=name, **exponents, **paper)
+            known = (exponents | paper).items()
+            said = ", ".join(f"{what.removesuffix('_exponent')} {value:.2f}" for what, value in known)
             print(f"{subject.name}: {name} grows with tokens as {said}")
     for first, second in combinations((name for name in seconds if name != FORWARD), 2):
         for one in crossings(seconds[first], seconds[second]):
             facts = {"method": first, "other": second, "above_behind": first if one.above else second}
-            bench.row(part="crossing", **subject.place, **facts, extrapolated=one.extrapolated, tokens=one.at)
+            bench.row(part="crossing", **subject.columns, **facts, extrapolated=one.extrapolated, tokens=one.at)
             beyond = ", beyond what was measured" if one.extrapolated else ""
             print(f"{subject.name}: {first} and {second} take as long at {one.at:.0f} tokens{beyond}")
 
@@ -232,10 +233,10 @@ def kernels(bench: Bench, subject: Subject, view: ModelView, length: int, chosen
         seconds = interleave(runs, _repeats_of_ratios(chosen), 1, chosen.device)
         for way, taken in seconds.items():
             facts = {"method": way, "kernel": kernel, "length": length, "layers": own.n_layers}
-            bench.row(part="kernel", **subject.place, **facts, wall_s=summary(taken))
+            bench.row(part="kernel", **subject.columns, **facts, wall_s=summary(taken))
         ratio = paired_ratio(seconds[ATTNLRP], seconds["bare"])
         title = f"T={length}: attnlrp, seconds / forward and backward, {kernel}"
-        bench.ratio(title, ratio.pop("median"), KERNEL_TARGET, "lower", **subject.place, **ratio)
+        bench.ratio(title, ratio.pop("median"), KERNEL_TARGET, "lower", **subject.columns, **ratio)
 
 
 def by_layers(bench: Bench, subject: Subject, length: int, chosen: argparse.Namespace) -> None:
@@ -251,13 +252,13 @@ def by_layers(bench: Bench, subject: Subject, length: int, chosen: argparse.Name
                 ways[name].measured()
             peaks.setdefault(name, {})[count] = peak.peak_bytes
             facts = {"method": name, "length": length, "layers": count}
-            bench.row(part="memory by layers", **subject.place, **facts, peak_bytes=peak.peak_bytes)
+            bench.row(part="memory by layers", **subject.columns, **facts, peak_bytes=peak.peak_bytes)
         del view
     for name, (_, exponent) in TABLE_2.items():
         law = power_law({count: own / peaks[FORWARD][count] for count, own in peaks[name].items()})
         assert law is not None
         facts = {"of_forward_exponent": law[1], "table_2_of_forward_exponent": exponent}
-        bench.row(part="exponents in layers", **subject.place, method=name, length=length, **facts)
+        bench.row(part="exponents in layers", **subject.columns, method=name, length=length, **facts)
         print(f"{subject.name}: bytes of {name} grow with layers as {law[1]:.2f} (table 2: {exponent:g})")
 
 
@@ -281,12 +282,12 @@ def checkpointing(bench: Bench, chosen: argparse.Namespace) -> None:
         facts = {"method": way, "length": length, "layers": view.n_layers, "peak_bytes": peak.peak_bytes}
         bench.row(part="checkpointing", geometry=name, **facts, wall_s=summary(seconds[way]))
     ratio = paired_ratio(seconds[CHECKPOINT], seconds[ATTNLRP])
-    place = {"better": "lower", "geometry": name}
+    columns = {"better": "lower", "geometry": name}
     bench.ratio(
-        f"T={length}: checkpointing, seconds / without", ratio.pop("median"), CHECKPOINT_SECONDS, **place, **ratio
+        f"T={length}: checkpointing, seconds / without", ratio.pop("median"), CHECKPOINT_SECONDS, **columns, **ratio
     )
     share = peaks[CHECKPOINT] / peaks[ATTNLRP]
-    bench.ratio(f"T={length}: checkpointing, peak bytes / without", share, CHECKPOINT_BYTES, **place)
+    bench.ratio(f"T={length}: checkpointing, peak bytes / without", share, CHECKPOINT_BYTES, **columns)
 
 
 def _repeats_of_ratios(chosen: argparse.Namespace) -> int:

@@ -26,13 +26,13 @@ KERNELS = ("sdpa", "eager")  # of attention
 class Subject:
     """A model under its name in the results, `model` or `geometry`, opened with a kernel of attention."""
 
-    place: Mapping[str, str]
+    columns: Mapping[str, str]
     open: Callable[[str], ModelView]
     geometry: Geometry | None = None  # whose layers can be counted up
 
     @property
     def name(self) -> str:
-        (name,) = self.place.values()
+        (name,) = self.columns.values()
         return name
 
     def lengths(self, view: ModelView, wanted: Sequence[int]) -> list[int]:
@@ -41,10 +41,10 @@ class Subject:
             raise UserError(
                 f"{self.name}: what grows here is the one text that a model reads, unlike {view.family.title}"
             )
-        found = [length for length in wanted if length <= view.max_length]
-        if not found:
+        allowed = [length for length in wanted if length <= view.max_length]
+        if not allowed:
             raise UserError(f"{self.name} holds {view.max_length} tokens: give --lengths that fit")
-        return found
+        return allowed
 
 
 def opened(model_id: str, dtype: str, device: str, kernel: str = KERNELS[0]) -> ModelView:
@@ -77,21 +77,21 @@ class Way:
 def ways_of(view: ModelView, batch: Batch, whole: bool = False) -> dict[str, Way]:
     """By name, those that the model has; `whole`: none is told from a part."""
     capabilities, length = view.family.capabilities, batch.input_ids.shape[1]
-    found = {FORWARD: Way(lambda: _forwards(view, batch, 1))}
+    ways = {FORWARD: Way(lambda: _forwards(view, batch, 1))}
     for name in (ATTNLRP, ROLLOUT):
         if not METHODS[name].missing(capabilities):
-            found[name] = Way(partial(explain, name, view, batch))
-    if ATTNLRP in found:
-        found[CHECKPOINT] = Way(partial(explain, ATTNLRP, view, batch, checkpoint=True))
+            ways[name] = Way(partial(explain, name, view, batch))
+    if ATTNLRP in ways:
+        ways[CHECKPOINT] = Way(partial(explain, ATTNLRP, view, batch, checkpoint=True))
     path = METHODS[PATH]
     part = path if whole else path.configured(steps=TIMED_STEPS)
     one_by_one = partial(explain, PATH, view, batch, token_budget=length)
     times = path.cost(length) / part.cost(length)
-    found[PATH] = Way(partial(one_by_one, steps=part.values["steps"]), times, partial(one_by_one, steps=1))
+    ways[PATH] = Way(partial(one_by_one, steps=part.values["steps"]), times, partial(one_by_one, steps=1))
     forwards = int(METHODS["occlusion"].cost(length))
     timed = forwards if whole else min(forwards, TIMED_FORWARDS)
-    found[PERTURBATION] = Way(lambda: _forwards(view, batch, timed), forwards / timed, found[FORWARD].run)
-    return found
+    ways[PERTURBATION] = Way(lambda: _forwards(view, batch, timed), forwards / timed, ways[FORWARD].run)
+    return ways
 
 
 def explain(name: str, view: ModelView, batch: Batch, **settings: Any) -> Tensor:

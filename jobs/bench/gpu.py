@@ -39,14 +39,14 @@ class LeftOut(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class Checked:
     name: str
     state: str  # passed | FAILED | left out
     said: str
     seconds: float
 
 
-def main(arguments: Sequence[str] | None = None) -> list[Found]:
+def main(arguments: Sequence[str] | None = None) -> list[Checked]:
     options = argparse.ArgumentParser("python -m jobs.bench.gpu", description=__doc__)
     options.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
     options.add_argument("--out", type=Path, default=Path("runs/gpu"), help="a folder for results files")
@@ -58,22 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> list[Found]:
     begun = time.monotonic()
     chosen.out.mkdir(parents=True, exist_ok=True)
     print(f"{device_name(chosen.device)}; {', '.join(f'{name} {number}' for name, number in versions().items())}")
-    found = []
+    checks = []
     for name in chosen.check or CHECKS:
-        found.append(_checked(name, lambda name=name: CHECKS[name](torch.device(chosen.device))))  # type: ignore[misc]
+        checks.append(_checked(name, lambda name=name: CHECKS[name](torch.device(chosen.device))))  # type: ignore[misc]
     for name in () if chosen.check else DEVICE_BENCHES:
         left_s = begun + 60 * chosen.minutes - time.monotonic()
-        found.append(_checked(f"bench {name}", lambda name=name, left_s=left_s: _bench(name, chosen, left_s)))  # type: ignore[misc]
-    record = {"device": device_name(chosen.device), "versions": versions(), "checks": [asdict(one) for one in found]}
+        checks.append(_checked(f"bench {name}", lambda name=name, left_s=left_s: _bench(name, chosen, left_s)))  # type: ignore[misc]
+    record = {"device": device_name(chosen.device), "versions": versions(), "checks": [asdict(one) for one in checks]}
     (chosen.out / "checks.json").write_text(json.dumps(record, indent=1) + "\n")
-    failed = [one.name for one in found if one.state == "FAILED"]
-    print(f"{len(found) - len(failed)} of {len(found)} without failure; results are in {chosen.out}")
+    failed = [one.name for one in checks if one.state == "FAILED"]
+    print(f"{len(checks) - len(failed)} of {len(checks)} without failure; results are in {chosen.out}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
-    return found
+    return checks
 
 
-def _checked(name: str, check: Callable[[], str]) -> Found:
+def _checked(name: str, check: Callable[[], str]) -> Checked:
     start = time.monotonic()
     try:
         state, said = "passed", check()
@@ -81,9 +81,9 @@ def _checked(name: str, check: Callable[[], str]) -> Found:
         state, said = "left out", str(why)
     except Exception as error:  # of one check: the others are of use all the same
         state, said = "FAILED", f"{type(error).__name__}: {' '.join(str(error).split())}"
-    found = Found(name, state, said, round(time.monotonic() - start, 2))
-    print(f"{name}: {state} ({found.seconds:.1f} s): {said}", flush=True)
-    return found
+    outcome = Checked(name, state, said, round(time.monotonic() - start, 2))
+    print(f"{name}: {state} ({outcome.seconds:.1f} s): {said}", flush=True)
+    return outcome
 
 
 def kernel(device: torch.device) -> str:
@@ -193,9 +193,9 @@ def peak(device: torch.device) -> str:
     """Bytes beyond the weights of every gradient method."""
     view, told = _model("gpt2", "float32", device), []
     for name in ("gradient_x_input", "lrp", "attnlrp"):
-        with peak_memory(device) as found:
+        with peak_memory(device) as memory:
             _relevance(name, view, {})
-        told.append(f"{name} {found.peak_bytes}")
+        told.append(f"{name} {memory.peak_bytes}")
     return f"bytes beyond the weights: {', '.join(told)}"
 
 
@@ -226,7 +226,7 @@ def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> torch.
 def _asked(view: ModelView) -> dict[str, dict[str, Any]]:
     """The methods that such a model has, with few samples for those that take many; those without their package go."""
     few = {"samples": 4, "steps": 4}
-    found = {}
+    asked = {}
     for name, method in METHODS.items():
         if method.missing(view.family.capabilities):
             continue
@@ -236,8 +236,8 @@ def _asked(view: ModelView) -> dict[str, dict[str, Any]]:
         except (ImportError, UserError) as error:
             print(f"  {name} is left out: {' '.join(str(error).split())}")
             continue
-        found[name] = options
-    return found
+        asked[name] = options
+    return asked
 
 
 def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:

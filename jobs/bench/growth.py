@@ -35,14 +35,14 @@ def crossings(first: Curve, second: Curve) -> list[Crossing]:
     """
     common = sorted(set(first) & set(second))
     gaps = [math.log(first[x] / second[x]) for x in common]
-    found = []
+    known = []
     for (x, gap), (next_x, next_gap) in pairwise(zip(common, gaps, strict=True)):
         if (gap > 0) != (next_gap > 0):
             share = gap / (gap - next_gap)
             at = math.exp(math.log(x) + share * (math.log(next_x) - math.log(x)))
-            found.append(Crossing(at, False, next_gap > 0))
-    if found or len(common) < 2:
-        return found
+            known.append(Crossing(at, False, next_gap > 0))
+    if known or len(common) < 2:
+        return known
     law, other = power_law({x: first[x] for x in common}), power_law({x: second[x] for x in common})
     assert law is not None
     assert other is not None

@@ -60,9 +60,9 @@ class Bench:
         A ratio of one model says which: `model` is a config's, `geometry` one with random weights.
         """
         known = {"model": model, "geometry": geometry}
-        place = {kind: subject for kind, subject in known.items() if subject is not None}
-        full = ": ".join([*place.values(), name])
-        self.ratios[full] = {"value": round(value, 4), "target": target, "better": better, **details, **place}
+        subjects = {kind: subject for kind, subject in known.items() if subject is not None}
+        full = ": ".join([*subjects.values(), name])
+        self.ratios[full] = {"value": round(value, 4), "target": target, "better": better, **details, **subjects}
 
     def result(self) -> dict[str, Any]:
         return {

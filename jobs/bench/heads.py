@@ -88,10 +88,10 @@ def _named(names: str) -> list[str]:
     family = GEOMETRIES[GEOMETRY_4].model_family
     if names == EVERY:
         return [name for name, record in METHODS.items() if not record.missing(family.capabilities)]
-    found = [method(name.strip()) for name in names.split(",")]
-    for record in found:
+    records = [method(name.strip()) for name in names.split(",")]
+    for record in records:
         record.require(family)
-    return [record.name for record in found]
+    return [record.name for record in records]
 
 
 # what is measured
@@ -136,9 +136,9 @@ def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None
         bench.row(part="decompx", geometry=name, length=length, way=way, **summary(taken), unit="s")
     bench.row(part="decompx", geometry=name, length=length, peak_bytes=peak.peak_bytes)
     ratio = paired_ratio(seconds["decompx"], seconds["bare"])
-    place = f"decompx, T={length}"
-    bench.ratio(f"{place}: seconds / products", ratio.pop("median"), PRODUCTS, "lower", geometry=name, **ratio)
-    bench.ratio(f"{place}: peak bytes / 4 GiB", peak.peak_bytes / DECOMPOSED_BYTES, 1.0, "lower", geometry=name)
+    title = f"decompx, T={length}"
+    bench.ratio(f"{title}: seconds / products", ratio.pop("median"), PRODUCTS, "lower", geometry=name, **ratio)
+    bench.ratio(f"{title}: peak bytes / 4 GiB", peak.peak_bytes / DECOMPOSED_BYTES, 1.0, "lower", geometry=name)
 
 
 def zeroing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:

@@ -112,8 +112,8 @@ def _captum(view: ModelView, batch: Batch, token: Tensor, rows: int) -> Tensor:
     from captum.attr import IntegratedGradients
 
     method = IntegratedGradients(lambda token: _target(view, batch, token))
-    found = method.attribute(token, n_steps=STEPS, method="riemann_right", internal_batch_size=rows)
-    return found.sum(-1)
+    relevance = method.attribute(token, n_steps=STEPS, method="riemann_right", internal_batch_size=rows)
+    return relevance.sum(-1)
 
 
 def _seconds(
@@ -124,8 +124,8 @@ def _seconds(
 
     seconds = interleave({way: partial(timed, run) for way, run in runs.items()}, repeats, device=str(view.device))
     for way, taken in seconds.items():
-        place = {"part": "many forwards", "geometry": name, "method": method, "length": length, "way": way}
-        bench.row(**place, layers=view.n_layers, wall_s=summary(taken))
+        columns = {"part": "many forwards", "geometry": name, "method": method, "length": length, "way": way}
+        bench.row(**columns, layers=view.n_layers, wall_s=summary(taken))
     return seconds
 
 

@@ -41,8 +41,8 @@ def matrix_config(root: str, shard_rows: int, models: int | None = None) -> RunC
     for model in config.models:
         geometry = geometry_of(model.id)
         assert geometry is not None, f"the config paper has a model of unknown shape, {model.id}"
-        place = {"id": f"random/{geometry.name}", "tokenizer": (str(model_dir(geometry.family)),), "token_budget": None}
-        known.append(model.model_copy(update=place))
+        own = {"id": f"random/{geometry.name}", "tokenizer": (str(model_dir(geometry.family)),), "token_budget": None}
+        known.append(model.model_copy(update=own))
     heads = dict.fromkeys(config.heads or {})  # of every sample: doubling samples then doubles all there is
     changes: dict[str, Any] = {
         "models": tuple(known[-models:] if models else known),

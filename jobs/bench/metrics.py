@@ -109,9 +109,9 @@ def _iou_soft(r: np.ndarray, e: np.ndarray) -> float:
 
 
 def _ap(r: np.ndarray, e: np.ndarray) -> float:
-    values, place = np.unique(-r, return_inverse=True)
-    hits = np.bincount(place, e, len(values))
-    precision = hits.cumsum() / np.bincount(place, minlength=len(values)).cumsum()
+    values, rank = np.unique(-r, return_inverse=True)
+    hits = np.bincount(rank, e, len(values))
+    precision = hits.cumsum() / np.bincount(rank, minlength=len(values)).cumsum()
     return (hits * precision).sum() / e.sum()
 
 

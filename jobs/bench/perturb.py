@@ -49,8 +49,8 @@ class Case:
 
     def logits(self) -> np.ndarray:
         """The logits of every state of every sample, one after the other."""
-        found = Flipper(self.view, ZERO, self.token_budget).run(self.samples)
-        return np.concatenate([outputs.logit for outputs in found])
+        of_samples = Flipper(self.view, ZERO, self.token_budget).run(self.samples)
+        return np.concatenate([outputs.logit for outputs in of_samples])
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -107,14 +107,14 @@ def speed(bench: Bench, name: str, length: int, chosen: argparse.Namespace) -> N
     }
     seconds = interleave(runs, chosen.repeats, device=chosen.device)
     rates = {way: [count / s for s in taken] for way, taken in seconds.items()}
-    place = f"T={length}"
+    title = f"T={length}"
     for way, values in rates.items():
         bench.row(
             part="speed", geometry=name, length=length, way=way, layers=view.n_layers, rows=count, **summary(values),
             unit="rows per second",
         )  # fmt: skip
     ratio = paired_ratio(rates["flipped"], rates["bare"])
-    bench.ratio(f"{place}: rows/s flipped / bare", ratio.pop("median"), TARGET, "higher", geometry=name, **ratio)
+    bench.ratio(f"{title}: rows/s flipped / bare", ratio.pop("median"), TARGET, "higher", geometry=name, **ratio)
     size = max(1, chosen.token_budget // length)  # one full batch
     row, states = samples[0]
     batch = Case(view, [(row, States(states.removed[:size], ()))], chosen.token_budget)
@@ -122,7 +122,7 @@ def speed(bench: Bench, name: str, length: int, chosen: argparse.Namespace) -> N
     flipped = _peak_bytes(batch.run, chosen.device)
     bare = _peak_bytes(lambda: _bare(view, length, size, chosen.token_budget), chosen.device)
     bench.row(part="memory", geometry=name, length=length, rows=size, flipped_peak_bytes=flipped, bare_peak_bytes=bare)
-    bench.ratio(f"{place}: peak bytes flipped / bare", flipped / bare, MEMORY_TARGET, "lower", geometry=name)
+    bench.ratio(f"{title}: peak bytes flipped / bare", flipped / bare, MEMORY_TARGET, "lower", geometry=name)
 
 
 def forwards(bench: Bench, name: str, chosen: argparse.Namespace) -> None:

@@ -94,9 +94,9 @@ def _in_own_process(rows: int, models: int) -> tuple[int, float]:
         planning = context.Process(target=_plan, args=(folder, rows, models, theirs))
         planning.start()
         theirs.close()
-        found = ours.recv()
+        result = ours.recv()
         planning.join()
-        return found
+        return result
 
 
 def _config(root: str, models: int) -> RunConfig:

@@ -143,6 +143,6 @@ def _bound_s(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], slots: Slot
         able = slots.able(job.share)
         kinds = {id(nodes[node]): nodes[node] for node in able}.values()
         least = sum(min(_on(job, unit, kind) for kind in kinds) for unit in range(len(job.unit_s)))
-        for places in {tuple(sorted(able)), everywhere}:
-            work[places] = work.get(places, 0.0) + least
-    return max(spent / sum(nodes[node].gpus for node in places) for places, spent in work.items())
+        for able_to in {tuple(sorted(able)), everywhere}:
+            work[able_to] = work.get(able_to, 0.0) + least
+    return max(spent / sum(nodes[node].gpus for node in able_to) for able_to, spent in work.items())

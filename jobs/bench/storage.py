@@ -59,15 +59,15 @@ def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name in list(said):
         if isinstance(said[name], float | Mapping) or (name.endswith("bytes") and said[name] is not None):
             measured[name] = said.pop(name)
-    place: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for column, names in _PLACE.items():
-        place[column] = next((said.pop(name) for name in names if said.get(name) is not None), None)
+        columns[column] = next((said.pop(name) for name in names if said.get(name) is not None), None)
     said = {name: value for name, value in said.items() if value is not None}
-    place |= {"part": place["part"] or "all", "details": json.dumps(said)}
+    columns |= {"part": columns["part"] or "all", "details": json.dumps(said)}
     for name, value in measured.items():
         summary = value if isinstance(value, Mapping) else {"median": value}
         known_unit = unit if name == "median" else _unit(name)
-        yield place | _number(name, known_unit, summary)
+        yield columns | _number(name, known_unit, summary)
 
 
 def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
     subject, model = ratio.get("model") or ratio.get("geometry"), said.pop("model", None)
     promised = {column: said.pop(column) for column in ("target", "better")}
     summary = {"median": said.pop("value"), **{key: said.pop(key, None) for key in _SUMMARY[1:]}}
-    place = {"part": RATIO, "model": model, "details": json.dumps(said)}
-    return place | promised | _number(name.removeprefix(f"{subject}: "), RATIO, summary)
+    columns = {"part": RATIO, "model": model, "details": json.dumps(said)}
+    return columns | promised | _number(name.removeprefix(f"{subject}: "), RATIO, summary)
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:

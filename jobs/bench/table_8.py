@@ -34,23 +34,23 @@ def table_8(bench: Bench, subject: dict[str, str], view: ModelView, batches: Seq
     """
     backward, forward = measure(view, batches)
     (name,) = subject.values()
-    place = {**subject, **details, "dtype": str(view.dtype).removeprefix("torch.")}
+    columns = {**subject, **details, "dtype": str(view.dtype).removeprefix("torch.")}
     for method in METHODS:
         timed = {"forward_ms": _milliseconds(forward[method]), "backward_ms": _milliseconds(backward[method])}
-        bench.row(part="table_8", **place, method=method, **timed)
+        bench.row(part="table_8", **columns, method=method, **timed)
     medians = ", ".join(f"{method} {1e3 * summary(backward[method])['median']:.3g}" for method in METHODS)
     print(f"{name}: median ms of backward and aggregation over {len(batches)} samples: {medians}", flush=True)
     for method, target in (("attnlrp", 1.05), ("lrp", 0.95)):
         ratio = paired_ratio(backward[method], backward["gradient_x_input"])
         bench.ratio(f"{method} backward / plain", ratio.pop("median"), target, "lower", **subject, **ratio)
     speedup = paired_ratio(backward["attnlrp_explicit"], backward["attnlrp"])
-    bench.row(part="table_8", **place, method="attnlrp_explicit", speedup=dict(speedup))
+    bench.row(part="table_8", **columns, method="attnlrp_explicit", speedup=dict(speedup))
     target = 1.6 if view.device.type == "cuda" else 1.15
     promised = speedup.pop("median")
     bench.ratio("explicit / attnlrp backward", promised, target, "higher", **subject, **speedup)
     whole = {method: [sum(pair) for pair in zip(forward[method], backward[method], strict=True)] for method in METHODS}
     total = paired_ratio(whole["attnlrp"], whole["gradient_x_input"])
-    bench.row(part="forward and backward", **place, method="attnlrp / plain", ratio=total)
+    bench.row(part="forward and backward", **columns, method="attnlrp / plain", ratio=total)
 
 
 def _milliseconds(seconds: Sequence[float]) -> dict[str, Any]:

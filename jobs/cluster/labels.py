@@ -36,11 +36,11 @@ def matches(labels: Mapping[str, str], needs: Needs) -> bool:
 
 def allowed(needs: Needs) -> dict[str, list[str]]:
     """The values of each label that meet every need of it."""
-    found: dict[str, list[str]] = {}
+    nodes: dict[str, list[str]] = {}
     for key, value in needs:
         enough = _sufficient(value)
-        found[key] = [one for one in found.get(key, enough) if one in enough]
-    return found
+        nodes[key] = [one for one in nodes.get(key, enough) if one in enough]
+    return nodes
 
 
 def in_words(needs: Needs) -> str:
@@ -53,5 +53,5 @@ def _sufficient(wanted: str, *more: str) -> list[str]:
     if size is None:
         return [wanted]
     sized = {f"{number}gb" for number in _SIZES} | {wanted, *more}
-    sizes = {name: int(found[1]) for name in sized if (found := _SIZE.fullmatch(name))}
+    sizes = {name: int(match[1]) for name in sized if (match := _SIZE.fullmatch(name))}
     return sorted((name for name in sizes if sizes[name] >= int(size[1])), key=lambda name: sizes[name])

@@ -133,31 +133,31 @@ def answers_of_batches(
     for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
         key = (row["foil_id"] is None, row.get("token_type_ids") is None, question.explanation)
         alike.setdefault(key, []).append(at)
-    found: dict[int, Answer] = {}
-    for (*_, explanation), places in alike.items():
-        for start in range(0, len(places), size):
-            some = places[start : start + size]
+    answered: dict[int, Answer] = {}
+    for (*_, explanation), indices in alike.items():
+        for start in range(0, len(indices), size):
+            some = indices[start : start + size]
             relevance = _relevance(opened, methods, [rows[at] for at in some], explanation)
             for i, at in enumerate(some):
                 own = {name: _of_row(each, i, rows[at]) for name, each in relevance.items()}
-                found[at] = _answer(questions[at], opened, rows[at], own)
-    return [found[at] for at in range(len(questions))]
+                answered[at] = _answer(questions[at], opened, rows[at], own)
+    return [answered[at] for at in range(len(questions))]
 
 
 def lines_of(answer: Answer, methods: Sequence[Method]) -> list[Line]:
     """A line a method; all zero where a method that shares out a logit has nothing but rounding."""
-    found = [
+    lines = [
         Line(
             name, one.tokens[0].tolist(), decoder=None if one.decoder_tokens is None else one.decoder_tokens[0].tolist()
         )
         for name, one in answer.relevance.items()
     ]
     return [
-        beyond_noise(line, answer.logits) if info.conserves else line for line, info in zip(found, methods, strict=True)
+        beyond_noise(line, answer.logits) if info.conserves else line for line, info in zip(lines, methods, strict=True)
     ]
 
 
-def grouped(answer: Answer, found: Sequence[Line]) -> tuple[list[str], list[bool], list[Line]]:
+def grouped(answer: Answer, lines: Sequence[Line]) -> tuple[list[str], list[bool], list[Line]]:
     """Words in the place of tokens, and which are special; the relevance of their pieces is summed.
 
     Raises UserError for an image.
@@ -167,7 +167,7 @@ def grouped(answer: Answer, found: Sequence[Line]) -> tuple[list[str], list[bool
     special = answer.row["special_mask"]
     groups = words(answer.tokens, special)
     texts = ["".join(answer.tokens[at] for at in group) for group in groups]
-    summed = [line._replace(values=[sum(line.values[at] for at in group) for group in groups]) for line in found]
+    summed = [line._replace(values=[sum(line.values[at] for at in group) for group in groups]) for line in lines]
     return texts, [special[group[0]] for group in groups], summed
 
 
@@ -175,9 +175,9 @@ def entry(
     answer: Answer, methods: Sequence[Method], question: Question, model: str, by_word: bool = False, at: int = 0
 ) -> dict[str, Any]:
     """As heatmaps are drawn from. `at` counts the tokens that were explained before it, which its text goes on with."""
-    tokens, special, found = answer.tokens, answer.row["special_mask"], lines_of(answer, methods)
+    tokens, special, lines = answer.tokens, answer.row["special_mask"], lines_of(answer, methods)
     if by_word:
-        tokens, special, found = grouped(answer, found)
+        tokens, special, lines = grouped(answer, lines)
     text = question.text
     slot = len(question.before) if PLACE in question.sentence else len(text)
     if question.second is not None:
@@ -196,7 +196,7 @@ def entry(
         "target": answer.target,
         "foil": answer.foil,
     }
-    shown = data(tokens, found, special=special, decoder=answer.decoder, model=model, **facts)
+    shown = data(tokens, lines, special=special, decoder=answer.decoder, model=model, **facts)
     if answer.images is None:
         return shown
     maps = [None if one.pixels is None else one.pixels[0].flatten().tolist() for one in answer.relevance.values()]
@@ -253,9 +253,9 @@ def _relevance_in_turn(
     together = _relevance(opened, shared, whole, explanation, texts=1, **finer) if shared else {}
     for at, row in enumerate(rows):
         alone = [one for one in methods if one not in shared]
-        found = _relevance(opened, alone, [row], explanation, **finer) if alone else {}
-        found |= {name: _of_row(each, at, row) for name, each in together.items()}
-        yield {one.name: found[one.name] for one in methods}
+        relevance = _relevance(opened, alone, [row], explanation, **finer) if alone else {}
+        relevance |= {name: _of_row(each, at, row) for name, each in together.items()}
+        yield {one.name: relevance[one.name] for one in methods}
 
 
 def _of_row(relevance: Relevance, at: int, row: Row) -> Relevance:

@@ -64,7 +64,7 @@ def keys_of(run: Run) -> dict[Place, str]:
 
 def _values(run: Run, metric: str) -> dict[Place, dict[str, float]]:
     """The metric of every rightly predicted sample in each place's first variant, by sample."""
-    found: dict[Place, dict[str, float]] = {}
+    values: dict[Place, dict[str, float]] = {}
     for place, table in run.read_each("scores", SCORES_SAMPLES, folder=1):
         if metric not in table.column_names:
             continue
@@ -75,5 +75,5 @@ def _values(run: Run, metric: str) -> dict[Place, dict[str, float]]:
             keep = pc.and_(keep, pc.equal(table[name], value))
         rows = table.filter(keep)
         pairs = zip(rows["sample_id"].to_pylist(), rows[metric].to_pylist(), strict=True)
-        found[place] = {name: value for name, value in pairs if value is not None}
-    return found
+        values[place] = {name: value for name, value in pairs if value is not None}
+    return values

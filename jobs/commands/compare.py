@@ -36,29 +36,29 @@ def show(one: str, other: str, metric: str | None, to: Path | None, html: Path |
     facts = [*_settings(first, second), *_alone(first, second)]
     for line in facts:
         console.print(line, markup=False)
-    found = changes(first, second, metric)
-    _print(found, metric, console)
+    changed = changes(first, second, metric)
+    _print(changed, metric, console)
     costs = [sum(_seconds(run).values()) for run in (first, second)]
     facts.append(f"seconds of methods: {costs[0]:,.1f} against {costs[1]:,.1f}")
     console.print(facts[-1], markup=False)
     if to is not None:
-        _write(to, _csv(found))
+        _write(to, _csv(changed))
         console.print(f"written to {to}", markup=False)
     if html is not None:
         from jobs.commands.compare_page import page
 
         if first.store.root == second.store.root:
             raise UserError(f"{one} and {other} are the same run, which is beside itself on no page")
-        _write(html, page({one: first, other: second}, facts, found, metric))
+        _write(html, page({one: first, other: second}, facts, changed, metric))
         console.print(f"written to {html}", markup=False)
 
 
 def _settings(first: Run, second: Run) -> Iterator[str]:
     """What the kept configurations differ in."""
-    found = [str(difference) for difference in differences(_plain(first), _plain(second))]
-    if found:
+    lines = [str(difference) for difference in differences(_plain(first), _plain(second))]
+    if lines:
         yield "configurations differ:"
-        yield from (f"  {line}" for line in found)
+        yield from (f"  {line}" for line in lines)
 
 
 def _alone(first: Run, second: Run) -> Iterator[str]:
@@ -84,8 +84,8 @@ def _seconds(run: Run) -> dict[str, float]:
     return dict(zip(sums["method"].to_pylist(), sums["wall_s_sum"].to_pylist(), strict=True))
 
 
-def _print(found: Sequence[Change], metric: str, console: Console) -> None:
-    if not found:
+def _print(changed: Sequence[Change], metric: str, console: Console) -> None:
+    if not changed:
         console.print(f"no place was scored by {METRICS[metric].label} in both runs")
         return
     table = Table(box=SIMPLE_HEAD, collapse_padding=True)
@@ -93,7 +93,7 @@ def _print(found: Sequence[Change], metric: str, console: Console) -> None:
         table.add_column(heading)
     for heading in ("samples", "first", "second", "difference", "p"):
         table.add_column(heading, justify="right")
-    for one in found:
+    for one in changed:
         change = "same numbers" if one.same_key else f"{one.second - one.first:+.1f}{stars(one.p)}"
         numbers = (str(one.n), f"{one.first:.1f}", f"{one.second:.1f}", change, "" if one.same_key else f"{one.p:.3g}")
         table.add_row(one.model, one.task, one.dtype, one.method, *numbers)
@@ -101,11 +101,11 @@ def _print(found: Sequence[Change], metric: str, console: Console) -> None:
     console.print(table)
 
 
-def _csv(found: Sequence[Change]) -> str:
+def _csv(changed: Sequence[Change]) -> str:
     text = StringIO(newline="")
     writer = csv.DictWriter(text, [*Change.__dataclass_fields__])
     writer.writeheader()
-    writer.writerows(map(asdict, found))
+    writer.writerows(map(asdict, changed))
     return text.getvalue()
 
 

@@ -28,7 +28,7 @@ Entry = dict[str, Any]  # of :func:`heatmap.data`
 MOST = 100  # samples of a task: the page is one file
 
 
-def page(runs: Mapping[str, Run], facts: Sequence[str], found: Sequence[Change], metric: str) -> str:
+def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change], metric: str) -> str:
     """The page as HTML of two runs by their names. Raises UserError for a run that keeps no configuration."""
     sides = [_Side(*named) for named in runs.items()]
     names = sides[0].name, sides[1].name
@@ -40,7 +40,7 @@ def page(runs: Mapping[str, Run], facts: Sequence[str], found: Sequence[Change],
         data=[(f"{name}: {what}", value) for name, one in told.items() for what, value in one.data],
         models=[(f"{name}: {what}", value) for name, one in told.items() for what, value in one.models],
     )
-    return comparison_page(names, facts, _table(found, metric, names), _explorer(*sides), both)
+    return comparison_page(names, facts, _table(changed, metric, names), _explorer(*sides), both)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +85,11 @@ class _Side:
 def _explorer(first: _Side, second: _Side) -> Explorer:
     """Samples that both runs scored, as many of each task as the first run's report shows and at most MOST."""
     wanted = {task: _common(first, second, task) for task in first.results.tasks if task in second.results.tasks}
-    place = {(task, name): at for task, names in wanted.items() for at, name in enumerate(names)}
+    order = {(task, name): at for task, names in wanted.items() for at, name in enumerate(names)}
     tasks = list(wanted)
     entries = sorted(
         (entry for side in (first, second) for entry in side.entries(wanted)),
-        key=lambda entry: (tasks.index(entry["task"]), place[entry["task"], entry["sample_id"]]),
+        key=lambda entry: (tasks.index(entry["task"]), order[entry["task"], entry["sample_id"]]),
     )
     models = [model for model in first.results.models if model in second.results.models]
     pairs: dict[str, str] = {}
@@ -106,11 +106,11 @@ def _common(first: _Side, second: _Side, task: str) -> list[str]:
     return choose(tables, min(MOST, first.config.report.samples))
 
 
-def _table(found: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:
+def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:
     """The scores of every place in both runs."""
     columns = [Column("", "samples", digits=0), *(Column("", name) for name in names)]
     rows = []
-    for one in found:
+    for one in changed:
         difference = Cell(one.second - one.first, n=one.n, p=None if one.same_key else one.p)
         cells = (Cell(one.n), Cell(one.first), Cell(one.second), difference)
         rows.append(Row(one.task, (one.model, one.dtype, one.method), cells))

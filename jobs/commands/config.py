@@ -25,15 +25,15 @@ def show(config: RunConfig, console: Console) -> None:
 
 def show_keys(word: str, console: Console) -> None:
     """Keys whose path has `word` in it. Raises UserError where there is none, with the nearest."""
-    found = [key for key in keys() if word in key.path]
-    if not found:
+    shown = [key for key in keys() if word in key.path]
+    if not shown:
         names = [key.path for key in keys()]
         near = nearest(word, [*names, *(name.rpartition(".")[2] for name in names)])
         raise UserError(f"no key has {word!r} in its name{near if 'mean' in near else ': closelook config --keys'}")
     table = Table(box=SIMPLE_HEAD, collapse_padding=True)
     for heading in ("key", "takes", "default", "what it is"):
         table.add_column(heading, overflow="fold")
-    for key in found:
+    for key in shown:
         table.add_row(key.path, key.takes, key.default, key.about)
     console.print(table, markup=False)
 

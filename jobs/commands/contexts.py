@@ -79,14 +79,14 @@ def show_contexts(
     tokenizer = load_tokenizer(resolved.config)
     view = open_view(resolved, dtype, device)
     lines = _Lines(corpus, tokenizer, min(LENGTH, view.max_length))
-    found = best_contexts(view, lines, layer, number, top, apart=template_of(tokenizer))
+    best = best_contexts(view, lines, layer, number, top, apart=template_of(tokenizer))
     if not lines.texts:
         raise UserError(f"{corpus} holds no text")
     if lines.left_out:
         console.print(f"{lines.left_out} lines are empty or no text, the first is {lines.first}", markup=False)
     read = f"in {lines.texts} lines of {corpus.name}"
     console.print(f"{model_id}: neuron {neuron} {read}, explained by {method}", markup=False)
-    for context in found:
+    for context in best:
         console.print(_shown(view, tokenizer, context, layer, number, method, bool(console.color_system)))
 
 

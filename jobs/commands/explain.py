@@ -49,18 +49,19 @@ def explain(
     methods = every_typed(names)
     opened = open_model(model_id, dtype, device, family, adapter)
     finer = {"boundaries": True} if layers else {}
-    found = list(answers(question, opened, methods, **finer))
-    for one in found:
+    answered = list(answers(question, opened, methods, **finer))
+    for one in answered:
         show(one, methods, model_id, console, by_word)
         for name, relevance in one.relevance.items() if layers else ():
             print_layers(console, name, relevance)
     provenance = Provenance("explain", "", versions(), models=[(model_id, opened.resolved.identity)])
     if html is not None:
-        entries = [entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(found)]
-        _write(html, explain_page(entries, f"{model_id}: {' '.join(one.what for one in found)}", provenance), console)
+        entries = [entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answered)]
+        title = f"{model_id}: {' '.join(one.what for one in answered)}"
+        _write(html, explain_page(entries, title, provenance), console)
     if json_file is not None:
         facts = {"model": model_id, "identity": opened.resolved.identity, "dtype": dtype, "versions": versions()}
-        export = {**facts, "text": question.sentence, "predictions": [plain(one) for one in found]}
+        export = {**facts, "text": question.sentence, "predictions": [plain(one) for one in answered]}
         _write(json_file, json.dumps(export, indent=1, ensure_ascii=False), console)
 
 

@@ -58,25 +58,25 @@ def costs(config: RunConfig, store: Store, plan: Plan) -> list[Estimate]:
 def show(config: RunConfig, store: Store, console: Console) -> None:
     """Print the cells, the estimated cost of each group, and the total."""
     plan = make_plan(config, store)
-    found = costs(config, store, plan)
+    estimates = costs(config, store, plan)
     title = f"plan of {config.name} in {store.root}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     for heading in ("model", "task", "dtype"):
         table.add_column(heading)
     for heading in ("cells", "missing", "samples", "tokens", "device time", "from"):
         table.add_column(heading, justify="right")
-    for cost in found:
+    for cost in estimates:
         source = "" if cost.seconds is None else "measured" if cost.measured else "geometry"
         numbers = (str(cost.cells), str(cost.missing), f"{cost.samples:,}", f"{cost.tokens:,}")
         table.add_row(cost.model, cost.task, cost.dtype, *numbers, duration(cost.seconds), source)
     console.print(table)
-    total = sum(cost.seconds or 0 for cost in found)
-    cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
+    total = sum(cost.seconds or 0 for cost in estimates)
+    cells, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
     console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
     parts = (_choices(config, store, plan), _labels(config, store, plan), _curves(config, store, plan))
     for line in (*chain(*parts), *contexts_line(config, Ledger(store), plan)):
         console.print(line, markup=False)
-    if any(cost.seconds is not None and not cost.measured for cost in found):
+    if any(cost.seconds is not None and not cost.measured for cost in estimates):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
         console.print(f"from geometry: assumes one 80 GB accelerator that sustains ({speeds}) TFLOP/s")
         if config.ray.nodes:
@@ -96,12 +96,12 @@ def left_open(config: RunConfig) -> list[str]:
 
 def _choices(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what choosing options costs, if there are lists of them, and one for each method that waits for it."""
-    found = list(choice_costs(config, plan, _seconds_per_token(config, store)))
-    if found:
-        made, total = sum(cost.made for cost in found), _total([cost.seconds for cost in found])
-        trials, forwards = sum(cost.trials for cost in found), sum(cost.forwards for cost in found)
+    estimates = list(choice_costs(config, plan, _seconds_per_token(config, store)))
+    if estimates:
+        made, total = sum(cost.made for cost in estimates), _total([cost.seconds for cost in estimates])
+        trials, forwards = sum(cost.trials for cost in estimates), sum(cost.forwards for cost in estimates)
         yield (
-            f"{len(found)} choices of options among {trials} trials, {len(found) - made} missing: "
+            f"{len(estimates)} choices of options among {trials} trials, {len(estimates) - made} missing: "
             f"{forwards:,} forwards of a sample at most, device time {duration(total)}"
         )
     for choice in plan.undecided:
@@ -116,10 +116,10 @@ def _total(seconds: list[float | None]) -> float | None:
 
 def _labels(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what every label of classifiers costs, if they are asked for."""
-    found = list(labels_costs(config, Ledger(store), plan, _seconds_per_token(config, store)))
-    if found:
-        cells, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
-        forwards, total = sum(cost.forwards for cost in found), _total([cost.seconds for cost in found])
+    estimates = list(labels_costs(config, Ledger(store), plan, _seconds_per_token(config, store)))
+    if estimates:
+        cells, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
+        forwards, total = sum(cost.forwards for cost in estimates), _total([cost.seconds for cost in estimates])
         yield (
             f"{cells} cells of every label, {missing} missing: {forwards:,} forwards of a sample, "
             f"a backward for each label among them, device time {duration(total)}"
@@ -130,11 +130,11 @@ def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what the faithfulness curves cost, if there are any."""
     by_name = {model.name: model for model in plan.models}
     named = {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
-    found = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), named))
-    if found:
-        total = duration(_total([cost.seconds for cost in found]))
-        sets, missing = sum(cost.cells for cost in found), sum(cost.missing for cost in found)
-        forwards = sum(cost.forwards for cost in found)
+    estimates = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), named))
+    if estimates:
+        total = duration(_total([cost.seconds for cost in estimates]))
+        sets, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
+        forwards = sum(cost.forwards for cost in estimates)
         yield (
             f"{sets} sets of faithfulness curves, {missing} missing: {forwards:,} forwards of a sample at most, "
             f"device time {total}, less where states are equal"
@@ -145,10 +145,10 @@ def contexts_line(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[str
     """A line of the corpus that neurons are looked for in, if there is one."""
     cells = list(wanted_contexts(config, plan, ledger))
     if cells:
-        found = surveyed(config, ledger).survey
+        survey = surveyed(config, ledger).survey
         missing = sum(not ledger.is_done(cell.artifact) for cell in cells)
         yield (
-            f"a corpus of {found.texts:,} texts, {found.characters:,} characters, read once by {len(cells)} models: "
+            f"a corpus of {survey.texts:,} texts, {survey.characters:,} characters, read once by {len(cells)} models: "
             f"{missing} missing"
         )
 
@@ -194,11 +194,11 @@ def _records(
 ) -> list[Method]:
     """Methods with their chosen options or, where these are open, the dearest ones."""
     known, entries = configured(config), {entry.name: entry for entry in config.every_method()}
-    found = []
+    records = []
     for name in names:
         options = [chosen[name]] if name in chosen else defined_options(known[name], entries[name], None)
-        found.append(max((known[name].configured(**one) for one in options), key=lambda one: one.cost(length)))
-    return found
+        records.append(max((known[name].configured(**one) for one in options), key=lambda one: one.cost(length)))
+    return records
 
 
 def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:

@@ -55,8 +55,8 @@ class Question:
 
     @property
     def text(self) -> str:
-        before, place, after = self.sentence.partition(PLACE)
-        return before + after if place else before.rstrip() + " "
+        before, marker, after = self.sentence.partition(PLACE)
+        return before + after if marker else before.rstrip() + " "
 
 
 def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:

@@ -71,24 +71,24 @@ class Steering:
         """The model with changed neurons, for a batch of one sample whose prompt predicts at position `prompt`."""
         width = batch.input_ids.shape[1]
         where = (torch.arange(width) >= prompt if not view.kind.slot else torch.arange(width) == prompt)[None]
-        places = where if self.last else None
+        positions = where if self.last else None
         with ExitStack() as undo:
-            undo.enter_context(neurons_set(view, [self.values], places))
-            undo.enter_context(neurons_scaled(view, [self.factors], places))
+            undo.enter_context(neurons_set(view, [self.values], positions))
+            undo.enter_context(neurons_scaled(view, [self.factors], positions))
             yield
 
 
 def _change(text: str, option: str) -> tuple[Neuron, float]:
-    place, _, number = text.partition("=")
-    layer, _, neuron = place.partition(".")
+    which, _, number = text.partition("=")
+    layer, _, neuron = which.partition(".")
     try:
         value = float(number)
-        found = (int(layer), int(neuron)), value
+        changed = (int(layer), int(neuron)), value
     except ValueError:
         raise UserError(f"{option} takes LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}") from None
     if value != value:
         raise UserError(f"{option} {text}: not a number to set a neuron to")
-    return found
+    return changed
 
 
 def _dotted(neuron: Neuron) -> str:

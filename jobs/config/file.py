@@ -85,9 +85,9 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
         _override(raw, override)
     if root is not None:
         raw["root"] = root
-    places = _places(raw)
+    folders = _folders(raw)
     raw = _fill(raw)
-    _drop_absent_tasks(raw, places)
+    _drop_absent_tasks(raw, folders)
     return raw
 
 
@@ -204,7 +204,7 @@ def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_ou
     return value
 
 
-def _places(raw: Mapping[str, Any]) -> dict[str, str]:
+def _folders(raw: Mapping[str, Any]) -> dict[str, str]:
     """Of each task that reads a path, the last part of it, as it is written."""
     tasks = raw.get("tasks")
     items = tasks.items() if isinstance(tasks, dict) else ()
@@ -212,10 +212,10 @@ def _places(raw: Mapping[str, Any]) -> dict[str, str]:
     return {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
 
 
-def _drop_absent_tasks(raw: dict[str, Any], places: Mapping[str, str]) -> None:
+def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
     """Optional tasks whose file or folder is not there leave the run; a run left without any is an error.
 
-    `places` are the names of those files and folders, by task.
+    `folders` are the names of those files and folders, by task.
     """
     tasks = raw.get("tasks")
     if not isinstance(tasks, dict):
@@ -223,10 +223,10 @@ def _drop_absent_tasks(raw: dict[str, Any], places: Mapping[str, str]) -> None:
     optional = [name for name, task in tasks.items() if isinstance(task, dict) and task.get("optional")]
     absent = [name for name in optional if not _exists(tasks[name].get("path"))]
     if absent and len(absent) == len(tasks):
-        folders = ", ".join(f"{places.get(name, name)}/" for name in absent)
+        named = ", ".join(f"{folders.get(name, name)}/" for name in absent)
         if raw.get("data") is None:
-            raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {folders}")
-        raise ConfigError(f"no task data in {raw['data']}: it holds none of {folders}")
+            raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {named}")
+        raise ConfigError(f"no task data in {raw['data']}: it holds none of {named}")
     raw["left_out"] += [
         f"tasks.{name}: {tasks[name]['path']} is not there" for name in absent if tasks[name].get("path")
     ]

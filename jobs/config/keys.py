@@ -50,9 +50,9 @@ def _section(annotation: Any) -> tuple[type[BaseModel] | None, str]:
         return annotation, ""
     inside = {tuple: "[]", dict: ".NAME"}.get(get_origin(annotation), "")
     for part in get_args(annotation):
-        found, more = _section(part)
-        if found is not None:
-            return found, inside + more
+        section, more = _section(part)
+        if section is not None:
+            return section, inside + more
     return None, ""
 
 
@@ -95,7 +95,7 @@ def comments(record: type[BaseModel]) -> dict[str, str]:
     """By field: the comment lines above it and the one behind it."""
     lines = textwrap.dedent(inspect.getsource(record)).splitlines()
     (tree,) = ast.parse("\n".join(lines)).body
-    found = {}
+    of_fields = {}
     for node in getattr(tree, "body", ()):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -106,5 +106,5 @@ def comments(record: type[BaseModel]) -> dict[str, str]:
             above.insert(0, line.strip()[2:])
         last = lines[(node.end_lineno or node.lineno) - 1]
         behind = last[node.end_col_offset :].partition("# ")[2]
-        found[node.target.id] = " ".join([*above, behind]).strip()
-    return found
+        of_fields[node.target.id] = " ".join([*above, behind]).strip()
+    return of_fields

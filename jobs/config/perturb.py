@@ -64,15 +64,15 @@ class PerturbConfig(Part):
         known = kind.perturbations
         by_areas = output == "token" or kind.images
         measures = self.measures or ((AREAS,) if by_areas else (SHARES_OF_TOKENS,))
-        found = []
+        flips = []
         for measure in measures:
             special = not kind.images and (self.area_special if measure == AREAS else bool(self.flip_special))
             paper = self.paper and measure == SHARES_OF_TOKENS
             ways = self.area_ways if measure == AREAS or kind.images else self.ways or ("mask", "delete")
             steps = self.area_steps(kind) if measure == AREAS else len(SHARES)
             pixels = kind.images and self.pixels
-            found += [Flips(way, steps, special, seed, None, measure, paper, pixels) for way in ways if way in known]
-        return tuple(found)
+            flips += [Flips(way, steps, special, seed, None, measure, paper, pixels) for way in ways if way in known]
+        return tuple(flips)
 
     def asks(self, request: Request) -> bool:
         """Whether curves of this variant are wanted; of methods that do not know a choice they are in any case."""

@@ -71,11 +71,11 @@ def explain(
     if isinstance(text, str):
         return Explanation(questions[0], opened, tuple(methods), tuple(answers(questions[0], opened, methods)))
     if generate > 1 or words == "each":
-        found = [tuple(answers(question, opened, methods)) for question in questions]
+        answered = [tuple(answers(question, opened, methods)) for question in questions]
     else:
-        found = [(one,) for one in answers_of_batches(questions, opened, methods, batch)]
+        answered = [(one,) for one in answers_of_batches(questions, opened, methods, batch)]
     return Explanations(
-        Explanation(question, opened, tuple(methods), one) for question, one in zip(questions, found, strict=True)
+        Explanation(question, opened, tuple(methods), one) for question, one in zip(questions, answered, strict=True)
     )
 
 

@@ -59,8 +59,8 @@ class Explanation:
         if len(rows) == 1:
             return rows[0]
         matrix = torch.full((len(rows), len(rows[-1])), torch.nan, dtype=rows[0].dtype)
-        for place, row in zip(matrix, rows, strict=True):
-            place[: len(row)] = row
+        for line, row in zip(matrix, rows, strict=True):
+            line[: len(row)] = row
         return matrix
 
     def relevance(self, method: str) -> list[Relevance]:
@@ -81,14 +81,14 @@ class Explanation:
                 "foil": answer.foil,
                 "method": name,
                 "explained": float(relevance.explained[0]),
-                "at": place,
+                "at": index,
                 "token": token,
                 "special": special,
                 "relevance": value,
             }
             for at, answer in enumerate(self.answers)
             for name, relevance in answer.relevance.items()
-            for place, (token, special, value) in enumerate(
+            for index, (token, special, value) in enumerate(
                 zip(answer.tokens, answer.row["special_mask"], relevance.tokens[0].tolist(), strict=True)
             )
         ]
@@ -124,8 +124,8 @@ class Explanation:
 class Explanations(tuple[Explanation, ...]):
     """Explanations of several texts, in their order."""
 
-    def __new__(cls, found: Iterable[Explanation]) -> Explanations:
-        return super().__new__(cls, found)
+    def __new__(cls, explanations: Iterable[Explanation]) -> Explanations:
+        return super().__new__(cls, explanations)
 
     def to_frame(self) -> pd.DataFrame:
         """The rows of all, with the number of the text."""

@@ -143,7 +143,7 @@ class Run:
         return table
 
     def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
-        found = []
+        tables = []
         for model, task in dict.fromkeys(zip(*(relevance[n].to_pylist() for n in ("model", "task")), strict=True)):
             own = relevance.filter(pc.and_(pc.equal(relevance["model"], model), pc.equal(relevance["task"], task)))
             views = self.views("arrow", model=model, task=task).select(["sample_id", *_OF_VIEWS])
@@ -154,8 +154,8 @@ class Run:
                 rows = other.take(pc.index_in(own["sample_id"], other["sample_id"].combine_chunks()))
                 for name in other.column_names[1:]:
                     own = own.append_column(name, rows[name])
-            found.append(own)
-        return pa.concat_tables(found, promote_options="default")
+            tables.append(own)
+        return pa.concat_tables(tables, promote_options="default")
 
     def _tokens(self, model: str, ids: Sequence[Sequence[int]]) -> pa.Array:
         """The text of every token."""

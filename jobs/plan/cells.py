@@ -81,8 +81,8 @@ class Plan:
 
     def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
         """The run's tasks that a model takes, or may take as far as is known of one that is out of reach."""
-        found = next((planned.tasks for planned in self.models if planned.name == model.name), None)
-        return named_tasks(config, model) if found is None else found
+        tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
+        return named_tasks(config, model) if tasks is None else tasks
 
 
 def validate(config: RunConfig) -> None:
@@ -142,7 +142,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 defined.append((info, options))
             else:
                 undefined.append((model.name, info.name))
-        found, tasks = {}, tasks_of(config, resolved)
+        of_task, tasks = {}, tasks_of(config, resolved)
         for task in tasks:
             if (tokenizer, task) not in inputs:
                 inputs[tokenizer, task] = read_inputs(ledger, tokenizer, task)
@@ -151,10 +151,10 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 unprepared.append((model.name, task))
             else:
                 resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
-                found[task] = views
-        choices = tuple(_choices(config, resolved, found, defined, mask_id, ledger))
-        cells = tuple(_cells(config, resolved, found, defined, choices))
-        models.append(ModelPlan(resolved, found, cells, choices, tuple(tasks), tokenizer))
+                of_task[task] = views
+        choices = tuple(_choices(config, resolved, of_task, defined, mask_id, ledger))
+        cells = tuple(_cells(config, resolved, of_task, defined, choices))
+        models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), tokenizer))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
 

@@ -71,8 +71,8 @@ def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
     if missing is not None:
         raise UserError(f"config key 'neurons.corpus': {missing}")
     name = ("corpus", json.dumps([asdict(corpus), UNIT_CHARACTERS]))
-    found = ledger.store.kept(name, now, lambda: survey(corpus, UNIT_CHARACTERS))
-    return Surveyed(corpus, now, found, UNIT_CHARACTERS)
+    result = ledger.store.kept(name, now, lambda: survey(corpus, UNIT_CHARACTERS))
+    return Surveyed(corpus, now, result, UNIT_CHARACTERS)
 
 
 def reads_texts(model: ResolvedModel) -> bool:

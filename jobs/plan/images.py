@@ -45,13 +45,13 @@ def _settings(model: ModelConfig, location: str) -> dict[str, Any]:
             raise UserError(
                 f"model {model.name}: {location} has no {SETTINGS}, which says how images are prepared: put it there"
             )
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))
     except UserError:
         raise
     except (StillUnavailable, OSError) as error:
         raise ModelUnavailable(f"model {model.name}: its {SETTINGS} cannot be read: {error}") from error
     except ValueError as error:
         raise UserError(f"model {model.name}: its {SETTINGS} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise UserError(f"model {model.name}: its {SETTINGS} is not an object of JSON")
-    return found
+    return settings

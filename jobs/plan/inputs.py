@@ -184,8 +184,8 @@ def samples_of(
     if unit.get("files") and store is not None:
         for path in dict.fromkeys(unit["files"]):
             own = [at for at, file in enumerate(unit["files"]) if file == path]
-            found = store.read(path, VIEW, [PIXELS])[PIXELS].take([unit["rows"][at] for at in own]).to_pylist()
-            for at, values in zip(own, found, strict=True):
+            read = store.read(path, VIEW, [PIXELS])[PIXELS].take([unit["rows"][at] for at in own]).to_pylist()
+            for at, values in zip(own, read, strict=True):
                 pixels[at] = values
     columns = (*(unit[name] for name in names), pixels)
     return [dict(zip((*names, PIXELS), values, strict=True)) for values in zip(*columns, strict=True)]

@@ -85,15 +85,15 @@ class ResolvedModel:
 
     def label_ids(self, names: Iterable[str]) -> dict[str, int]:
         """The number of each label. Raises UserError for one that the model does not have."""
-        found = {name: self.label_id(name) for name in names}
-        for name, number in found.items():
+        numbers = {name: self.label_id(name) for name in names}
+        for name, number in numbers.items():
             if number is None:
                 raise UserError(
                     f"model {self.config.name}: samples are labelled {name!r}, "
                     f"and its labels are {', '.join(self.labels)}: say as its `classes` what they mean, or leave the "
                     "task out of its `tasks`"
                 )
-        return {name: number for name, number in found.items() if number is not None}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def label_id(self, name: str) -> int | None:
         """Which output of a classifier means this label, whatever its case; None where none does.

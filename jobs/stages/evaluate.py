@@ -105,7 +105,7 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
 
 def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToScore], int, list[Artifact]]:
     """(cells to score, how many are scored already, the scores that cells which are not complete must not have)."""
-    inputs = {(model.name, task): found for model in plan.models for task, found in model.inputs.items()}
+    inputs = {(model.name, task): own for model in plan.models for task, own in model.inputs.items()}
     resolved = {model.name: model.resolved for model in plan.models}
     requests = {planned.cell: len(planned.requests) for planned in plan.cells()}
     jobs: list[CellToScore] = []
@@ -182,10 +182,10 @@ def _score_cell(store: Store, job: CellToScore, masks: Masks) -> Scored:
     nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
     shards = (store.read(shard, RELEVANCE, RELEVANCE_COLUMNS) for shard in job.shards)
     for relevance in shards if job.shards else nothing:  # the relevance of one shard at a time is in memory
-        table, found = score_relevance(relevance, masks, own)
+        table, counts = score_relevance(relevance, masks, own)
         tables.append(table)
         logits.append(relevance.drop_columns("relevance").append_column("noise", pa.array(negligible(relevance))))
-        defects.update(found)
+        defects.update(counts)
     samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
     told = pa.concat_tables(logits)
     means = pa.concat_tables([summarise(samples, own), accuracy(told, masks), noise(told)])

@@ -42,7 +42,7 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
     check_models(config, resolved)
     if not settings.takes(model=model.name) or not reads_texts(resolved):
         return None
-    found = surveyed(config, ledger)
+    corpus = surveyed(config, ledger)
     key = key_of(
         version=VERSION,
         schema=[schemas.titled(schemas.CONTEXTS), schemas.titled(schemas.ACTIVATIONS)],
@@ -50,8 +50,8 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
         attention=resolved.config.attn,
         dtype=resolved.config.dtype,
         tokenizer=model.tokenizer,
-        corpus=found.survey.digest,
-        unit=found.characters,
+        corpus=corpus.survey.digest,
+        unit=corpus.characters,
         tokens=settings.tokens,
         top=settings.top,
     )

@@ -50,7 +50,7 @@ def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
     settings = config.neurons.knockout if config.neurons else None
     if settings is None or not settings.takes(model=model.name):
         return
-    places: dict[str, tuple[Artifact, str]] = {}
+    cells_of: dict[str, tuple[Artifact, str]] = {}
     means: Artifact | None = None
     for planned in model.cells:
         cell = planned.cell
@@ -61,7 +61,7 @@ def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
         if explanation not in known:
             continue
         means = means or _means(config, settings, model, ledger)
-        places.setdefault(cell.task, (cell, explanation))
+        cells_of.setdefault(cell.task, (cell, explanation))
         if settings.takes(method=cell.method):
             key = key_of(
                 version=VERSION,
@@ -72,7 +72,7 @@ def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
                 **_keyed(means),
             )
             yield RankedCell(model, cell.method, cell, means, explanation, _knockouts(cell, cell.method, key))
-    for cell, explanation in places.values():
+    for cell, explanation in cells_of.values():
         yield from _others(config, settings, model, cell, means, explanation)
 
 

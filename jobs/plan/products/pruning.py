@@ -40,13 +40,13 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
     """A set for every method with planned contrastive heads, and one of random orders beside them."""
     if not settings.takes(model=model.name):
         return
-    places: dict[tuple[str, str], Artifact] = {}
+    cells_of: dict[tuple[str, str], Artifact] = {}
     for planned in model.cells:
         cell = planned.cell
         contrastive = any(request.explanation == CONTRASTIVE.name for request in planned.requests)
         if cell.product != "heads" or not contrastive or not settings.takes(task=cell.task):
             continue
-        places.setdefault((cell.task, cell.dtype), cell)
+        cells_of.setdefault((cell.task, cell.dtype), cell)
         gold = [model.inputs[cell.task].gold_digest, model.resolved.labels]
         if settings.takes(method=cell.method):
             key = key_of(
@@ -59,7 +59,7 @@ def wanted_curves(config: RunConfig, settings: PruneConfig, model: ModelPlan) ->
                 step=settings.step,
             )
             yield CurveSet(model, cell, _curves(cell, cell.method, key))
-    for (task, dtype), cell in places.items() if settings.random_runs else ():
+    for (task, dtype), cell in cells_of.items() if settings.random_runs else ():
         key = key_of(
             version=VERSION,
             schema=schemas.titled(schemas.PRUNING),

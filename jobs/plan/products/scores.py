@@ -49,8 +49,8 @@ def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
     """As `scored_by`, of the metrics of layers that apply to the task; nothing where none does."""
     known = scored_by(config.task(task))
     names = {"", *shown(BY_LAYER)}
-    found = [entry for entry in known if entry[0] in names]
-    return found if len(found) > 1 else []
+    own = [entry for entry in known if entry[0] in names]
+    return own if len(own) > 1 else []
 
 
 def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[ModelPlan, PlannedCell, str]]:

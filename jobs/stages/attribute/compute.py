@@ -117,7 +117,7 @@ class Explainer:
             name = f"{method.pass_name}{LABELS_PASS}" if of_labels else method.pass_name
             timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
             stages = {} if of_labels else clock.seconds
-            timings += [Timing(*place, seconds, *size) for place, seconds in stages.items()]
+            timings += [Timing(*of_pass, seconds, *size) for of_pass, seconds in stages.items()]
         return ExplainedBatch(tuple(rows), relevance, tuple(timings))
 
     @property

@@ -88,41 +88,41 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
         return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
     finite = torch.ones(len(names), dtype=torch.bool)
     for request in requests:
-        found = batch.relevance[request]
-        finite &= found.tokens.isfinite().all(-1) & found.explained.isfinite()
-        if found.pixels is not None:
-            finite &= found.pixels.flatten(1).isfinite().all(-1)
-        if found.decoder_tokens is not None:
-            finite &= found.decoder_tokens.isfinite().all(-1)
-        if found.heads is not None:
-            finite &= found.heads.flatten(1).isfinite().all(-1)
-        if found.layers is not None:
-            finite &= found.layers.flatten(1).isfinite().all(-1)
-        if found.neurons is not None:
-            finite &= found.neurons.flatten(1).isfinite().all(-1)
+        relevance = batch.relevance[request]
+        finite &= relevance.tokens.isfinite().all(-1) & relevance.explained.isfinite()
+        if relevance.pixels is not None:
+            finite &= relevance.pixels.flatten(1).isfinite().all(-1)
+        if relevance.decoder_tokens is not None:
+            finite &= relevance.decoder_tokens.isfinite().all(-1)
+        if relevance.heads is not None:
+            finite &= relevance.heads.flatten(1).isfinite().all(-1)
+        if relevance.layers is not None:
+            finite &= relevance.layers.flatten(1).isfinite().all(-1)
+        if relevance.neurons is not None:
+            finite &= relevance.neurons.flatten(1).isfinite().all(-1)
     detail = f"relevance is not finite in {dtype}"
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
 
 def _relevance_columns(
-    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    residual, foil = found.residual, found.logit_foil
+    residual, foil = relevance.residual, relevance.logit_foil
     columns: dict[str, Any] = {
         "sample_id": [batch.rows[i]["sample_id"] for i in keep],
         "explanation": [request.explanation] * len(keep),
         "embedding": [request.embedding] * len(keep),
-        "relevance": _of_tokens(batch, "input_ids", found.tokens, keep, schema.field("relevance").type),
-        "explained": _floats(found.explained, keep),
+        "relevance": _of_tokens(batch, "input_ids", relevance.tokens, keep, schema.field("relevance").type),
+        "explained": _floats(relevance.explained, keep),
         "residual": None if residual is None else _floats(residual, keep),
-        "logit_target": _floats(found.logit_target, keep),
+        "logit_target": _floats(relevance.logit_target, keep),
         "logit_foil": None if foil is None else _floats(foil, keep),
         "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
     }
     nothing = pa.nulls(len(keep), pa.float64())
     own = {k: nothing if v is None else v for k, v in columns.items()}
-    own["pixels"] = _pixels(found, keep, schema.field("pixels").type)
-    of_decoder, kind = found.decoder_tokens, schema.field("decoder_relevance").type
+    own["pixels"] = _pixels(relevance, keep, schema.field("pixels").type)
+    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
     own["decoder_relevance"] = (
         pa.nulls(len(keep), kind)
         if of_decoder is None
@@ -135,12 +135,12 @@ def _labels_columns(
     labels: Sequence[str],
     batch: ExplainedBatch,
     request: Request,
-    found: Relevance,
+    relevance: Relevance,
     keep: list[int],
     schema: pa.Schema,
 ) -> list[pa.Table]:
     assert request.label is not None
-    of_target = _relevance_columns(batch, request, found, keep, RELEVANCE)[0]
+    of_target = _relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
     label = {"label_id": [request.label] * len(keep), "label": [labels[request.label]] * len(keep)}
     own = {**label, **{name: of_target[name] for name in schema.names if name not in label}}
     return [pa.table({name: own[name] for name in schema.names}, schema=schema)]
@@ -153,11 +153,11 @@ def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list
     return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
 
 
-def _pixels(found: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
+def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
     """Relevance of pixels, row by row, or nulls."""
-    if found.pixels is None:
+    if relevance.pixels is None:
         return pa.nulls(len(keep), kind)
-    flat = found.pixels[keep].flatten(1)  # [n, H * W]
+    flat = relevance.pixels[keep].flatten(1)  # [n, H * W]
     return _ragged(flat.flatten().to(_torch_type(kind)).numpy(), [flat.shape[1]] * len(keep), kind)
 
 
@@ -166,13 +166,13 @@ def _torch_type(kind: pa.ListType) -> torch.dtype:
 
 
 def _heads_columns(
-    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    if found.heads is None:
+    if relevance.heads is None:
         raise ValueError(f"{request.method} gave no relevance of heads; its record must not say so")
     tables = []
     for p, pooling in enumerate(POOLINGS):
-        values = found.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
+        values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
         columns = {
             "sample_id": [batch.rows[i]["sample_id"] for i in keep],
             "explanation": [request.explanation] * len(keep),
@@ -186,22 +186,22 @@ def _heads_columns(
 
 
 def _layers_columns(
-    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    if found.layers is None:
+    if relevance.layers is None:
         raise ValueError(f"{request.method} gave no relevance by layer; its record must not say so")
     tables = []
     lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
-    foil = pa.nulls(len(keep), pa.float64()) if found.logit_foil is None else _floats(found.logit_foil, keep)
-    for layer in range(found.layers.shape[1]):
-        flat = torch.cat([found.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
+    foil = pa.nulls(len(keep), pa.float64()) if relevance.logit_foil is None else _floats(relevance.logit_foil, keep)
+    for layer in range(relevance.layers.shape[1]):
+        flat = torch.cat([relevance.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
         columns = {
             "sample_id": [batch.rows[i]["sample_id"] for i in keep],
             "explanation": [request.explanation] * len(keep),
             "embedding": [request.embedding] * len(keep),
             "layer": [layer + 1] * len(keep),
             "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
-            "logit_target": _floats(found.logit_target, keep),
+            "logit_target": _floats(relevance.logit_target, keep),
             "logit_foil": foil,
             "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
         }
@@ -210,24 +210,24 @@ def _layers_columns(
 
 
 def _neurons_columns(
-    batch: ExplainedBatch, request: Request, found: Relevance, keep: list[int], schema: pa.Schema
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    if found.neurons is None:
+    if relevance.neurons is None:
         raise ValueError(f"{request.method} gave no relevance of neurons; its record must not say so")
     rows = []
-    for i, top in zip(range(len(batch.rows)), top_neurons(found, MOST), strict=True):
+    for i, top in zip(range(len(batch.rows)), top_neurons(relevance, MOST), strict=True):
         listed = {
             "layer": [one.layer for one in top],
             "neuron": [one.neuron for one in top],
             "relevance": [one.relevance for one in top],
             "position": [one.position for one in top],
             "activation": [one.value for one in top],
-            "layer_relevance": found.neurons[i].sum(-1).tolist(),
+            "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
         }
-        if found.boundaries is not None and found.peaks is not None and found.kept is not None:
-            by_biases, by_attention = found.kept[i].unbind(-1)
+        if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
+            by_biases, by_attention = relevance.kept[i].unbind(-1)
             kept = {"kept_by_biases": by_biases.tolist(), "kept_by_attention": by_attention.tolist()}
-            listed |= {"boundaries": found.boundaries[i].tolist(), "peaks": found.peaks[i].tolist(), **kept}
+            listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
         rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
     return [pa.Table.from_pylist([rows[i] for i in keep], schema=schema)]
 

@@ -152,7 +152,7 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
         blocks += [(block, 1) for block in blocks_of(config, ledger, maps)]
     missing = sum(len(reading.missing) for reading in pool.readings)
     for reading in pool.readings if missing else ():
-        blocks.append((reading.block, reading.found.survey.texts))
+        blocks.append((reading.block, reading.surveyed.survey.texts))
 
     def close() -> Sequence[str]:
         for cell in pool.ranked:

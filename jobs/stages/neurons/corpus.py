@@ -40,14 +40,14 @@ class Reading:
     config: RunConfig
     ledger: Ledger
     cell: ContextsCell
-    found: Surveyed
+    surveyed: Surveyed  # the corpus, its files and their stamps
     heatmaps: HeatmapsCell | None = None  # of the contexts, where one unit is the whole corpus
 
     @property
     def missing(self) -> frozenset[int]:
         """The units whose parts are not there."""
-        there = set(self.ledger.shards(self.cell.artifact))
-        return frozenset(n for n in range(self.found.survey.units) if self.cell.artifact.shard(_part(n)) not in there)
+        there, units = set(self.ledger.shards(self.cell.artifact)), range(self.surveyed.survey.units)
+        return frozenset(unit for unit in units if self.cell.artifact.shard(_part(unit)) not in there)
 
     def reader(self) -> Reader:
         """Makes the missing units."""
@@ -57,7 +57,7 @@ class Reading:
         maps = tuple(tasks_of(self.config, self.ledger, self.heatmaps)) if self.heatmaps else ()
         # It travels to the workers, so it holds nothing of the run's samples.
         make = partial(_task, self.cell.artifact, length, settings.top, budget, maps)
-        return Reader(self.found.corpus, self.found.characters, make, self.missing)
+        return Reader(self.surveyed.corpus, self.surveyed.characters, make, self.missing)
 
     def block(self) -> pa.Table:
         """What the reader makes the units for."""
@@ -68,11 +68,11 @@ class Reading:
         if self.missing:
             return []
         try:
-            if stamps(self.found.corpus) != self.found.stamps:
+            if stamps(self.surveyed.corpus) != self.surveyed.stamps:
                 return [f"the files of the corpus {self.cell.artifact.task} changed while they were read: run again"]
         except UserError as error:
             return [f"the corpus {self.cell.artifact.task} is gone: {error}"]
-        _complete(self.config, self.ledger, self.cell, self.found)
+        _complete(self.config, self.ledger, self.cell, self.surveyed)
         if self.heatmaps:
             complete(self.config, self.ledger, self.heatmaps)
         return []
@@ -80,12 +80,12 @@ class Reading:
 
 def reading_of(config: RunConfig, ledger: Ledger, cell: ContextsCell) -> Reading:
     """Raises UserError where the corpus cannot be had."""
-    found = surveyed(config, ledger)
+    corpus = surveyed(config, ledger)
     # Of one unit, no other part takes a neuron's contexts away: they can be explained at once.
-    whole = found.survey.units == 1
+    whole = corpus.survey.units == 1
     maps = next(wanted_heatmaps(config, cell.model, ledger), None) if whole else None
     ready = maps is not None and all(map(ledger.is_done, maps.neurons))
-    return Reading(config, ledger, cell, found, maps if ready else None)
+    return Reading(config, ledger, cell, corpus, maps if ready else None)
 
 
 def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:
@@ -93,12 +93,12 @@ def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:
     record = ledger.record(cell.artifact)
     if record is None:
         return
-    found = CorpusSurvey(**record["corpus"]["survey"])
-    read = f"{found.texts:,} texts = {record['contexts']:,} contexts of {record['tokens']:,} tokens"
+    survey = CorpusSurvey(**record["corpus"]["survey"])
+    read = f"{survey.texts:,} texts = {record['contexts']:,} contexts of {record['tokens']:,} tokens"
     left_out = f"; {record['without_tokens']} texts have none" if record["without_tokens"] else ""
     yield f"{cell.artifact.model}, {cell.artifact.task}: {read}{left_out}"
-    if found.unusable:
-        yield f"{cell.artifact.task}: {found.unusable} places hold no text, the first is {found.first_unusable}"
+    if survey.unusable:
+        yield f"{cell.artifact.task}: {survey.unusable} places hold no text, the first is {survey.first_unusable}"
 
 
 def means_of(ledger: Ledger, contexts: Artifact) -> tuple[str, ...]:
@@ -130,10 +130,10 @@ def _paths(artifact: Artifact, shard: str) -> tuple[str, str]:
     return contexts, neurons
 
 
-def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, found: Surveyed) -> None:
+def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, corpus: Surveyed) -> None:
     from lrp_core.activity import BOUNDARIES
 
-    store, artifact, survey = ledger.store, cell.artifact, found.survey
+    store, artifact, survey = ledger.store, cell.artifact, corpus.survey
     merged, facts = _merged(ledger, artifact, survey.units, corpus_settings(config).top)
     layers = sorted(set(merged.layer.tolist()))
     for group in _groups(merged, layers):
@@ -146,7 +146,7 @@ def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, found: Surv
             store.write_shard(contexts, own.contexts(texts), CONTEXTS)
     record = {
         "shards": [artifact.shard(layer_name(layer)) for layer in layers],
-        "corpus": found.record(),
+        "corpus": corpus.record(),
         "boundaries": list(BOUNDARIES),
         **facts,
         "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
@@ -212,10 +212,10 @@ class Merged:
         """Of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""
         there = self.context != _NOWHERE
         rows, ranks = there.nonzero()
-        found = np.searchsorted(texts["key"].to_numpy(), self.context[there])
+        indices = np.searchsorted(texts["key"].to_numpy(), self.context[there])
         columns = {"layer": self.layer[rows], "neuron": self.neuron[rows], "rank": ranks + 1}
         columns |= {"activation": self.activation[there], "position": self.position[there]}
-        named = texts.take(pa.array(found))
+        named = texts.take(pa.array(indices))
         return pa.table(columns | {name: named[name] for name in CONTEXTS.names if name in texts.column_names})
 
 
@@ -256,14 +256,14 @@ def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
 def _texts(ledger: Ledger, artifact: Artifact, units: int, contexts: np.ndarray) -> pa.Table:
     """The rows of these contexts, by `key`, in ascending order."""
     keys = np.unique(contexts[contexts != _NOWHERE])
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     for unit in range(units):
         own = keys[keys // _UNIT == unit] % _UNIT
         if len(own):
             table = ledger.store.read(_paths(artifact, _part(unit))[0], CONTEXTS_TEXTS)
             table = table.take(pa.array(np.searchsorted(table["context"].to_numpy(), own)))
-            found.append(table.append_column("key", pa.array(own + unit * _UNIT)))
-    if not found:
+            tables.append(table.append_column("key", pa.array(own + unit * _UNIT)))
+    if not tables:
         empty: Any = CONTEXTS_TEXTS.empty_table()
         return empty.append_column("key", pa.array([], pa.int64()))
-    return pa.concat_tables(found).combine_chunks()
+    return pa.concat_tables(tables).combine_chunks()

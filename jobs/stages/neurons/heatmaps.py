@@ -128,8 +128,8 @@ def explained(view: ModelView, rows: Iterable[Mapping[str, Any]], method: str, t
         for row in (every[at] for at in part):
             context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
             asked.append((context, row["layer"], row["neuron"]))
-        for at, found in zip(part, explain_contexts(view, asked, method), strict=True):
-            relevance[at] = found
+        for at, own in zip(part, explain_contexts(view, asked, method), strict=True):
+            relevance[at] = own
     columns = {name: [row[name] for row in every] for name in ("layer", "neuron", "rank")}
     return pa.table(columns | {"relevance": relevance}, schema=HEATMAPS)
 

@@ -152,7 +152,7 @@ def _tables(
     """A table for each part; a sample that a method rejected has no rows there."""
     from evaluation.scoring.knockouts import Knockout
 
-    found: list[list[dict[str, Any]]] = [[] for _ in task.parts]
+    by_part: list[list[dict[str, Any]]] = [[] for _ in task.parts]
     for explanation in dict.fromkeys(part.explanation for part in task.parts):
         own = [at for at, part in enumerate(task.parts) if part.explanation == explanation]
         knockout = Knockout(view, task.counts, explanation, seed, token_budget, means)
@@ -167,5 +167,5 @@ def _tables(
                 if (ranking := task.parts[at].ranking) in told:
                     numbers = {"removed": [0, *task.counts], "explained": told[ranking].tolist()}
                     facts = {"sample_id": row["sample_id"], "explanation": explanation, "ranking": ranking}
-                    found[at].append(facts | numbers)
-    return [pa.Table.from_pylist(rows, schema=KNOCKOUTS) for rows in found]
+                    by_part[at].append(facts | numbers)
+    return [pa.Table.from_pylist(rows, schema=KNOCKOUTS) for rows in by_part]

@@ -54,12 +54,12 @@ def block_of(ledger: Ledger, cell: WritingsCell) -> pa.Table:
 
 def named_by(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None) -> tuple[tuple[int, int], ...]:
     """The neurons, layer and number, that cells keep, in ascending order; of each sample the first `ranks`."""
-    found: set[tuple[int, int]] = set()
+    named: set[tuple[int, int]] = set()
     for neurons in cells:
         table = ledger.read(neurons, NEURONS, ["layer", "neuron"])
         first = (pc.list_slice(table[name], 0, ranks) for name in ("layer", "neuron"))
-        found |= set(zip(*(pc.list_flatten(column).to_pylist() for column in first), strict=True))
-    return tuple(sorted(found))
+        named |= set(zip(*(pc.list_flatten(column).to_pylist() for column in first), strict=True))
+    return tuple(sorted(named))
 
 
 def complete(config: RunConfig, ledger: Ledger, cell: WritingsCell) -> None:

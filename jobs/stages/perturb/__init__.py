@@ -168,8 +168,8 @@ def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, ro
         try:
             for one in flips:
                 one.chosen(row, slot)
-        except UserError as found:
-            error = found
+        except UserError as refused:
+            error = refused
         else:
             return
     if error is not None:

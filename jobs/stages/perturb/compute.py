@@ -75,15 +75,15 @@ class Drawn:
 
 def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Said]]:
     """By sample id, what the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order."""
-    found: dict[str, dict[tuple[str, str], Said]] = defaultdict(dict)
+    said: dict[str, dict[tuple[str, str], Said]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
     tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
     for row, (sample, explanation, embedding, logit) in enumerate(zip(*names, strict=True)):
         if (explanation, embedding) in variants:
             values, of_pixels = tokens[row], pixels[row]
             assert values is not None
-            found[sample][explanation, embedding] = Said(method, explanation, embedding, values, logit, of_pixels)
-    return {sample: [own[v] for v in variants if v in own] for sample, own in found.items()}
+            said[sample][explanation, embedding] = Said(method, explanation, embedding, values, logit, of_pixels)
+    return {sample: [own[v] for v in variants if v in own] for sample, own in said.items()}
 
 
 def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
@@ -123,12 +123,12 @@ class Drawing:
         drawn = Drawn()
         kept = [row for row in rows if self._may_be_drawn(row, drawn)]
         suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in kept))
-        found = Reject("", "", "") if attempts.begin_batch("all") or suspicious else self._attempt(kept)
-        if isinstance(found, Reject):
+        outcome = Reject("", "", "") if attempts.begin_batch("all") or suspicious else self._attempt(kept)
+        if isinstance(outcome, Reject):
             for row in kept:
                 self._draw_alone(row, drawn, attempts)
         else:
-            self._keep(kept, found, drawn)
+            self._keep(kept, outcome, drawn)
         attempts.end_batch("all")
         return drawn
 
@@ -175,20 +175,20 @@ class Drawing:
         if attempts.begin_row(mark):
             self._reject(row, "ended_worker", f"the process ended while drawing it{attempts.reason}", drawn)
             return
-        found = self._attempt([row])
-        if isinstance(found, Reject):
-            self._reject(row, found.reason, found.detail, drawn)
+        outcome = self._attempt([row])
+        if isinstance(outcome, Reject):
+            self._reject(row, outcome.reason, outcome.detail, drawn)
         else:
-            self._keep([row], found, drawn)
+            self._keep([row], outcome, drawn)
         attempts.end_row(mark)
 
     def _reject(self, row: Row, reason: str, detail: str, drawn: Drawn) -> None:
         _reject(row, [said.method for said in self._says(row)], reason, detail, drawn)
 
-    def _keep(self, rows: Sequence[Row], found: Sequence[tuple[list[Curves], Flipper]], drawn: Drawn) -> None:
-        """The curves of `rows`; a method that explained another logit than the one found here gets a reject instead."""
-        drawn.splits += sum(flipper.halved for _, flipper in found)
-        for row, curves in zip(rows, zip(*(curves for curves, _ in found), strict=True), strict=True):
+    def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: Drawn) -> None:
+        """The curves of `rows`; a method that explained another logit than this forward gives gets a reject instead."""
+        drawn.splits += sum(flipper.halved for _, flipper in outcome)
+        for row, curves in zip(rows, zip(*(curves for curves, _ in outcome), strict=True), strict=True):
             whole = curves[0].logit[:, 0, 0]  # [V], of the whole input
             says = self._says(row)
             lost: set[str] = set()

@@ -105,12 +105,12 @@ class Perturber:
         from jobs.stages.perturb.compute import RELEVANCE_COLUMNS, said_by
 
         schema = RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
-        found: dict[str, list[Said]] = {}
+        said: dict[str, list[Said]] = {}
         for path in part.relevance:
             table = self._store.read(path, schema, RELEVANCE_COLUMNS)
             own = pa.array([name in names for name in table["sample_id"].to_pylist()], pa.bool_())
-            found |= said_by(part.method, table.filter(own), part.variants)
-        return found
+            said |= said_by(part.method, table.filter(own), part.variants)
+        return said
 
     def _loaded(self, dtype: str) -> ModelView:
         """The model in this precision; only one is held at a time."""

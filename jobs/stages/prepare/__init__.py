@@ -96,17 +96,17 @@ def _readers(config: RunConfig) -> tuple[list[Reader], list[str]]:
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
-            found = _reader(config, resolved)
+            own = _reader(config, resolved)
         except ModelUnavailable as error:
             lines.append(f"no views for {model.name}: {error}")
             continue
-        kind = found.kind
-        known = readers.setdefault((found.key, kind.labels), found)
-        if known.kind != found.kind:
+        kind = own.kind
+        known = readers.setdefault((own.key, kind.labels), own)
+        if known.kind != own.kind:
             both = f"models {known.model.name} and {model.name} share a tokenizer"
-            raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {found.kind.title}")
-        length = min(known.max_length, found.max_length)
-        readers[found.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | found.tasks)
+            raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {own.kind.title}")
+        length = min(known.max_length, own.max_length)
+        readers[own.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | own.tasks)
     return [reader for reader in readers.values() if reader.tasks], lines
 
 
@@ -149,8 +149,8 @@ def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -
         key = key_of(
             version=VIEWS_VERSION, schema=titled(VIEW), samples=samples.key, tokenizer=reader.key, options=asked
         )
-        place = replace(views_of(reader.key, task), key=key)
-        view = ViewWork(place, reader.kind, *options, settings.first_piece, reader.preprocessing)
+        artifact = replace(views_of(reader.key, task), key=key)
+        view = ViewWork(artifact, reader.kind, *options, settings.first_piece, reader.preprocessing)
         if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
     marked = settings.evidence if settings.output else None

@@ -178,9 +178,9 @@ class PartWorker:
         """(generic rows with evidence, rejects)."""
         accepted, rejects = [row for row in rows if not is_reject(row)], [row for row in rows if is_reject(row)]
         if work.evidence is not None:
-            found = self._annotator(work.evidence).annotate(accepted, work.evidence.kind)
-            accepted = [row for row in found if not is_reject(row)]
-            rejects += [row for row in found if is_reject(row)]
+            annotated = self._annotator(work.evidence).annotate(accepted, work.evidence.kind)
+            accepted = [row for row in annotated if not is_reject(row)]
+            rejects += [row for row in annotated if is_reject(row)]
         if work.marked is not None:
             why = "no evidence" if work.marked else "evidence: say `evidence: true` of its task"
             wrong = [row for row in accepted if bool(row["evidence"]) != work.marked]
@@ -197,10 +197,11 @@ class PartWorker:
 
     def _tokenizer(self, key: str) -> PreTrainedTokenizerBase:
         if key not in self._tokenizers:
-            found = load_tokenizer(self._models[key])
-            if tokenizer_key(found) != key:
-                raise RuntimeError(f"{found.name_or_path} is {tokenizer_key(found)} on this node, {key} on the driver")
-            self._tokenizers[key] = found
+            tokenizer = load_tokenizer(self._models[key])
+            if tokenizer_key(tokenizer) != key:
+                here = f"{tokenizer.name_or_path} is {tokenizer_key(tokenizer)} on this node"
+                raise RuntimeError(f"{here}, {key} on the driver")
+            self._tokenizers[key] = tokenizer
         return self._tokenizers[key]
 
     def _commit_view(self, work: TaskWork, view: ViewWork, part: int, generic: str) -> dict[str, Any]:

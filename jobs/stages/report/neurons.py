@@ -57,14 +57,14 @@ def neuron_explorer(
         {(one.cell.task, one.cell.method) for own in cells.values() for one in own},
         key=lambda place: (list(results.tasks).index(place[0]), rank(results.methods, place[1])),
     )
-    found = (
+    entries = (
         one
         for model in plan.models
         if cells[model.name]
         for one in _entries(config, model, cells[model.name], store, results, order, linked, corpora.get(model.name))
     )
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    return NeuronExplorer.of(found, [f"{task} · {results.label(method)}" for task, method in order], value)
+    return NeuronExplorer.of(entries, [f"{task} · {results.label(method)}" for task, method in order], value)
 
 
 def _cells(model: ModelPlan, ledger: Ledger) -> list[PlannedCell]:
@@ -117,7 +117,7 @@ def _entries(
 
 def _words(config: RunConfig, model: ModelPlan, ledger: Ledger) -> dict[tuple[int, int], dict[str, Any]]:
     """What neurons write and answer to, for `entry`."""
-    found = {}
+    words = {}
     for cell in wanted_writings(config, model, ledger):
         for row in ledger.read(cell.artifact, WRITINGS).to_pylist() if ledger.is_done(cell.artifact) else ():
             numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
@@ -125,8 +125,8 @@ def _words(config: RunConfig, model: ModelPlan, ledger: Ledger) -> dict[tuple[in
                 name: [[word, float(f"{value:.4g}")] for word, value in zip(row[name], row[number], strict=True)]
                 for name, number in numbers.items()
             }
-            found[row["layer"], row["neuron"]] = {**lists, "entropy": row["entropy"]}
-    return found
+            words[row["layer"], row["neuron"]] = {**lists, "entropy": row["entropy"]}
+    return words
 
 
 def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifact]:
@@ -151,7 +151,7 @@ def _answers(
         tokenizer = load_tokenizer(model.resolved.config)
     except (UserError, ModelUnavailable):
         return {}
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    answers: dict[tuple[int, int], dict[str, Any]] = {}
     method, relevance = _relevance(config, model, ledger, results)
     edges = (ledger.record(corpus) or {})["boundaries"]
     for shard in (ledger.record(corpus) or {})["shards"]:
@@ -162,15 +162,15 @@ def _answers(
                 bars = None if mean is None else {**counts, "mean": float(f"{mean:.4g}")}
                 told = method if (row["layer"], row["neuron"], 1) in relevance else ""
                 own: dict[str, Any] = {"corpus": corpus.task, "explained": told, "histogram": bars, "contexts": []}
-                found[row["layer"], row["neuron"]] = own
+                answers[row["layer"], row["neuron"]] = own
         table = ledger.store.read(contexts, CONTEXTS)
         for row in table.filter(pc.less_equal(table["rank"], FIRST)).to_pylist():
             if (row["layer"], row["neuron"]) in wanted:
                 facts = {"activation": float(f"{row['activation']:.4g}"), "where": row["place"]}
                 values = relevance.get((row["layer"], row["neuron"], row["rank"]))
                 one = shown(pieces(tokenizer, row["input_ids"]), row["position"], values, AROUND, **facts)
-                found[row["layer"], row["neuron"]]["contexts"].append(one)
-    return found
+                answers[row["layer"], row["neuron"]]["contexts"].append(one)
+    return answers
 
 
 def _relevance(
@@ -239,12 +239,12 @@ def _texts(model: ModelPlan, store: Store, neurons: dict[tuple[int, int], _Neuro
         tokenizer = None if images else load_tokenizer(model.resolved.config)
     except (UserError, ModelUnavailable):
         return {}
-    found = {}
+    texts = {}
     for task, names in wanted.items():
         rows = rows_by_id(store, model.inputs[task].folder, VIEW, sorted(names))
         for name, row in rows.items():
-            found[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
-    return found
+            texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
+    return texts
 
 
 def _samples(

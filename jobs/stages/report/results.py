@@ -51,7 +51,9 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         if place.dtype == results.dtypes[place.model, place.task][0]:
             groups.setdefault((place.model, place.task, place.dtype), []).append(place)
     compared = {key: _compare(config, store, results, places) for key, places in groups.items()}
-    return replace(results, comparisons={key: found for key, found in compared.items() if found is not None})
+    return replace(
+        results, comparisons={key: comparison for key, comparison in compared.items() if comparison is not None}
+    )
 
 
 def relevance_cells(plan: Plan) -> Iterator[PlannedCell]:
@@ -159,11 +161,11 @@ def _size(model: ModelConfig) -> Size:
 def _published(config: RunConfig) -> dict[tuple[str, str], str]:
     """Models of Close Look under their published ids, on published data."""
     names = {key[3] for key in close_look()}
-    found: dict[tuple[str, str], str] = {}
+    published: dict[tuple[str, str], str] = {}
     for model in config.models:
         owner, _, name = model.id.rpartition("/")
         if name in names and (owner in _OWNERS or not owner):
-            found |= {
+            published |= {
                 (model.name, t): name for t, feed in config.tasks.items() if config.task(t).is_published(feed.source)
             }
-    return found
+    return published

@@ -58,9 +58,9 @@ def explorer(
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
             generic = rows_by_id(store, samples_of(task).folder, GENERIC, some)
-            found = [entry for one in known for entry in one.entries(some, generic, results)]
-            place_in_list = {name: at for at, name in enumerate(some)}
-            yield from sorted(found, key=lambda entry: place_in_list[entry["sample_id"]])
+            entries = [entry for one in known for entry in one.entries(some, generic, results)]
+            index_in_list = {name: at for at, name in enumerate(some)}
+            yield from sorted(entries, key=lambda entry: index_in_list[entry["sample_id"]])
 
 
 def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
@@ -246,28 +246,28 @@ def _line_of_label(label: str, row: dict[str, Any]) -> Line:
 
 def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, Curve]:
     """Those that are drawn of the chosen samples, in the first way that tokens are taken away."""
-    found: dict[CurveOf, dict[str, dict[str, Any]]] = {}
+    rows: dict[CurveOf, dict[str, dict[str, Any]]] = {}
     for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task != task or not cell.ways or not ledger.is_done(cell.artifact):
             continue
         table = ledger.read(cell.artifact, CURVES)
         wanted = pc.and_(pc.is_in(table["sample_id"], pa.array(chosen)), pc.equal(table["perturbation"], cell.ways[0]))
         for row in table.filter(wanted).to_pylist():
-            place = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
-            found.setdefault(place, {})[row["order"]] = row
+            curve_of = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
+            rows.setdefault(curve_of, {})[row["order"]] = row
     curves = {}
-    for place, own in found.items():
+    for curve_of, own in rows.items():
         morf, lerf = own["morf"], own["lerf"]
-        curves[place] = Curve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
+        curves[curve_of] = Curve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
     return curves
 
 
 def rows_by_id(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
     """Rows of the files of a folder, of these samples."""
-    found: Rows = {}
+    rows: Rows = {}
     for path in store.files(folder):
-        found |= {row["sample_id"]: row for row in _of(store.read(path, schema), chosen).to_pylist()}
-    return found
+        rows |= {row["sample_id"]: row for row in _of(store.read(path, schema), chosen).to_pylist()}
+    return rows
 
 
 def _relevance(store: Store, cell: Artifact, chosen: list[str]) -> pa.Table:

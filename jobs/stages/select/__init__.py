@@ -57,8 +57,8 @@ def _open(model: ModelPlan) -> list[Choice]:
 
 def _told(choice: Choice, record: Mapping[str, Any]) -> str:
     best = record["trials"][record["chosen"]]
-    found = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
-    return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({found})"
+    on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
+    return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({on})"
 
 
 class _Selecting:
@@ -124,7 +124,7 @@ class _Selecting:
 
     def _task(self, unit: Unit, choices: Sequence[Choice]) -> TrialsTask:
         first = choices[0]
-        place = first.artifact
+        at = first.artifact
         tuned = [
             (name, c.artifact.method, options)
             for c in choices
@@ -138,9 +138,9 @@ class _Selecting:
         methods = tuple(
             MethodTrials(c.artifact, _trials(c), f"{c.artifact.folder}/{c.artifact.shard(unit.name)}") for c in choices
         )
-        each = forward_tokens(self._model.inputs[place.task], (first.flips,))[list(unit.rows)].sum()
+        each = forward_tokens(self._model.inputs[at.task], (first.flips,))[list(unit.rows)].sum()
         return TrialsTask(
-            UnitTask(unit.name, place.product, place.model, place.task, place.dtype, unit.cuts, cells, tuple(tuned)),
+            UnitTask(unit.name, at.product, at.model, at.task, at.dtype, unit.cuts, cells, tuple(tuned)),
             methods,
             first.flips,
             FORWARD_FACTOR * self._budget,
@@ -170,11 +170,11 @@ class _Selecting:
             np.array(table[name].to_pylist(), float).reshape(-1, len(choice.options))
             for name in ("area_morf", "area_lerf")
         )
-        found = trials_of(*areas)
-        chosen = choose(found)
+        tried = trials_of(*areas)
+        chosen = choose(tried)
         trials = [
             asdict(trial) | {"options": options, "left_out": len(choice.rows) - trial.n}
-            for trial, options in zip(found, choice.options, strict=True)
+            for trial, options in zip(tried, choice.options, strict=True)
         ]
         for trial in trials:
             trial["delta_area"] = trial["delta_area"] if trial["n"] else None

@@ -129,9 +129,11 @@ class Selector(Worker):
         kept, lost = [], []
         for row in rows:
             own = row["sample_id"]
-            found = [[areas.get((name, own, order), np.nan) for name in method.trials] for order in ("morf", "lerf")]
-            if np.isfinite(np.sum(found, axis=0)).any():
-                kept.append({"sample_id": own, "area_morf": found[0], "area_lerf": found[1]})
+            of_orders = [
+                [areas.get((name, own, order), np.nan) for name in method.trials] for order in ("morf", "lerf")
+            ]
+            if np.isfinite(np.sum(of_orders, axis=0)).any():
+                kept.append({"sample_id": own, "area_morf": of_orders[0], "area_lerf": of_orders[1]})
             else:
                 lost.append(_why(own, [(name, [*rejects[name], *drawn.rejects[name]]) for name in method.trials]))
         table = pa.Table.from_pylist(kept, schema=TRIALS)
@@ -152,7 +154,7 @@ class _Explained:
         from jobs.stages.attribute import tables
         from jobs.stages.attribute.compute import describe
 
-        found, rejects, unusable = {}, {}, {}
+        explained, rejects, unusable = {}, {}, {}
         for cell, requests in unit.cells:
             outcome = outcomes.get(cell.method)
             if outcome is None:
@@ -162,10 +164,10 @@ class _Explained:
             except Exception as error:
                 unusable[cell.method] = describe(error)
                 continue
-            found[cell.method] = table, [(request.explanation, request.embedding) for request in requests]
+            explained[cell.method] = table, [(request.explanation, request.embedding) for request in requests]
             rejects[cell.method] = tables.merge_rejects(outcome, more)
         splits = sum(outcome.splits for outcome in {id(outcome): outcome for outcome in outcomes.values()}.values())
-        return cls(found, rejects, unusable, splits)
+        return cls(explained, rejects, unusable, splits)
 
     def why(self, unit: UnitTask, trial: str, ended: Mapping[Artifact, str]) -> str:
         """Why there is no relevance of a trial."""
@@ -175,7 +177,7 @@ class _Explained:
 
 def _why(sample: str, rejects: Sequence[tuple[str, Sequence[Reject]]]) -> dict[str, Any]:
     """A row of REJECT: the first trial's reason that says more than that there was no relevance to draw."""
-    own = [(name, one) for name, found in rejects for one in found if one.sample_id == sample]
+    own = [(name, one) for name, of_cell in rejects for one in of_cell if one.sample_id == sample]
     telling = [(name, one) for name, one in own if one.reason != NO_RELEVANCE] or own
     name, reason, detail = rejects[0][0], "not_finite", "no trial has finite curves"
     if telling:

@@ -17,11 +17,11 @@ from lrp_core.composites import Spec
 
 def composites_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """The trials of every method whose composite a list or a grid left open."""
-    found = [one for model in plan.models for choice in model.choices for one in _searched(choice, results.methods)]
+    searches = [one for model in plan.models for choice in model.choices for one in _searched(choice, results.methods)]
     how = "No composite is left open: give `attnlrp` a list or a grid as its `composite`, and run `closelook select`."
-    tables = [best_table(found, results.methods)] if found else []
+    tables = [best_table(searches, results.methods)] if searches else []
     return Part(
-        "Rules by groups of layers", how, search_figures(found, results.methods), tables, page="faithfulness.html"
+        "Rules by groups of layers", how, search_figures(searches, results.methods), tables, page="faithfulness.html"
     )
 
 

@@ -22,15 +22,15 @@ _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "
 def extremes_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Cells of rules that are done, where some method of the same model, task and precision is unstable."""
     done = _beside_unstable(plan, ledger, results)
-    found = [_of_tokens(ledger, planned) for planned in done]
+    extremes = [_of_tokens(ledger, planned) for planned in done]
     kept = [planned for planned in plan.cells() if planned.cell.product == "neurons" and ledger.is_done(planned.cell)]
     inside = {place_of(planned.cell): planned for planned in kept}
     both = [(planned, inside[place_of(planned.cell)]) for planned in done if place_of(planned.cell) in inside]
     by_layer = [_of_layers(ledger, *one) for one in both]
     how = "No method with unstable rules is computed: `closelook methods` names them, for comparison."
-    note = "With `neurons:` in the config it is shown layer by layer, too." if found and not by_layer else ""
-    figures = [*extremes_figure(found, results.methods), *layers_figure(by_layer, results.methods)]
-    tables = [extremes_table(found, results.methods)] if found else []
+    note = "With `neurons:` in the config it is shown layer by layer, too." if extremes and not by_layer else ""
+    figures = [*extremes_figure(extremes, results.methods), *layers_figure(by_layer, results.methods)]
+    tables = [extremes_table(extremes, results.methods)] if extremes else []
     details = [layers_table(by_layer, results.methods)] if by_layer else []
     return Part("Unstable rules", how, figures, tables, note, page="faithfulness.html", details=details)
 

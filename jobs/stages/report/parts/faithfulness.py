@@ -64,17 +64,17 @@ def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
         for model in plan.models
         for task, inputs in model.inputs.items()
     }
-    drawn, found = [], []
+    drawn, each = [], []
     for one in _drawn(config, plan, ledger, results, with_curves=False):
         chosen = _chosen_for(plan, one)
         cost = {name: forwards(config, [name], lengths[one.model, one.task], chosen) for name in one.areas.variants}
         own = points(one, results, cost)
         if own:
             drawn.append(one)
-            found.append(own)
+            each.append(own)
     how = "It needs scores against evidence and curves of the same methods: run `closelook evaluate` and `perturb`."
-    made = [evidence_table(drawn, found, results), agreement_table(drawn, found)] if drawn else []
-    return Part("Evidence against faithfulness", how, evidence_figure(drawn, found, results), made, page=PAGE)
+    made = [evidence_table(drawn, each, results), agreement_table(drawn, each)] if drawn else []
+    return Part("Evidence against faithfulness", how, evidence_figure(drawn, each, results), made, page=PAGE)
 
 
 def _chosen_for(plan: Plan, one: Drawn) -> dict[str, Mapping[str, Any]]:
@@ -130,7 +130,7 @@ def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, 
                     place.dtype,
                     way,
                     areas,
-                    {method: found for method, found in curves.items() if found},
+                    {method: drawn_curves for method, drawn_curves in curves.items() if drawn_curves},
                     lacking,
                     noise,
                     overlaps,
@@ -152,15 +152,15 @@ def _overlaps(
     metric = overlap()
     if metric not in applicable(results.tasks[place.task]):
         return {}
-    found = {}
+    overlaps = {}
     for method, (explanation, embedding) in variants.items():
         own = place._replace(method=method)
         if own in results.defaults:
             variant = results.defaults[own]._replace(explanation=explanation, embedding=embedding)
             samples = samples_of_variant(ledger.store, results, own, variant)
             values = samples.filter(samples["correct"])[metric].to_numpy()
-            found[method] = summarise(values, config.report.resamples, config.seed)
-    return found
+            overlaps[method] = summarise(values, config.report.resamples, config.seed)
+    return overlaps
 
 
 def _read(ledger: Ledger, cell: PerturbedCell) -> pa.Table:

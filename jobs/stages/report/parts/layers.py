@@ -47,7 +47,7 @@ def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
         if own:
             together[artifact.task, artifact.model].append((artifact, explained[0], scope, own))
     compared = {place: _compared(config, ledger.store, shown) for place, shown in together.items()}
-    known = {place: found for place, found in compared.items() if found is not None}
+    known = {place: comparison for place, comparison in compared.items() if comparison is not None}
     how = "No layers are kept and scored: set `layers` in the config, run `closelook attribute` and `evaluate`."
     note = (
         f"{len(lacking)} cells of layers have no scores: run `closelook attribute` and `evaluate`." if lacking else ""
@@ -63,18 +63,19 @@ _Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and 
 
 def _compared(config: RunConfig, store: Store, shown: list[_Shown]) -> Comparison | None:
     """Methods of one task and model on the correctly predicted samples that all of them have, by layer and metric."""
-    places = sorted({(score.layer, score.metric) for _, _, _, own in shown for score in own})
-    metrics = list(dict.fromkeys(metric for _, metric in places))
+    columns = sorted({(score.layer, score.metric) for _, _, _, own in shown for score in own})
+    metrics = list(dict.fromkeys(metric for _, metric in columns))
     values = [_values(store, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
-    common = sorted(set.intersection(*(set(found) for found in values)))
+    common = sorted(set.intersection(*(set(scores) for scores in values)))
     if not common:
         return None
     stacked = np.array(
-        [[[found[name][layer][metric] for layer, metric in places] for found in values] for name in common], np.float64
+        [[[scores[name][layer][metric] for layer, metric in columns] for scores in values] for name in common],
+        np.float64,
     )
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
-    names = tuple(of_layer(layer, metric) for layer, metric in places)
-    scale = np.array([METRICS[metric].scale for _, metric in places])
+    names = tuple(of_layer(layer, metric) for layer, metric in columns)
+    scale = np.array([METRICS[metric].scale for _, metric in columns])
     return compare(stacked, methods, names, config.report.resamples, config.seed, scale)
 
 
@@ -83,11 +84,11 @@ def _values(
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """Metrics by sample and layer, of samples that the model predicts rightly."""
     path = f"{artifact.folders[1]}/{artifact.shard()}"
-    found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    values: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     wanted = pc.field("correct")
     for name, value in (("explanation", explained), ("tokens", "all"), ("scope", scope)):
         wanted &= pc.field(name) == value
     rows = store.read(path, LAYER_SCORES_SAMPLES, [*_SAMPLE, *metrics]).filter(wanted)
     for row in rows.select(["sample_id", "layer", *metrics]).to_pylist():
-        found[row["sample_id"]][row["layer"]] = row
-    return found
+        values[row["sample_id"]][row["layer"]] = row
+    return values

@@ -34,11 +34,11 @@ def knockouts_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Resul
             groups[cell.artifact.task, cell.artifact.model].append(cell)
         else:
             lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
-    found = [_knockouts(ledger, cells, results.methods) for cells in groups.values()]
+    knockouts = [_knockouts(ledger, cells, results.methods) for cells in groups.values()]
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
     drawn = (config.report.resamples, config.seed, value)
-    figures = knockout_figure(found, results.methods, *drawn)
-    tables = [knockout_table(found, results.methods, lacking, *drawn)] if found else []
+    figures = knockout_figure(knockouts, results.methods, *drawn)
+    tables = [knockout_table(knockouts, results.methods, lacking, *drawn)] if knockouts else []
     how = "No neuron is knocked out: set `neurons` in the config, run `closelook attribute` and `closelook neurons`."
     note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
     return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
@@ -56,7 +56,7 @@ def _knockouts(ledger: Ledger, cells: list[RankedCell], methods: Methods) -> Kno
 
 def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Cells of neurons of methods that promise a sum: means over samples."""
-    found = []
+    crossings = []
     for planned in plan.cells():
         cell = planned.cell
         if cell.product != "neurons" or not ledger.is_done(cell):
@@ -67,8 +67,8 @@ def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
             columns = ("boundaries", "kept_by_biases", "kept_by_attention", "layer_relevance")
             boundaries, biases, attention, neurons = (np.mean([row[name] for row in rows], 0) for name in columns)
             kept = np.stack([biases, attention], -1)
-            found.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
+            crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
     how = "No relevance of neurons is kept: set `neurons` in the config and run `closelook attribute`."
-    figures = crossing_figure(found, results.methods)
-    details = [crossing_table(found, results.methods)] if found else []
+    figures = crossing_figure(crossings, results.methods)
+    details = [crossing_table(crossings, results.methods)] if crossings else []
     return Part("Conservation by layer", how, figures, page=PAGE, details=details)

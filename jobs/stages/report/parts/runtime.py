@@ -24,6 +24,6 @@ def runtime_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results
             files = store.files(store.runtime(model, task, dtype))
             place = {"model": model, "task": task, "dtype": dtype}
             rows += [row | place for row in store.read(files, RUNTIME).to_pylist()] if files else []
-    found = costs(rows)
+    measured = costs(rows)
     how = "Nothing was timed: run `closelook attribute`."
-    return Part("Runtime", how, runtime_figures(rows), [cost_table(found, results.methods)] if found else [])
+    return Part("Runtime", how, runtime_figures(rows), [cost_table(measured, results.methods)] if measured else [])
