@@ -14,6 +14,9 @@ _ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-
 _ARGUMENTS += ["--disable-background-networking", "--no-first-run", "--force-device-scale-factor=1"]
 #: Keys of WebDriver's own alphabet.
 KEYS = {"ArrowRight": "\ue014", "ArrowLeft": "\ue012"}
+WIDTHS = {"desk": (1440, 1000), "phone": (390, 844)}
+#: A text of samples that would change the page if the page took it for markup.
+ATTACK = "The <script>document.title = 'broken'</script> keys <b>are</b>"
 
 
 class Browser:

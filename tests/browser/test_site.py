@@ -6,73 +6,19 @@ Screenshots of every page at desk and phone width are kept in tests/artifacts.
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from evaluation.benchmark.pictures import Preprocessing
 from evaluation.report.heatmap import EVERY_LABEL, Line, data
 from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.page import PAGES, Provenance, explain_page
-from evaluation.schema import RUNTIME
-from jobs.stages import evaluate, report
-from jobs.stages.report import samples as explorer
-from tests.browser.driver import CHROMIUM, DRIVER, call, wait
-from tests.synthetic import CONFIG, write_store
+from tests.browser.driver import ATTACK, CHROMIUM, DRIVER, WIDTHS, wait
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
 ]
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
-ATTACK = "The <script>document.title = 'broken'</script> keys <b>are</b>"
-WIDTHS = {"desk": (1440, 1000), "phone": (390, 844)}
-
-
-class Words:
-    """A tokenizer whose every word is an attack."""
-
-    def decode(self, ids):
-        return " ".join(f"<i>{token}</i>" for token in ids)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The folder of a report on made-up relevance."""
-    root = tmp_path_factory.mktemp("site")
-    quick = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 4})})
-    store, plan = write_store(root, models=("gpt2", "llama"), samples=16, text=ATTACK)
-    evaluate.score_plan(quick, plan, store)
-    time_passes(store)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explorer, "load_tokenizer", lambda model: Words())
-        report.write_report(quick, plan, store)
-    return root / "report"
-
-
-def time_passes(store):
-    """Runtimes of both models at two lengths."""
-    timing = {"batch_id": "b", "stage": "method", "batch": 2, "device": "cpu"}
-    for model in ("gpt2", "llama"):
-        rows = [
-            timing | {"method": method, "length": length, "wall_s": length / 100, "peak_bytes": length << 20}
-            for method in ("gradients", "rollout")
-            for length in (8, 32)
-        ]
-        path = f"{store.runtime(model, 'sva', 'float32')}/0.parquet"
-        store.write_shard(path, pa.Table.from_pylist(rows, RUNTIME), RUNTIME)
-
-
-@pytest.fixture
-def page(chromium, site):
-    """Opens a page at desk width; afterwards the page must have had nothing to complain about."""
-
-    def open_page(name="index.html"):
-        chromium.resize(*WIDTHS["desk"])
-        chromium.open((site / name).as_uri())
-        return chromium
-
-    yield open_page
-    assert chromium.complaints() == []
 
 
 def column(tab, table, label):
@@ -337,77 +283,6 @@ def test_the_page_may_not_reach_the_network_or_run_foreign_script(page, chromium
     refused = chromium.complaints()
     assert refused
     assert all("Content Security Policy" in line or "127.0.0.1:9" in line for line in refused)
-
-
-def emulate(tab, **media):
-    call("POST", f"{tab._url}/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": media})
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index.html", "samples.html"])
-def test_text_stands_out_from_what_is_behind_it(page, name, scheme):
-    tab = page(name)
-    emulate(tab, features=[{"name": "prefers-color-scheme", "value": scheme}])
-    try:
-        found = tab.script(CONTRASTS)
-    finally:
-        emulate(tab, features=[])
-    assert len(found) > 20
-    low = [(text, round(ratio, 2)) for text, ratio in found if ratio < 4.5]
-    assert low == []
-
-
-#: [text, contrast (WCAG 2.2) with the nearest background that is not clear] of every element with text of its own.
-CONTRASTS = """
-const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-const rgb = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-  return [...canvas.getImageData(0, 0, 1, 1).data]; };
-const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map((v) => v / 255)
-  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * x + 0.7152 * y + 0.0722 * z; };
-const behind = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
-  if (c[3] > 250) return c; } return [255, 255, 255]; };
-return [...document.querySelectorAll('main *, header *')]
-  .filter((e) => e.checkVisibility() && !e.closest('.plot, svg, .unseen, :disabled'))
-  .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
-  .map((e) => { const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
-    return [`${e.className} ${e.textContent.slice(0, 20)}`, (a + 0.05) / (b + 0.05)]; });
-"""
-
-
-@pytest.mark.parametrize("name", ["index.html", "tables.html", "samples.html"])
-def test_a_page_has_few_stops_of_the_tab_key_and_arrow_keys_reach_the_rest(page, name):
-    tab = page(name)
-    stops = "return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex]')]"
-    stops += ".filter((e) => e.tabIndex >= 0 && e.checkVisibility()).length"
-    assert tab.script(stops) < 100
-    if name == "index.html":
-        tab.script("document.querySelector('.dots b[tabindex]').focus()")
-        tab.press("ArrowRight")
-        assert tab.script("return [...document.querySelectorAll('.dots b')].indexOf(document.activeElement)") == 1
-
-
-def test_on_paper_no_table_is_clipped(page):
-    tab = page("tables.html")
-    tab.resize(1040, 720)  # A4 across, less its margins
-    emulate(tab, media="print")
-    try:
-        clipped = tab.script(
-            "return [...document.querySelectorAll('.scroll')].filter((box) => box.checkVisibility())"
-            ".filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => [box.ariaLabel, box.scrollWidth])"
-        )
-    finally:
-        emulate(tab, media="")
-    assert clipped == []
-
-
-def test_what_is_touched_on_a_phone_is_large_enough(page):
-    tab = page("samples.html")
-    tab.resize(*WIDTHS["phone"])
-    small = tab.script(
-        "return [...document.querySelectorAll('a[href], button, select, summary')].filter((e) => e.checkVisibility())"
-        ".filter((e) => e.getBoundingClientRect().height < 24).map((e) => e.outerHTML.slice(0, 90))"
-    )
-    assert small == []
 
 
 def test_the_first_screen_ranks_methods_and_says_what_that_means(page):

@@ -29,8 +29,8 @@ def drawn_of(task="sva", model="gpt2", tables=TABLES, **changes):
     return Drawn(model, task, "float32", "zero", areas, curves, **changes)
 
 
-@pytest.fixture
-def results():
+def some_results():
+    """Of gpt2 and llama, of which gpt2 is scored on sva."""
     hits = np.random.default_rng(0).random((N, 3, 1)) < [[0.9], [0.6], [0.1]]
     return Results(
         models=("gpt2", "llama"),
@@ -41,6 +41,11 @@ def results():
         scores={},
         comparisons={("gpt2", "sva", "float32"): compare(hits.astype(float), NAMES, (lead(),), 300, 0)},
     )
+
+
+@pytest.fixture
+def results():
+    return some_results()
 
 
 def by_method(table, column):

@@ -1,0 +1,153 @@
+"""Accessibility: axe-core finds nothing on any page in Chromium; few stops of the tab key; nothing clipped on paper.
+
+Colours follow the scheme and layout follows the width, neither follows both: two looks have all of them.
+"""
+
+import numpy as np
+import pytest
+
+from evaluation.report.evidence import agreement_table, evidence_table, points
+from evaluation.report.explorer import Explorer
+from evaluation.report.faithfulness import areas_table, overview_table, pairs_table
+from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
+from evaluation.report.heatmap import EVERY_LABEL, Line, data
+from evaluation.report.neuron_explorer import NeuronExplorer
+from evaluation.report.neuron_explorer import entry as neuron
+from evaluation.report.neurons import Knockouts, knockout_figure, knockout_table
+from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
+from tests.browser.axe import emulate, violations
+from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, write_page
+from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, some_results
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"),
+]
+LOOKS = [("light", "desk"), ("dark", "phone")]
+FACTS = Provenance("filled", "name: filled", {"closelook": "1"}, [("sva", "abc")], [("gpt2", "sha256:1")])
+
+
+def samples(*models):
+    """The explorer of a sample under each model, with every way of relevance that a line can tell."""
+    lines = [Line("AttnLRP", [0.1, 2.0, -1.0], "target"), Line("LRP", [0.5, 0.2, 0.1], decoder=[0.25, 1.0])]
+    lines += [Line("LRP", [-1.0, 3.0, 0.0], EVERY_LABEL, of="bad")]
+    tokens, evidence, special = ["[CLS]", " keys", " to"], [False, True, False], [True, False, False]
+    facts = {"sample_id": "s1", "task": "sva", "target": "are", "foil": "is", "text": "The keys to", "slot": 11}
+    return [
+        data(tokens, lines, evidence, special, decoder=["‹start›", " are"], model=model, **facts) for model in models
+    ]
+
+
+def faithfulness():
+    """Both parts of that page, as a run with curves has them."""
+    results, drawn = some_results(), [drawn_of(), drawn_of("next_word")]
+    found = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn[:1]]
+    made = [overview_table(drawn, results), areas_table(drawn, results)]
+    title, tables = "Evidence against faithfulness", [evidence_table(drawn[:1], found, results)]
+    tables += [agreement_table(drawn[:1], found)]
+    figures = evidence_figure(drawn[:1], found, results)
+    yield Part("Faithfulness", "", curve_figures(drawn, results), made, details=[pairs_table(drawn, results)])
+    yield Part(title, "", figures, tables, note="1 set of curves is not drawn: run `closelook perturb`.")
+
+
+def knocked_out():
+    rng = np.random.default_rng(0)
+    told = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
+    lost = [Knockouts.of("gpt2", "sva", "target", (1, 5), told)]
+    methods = some_results().methods
+    figures = knockout_figure(lost, methods, 50, 0)
+    return Part("Neurons knocked out", "", figures, [knockout_table(lost, methods, [], 50, 0)])
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """Pages of what the made-up report lacks: curves, neurons, an explained sentence, two runs."""
+    root = tmp_path_factory.mktemp("filled")
+    words = {"promoted": [[" are", 0.5]], "suppressed": [[" is", -0.3]], "key": [[" key", 0.2]]}
+    bars = {"edges": [0.0, 1.0], "counts": [5, 90, 2], "mean": 0.25}
+    known = {"writes": words, "corpus": "stories", "histogram": bars}
+    neurons = NeuronExplorer.of([neuron("gpt2", 0, at, [(0, 1.0 - at, 3)], **known) for at in range(4)], ["sva · LRP"])
+    site = Site(FACTS, some_results(), [], list(faithfulness()), neurons=neurons)
+    write_page(root, site, "faithfulness.html", "Faithfulness", (), parts=site.parts, published=False)
+    shown = {"neurons": neurons, "parts": [knocked_out()], "published": False}
+    write_page(root, site, "neurons.html", "Neurons", neurons.leaves, **shown)
+    (root / "explain.html").write_text(explain_page(samples("gpt2"), "Why are rather than is", FACTS), encoding="utf-8")
+    names, both = ("one", "other"), Explorer.of(samples("gpt2 in one", "gpt2 in other"))
+    page = comparison_page(names, ["seed: 0 -> 1"], site.parts[0].tables[0], both, FACTS)
+    (root / "comparison.html").write_text(page, encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def looked_at(chromium, request):
+    """Opens a page in one of the looks."""
+
+    def open_page(path, scheme, width):
+        chromium.resize(*WIDTHS[width])
+        emulate(chromium, features=[{"name": "prefers-color-scheme", "value": scheme}])
+        chromium.open(path.as_uri())
+        return chromium
+
+    yield open_page
+    emulate(chromium, features=[])
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_on_the_pages_of_a_report(looked_at, site, name, scheme, width):
+    assert violations(looked_at(site / name, scheme, width)) == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
+@pytest.mark.parametrize("name", ["faithfulness.html", "neurons.html", "explain.html", "comparison.html"])
+def test_axe_finds_nothing_on_pages_that_are_full(looked_at, filled, name, scheme, width):
+    assert violations(looked_at(filled / name, scheme, width)) == []
+
+
+def test_axe_finds_what_is_wrong(looked_at, filled):
+    """Faint text in a table's shadows, a control without a name, a target too small: each by its rule."""
+    tab = looked_at(filled / "faithfulness.html", "light", "desk")
+    tab.script(
+        "const cell = document.querySelector('.scroll tbody td'); cell.style.color = '#ccc'; cell.textContent = '1.0';"
+        "document.querySelector('main').append(document.createElement('input'));"
+        "document.querySelectorAll('.downloads a').forEach((link) => {"
+        "  link.style.cssText = 'min-height: 0; min-width: 0; line-height: 8px; font-size: 8px; margin: -8px' })"
+    )
+    rules = {line.split(":")[0] for line in violations(tab)}
+    assert rules >= {"serious color-contrast", "critical label", "serious target-size"}
+
+
+@pytest.mark.parametrize("name", ["index.html", "tables.html", "samples.html"])
+def test_a_page_has_few_stops_of_the_tab_key_and_arrow_keys_reach_the_rest(page, name):
+    tab = page(name)
+    stops = "return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex]')]"
+    stops += ".filter((e) => e.tabIndex >= 0 && e.checkVisibility()).length"
+    assert tab.script(stops) < 100
+    if name == "index.html":
+        tab.script("document.querySelector('.dots b[tabindex]').focus()")
+        tab.press("ArrowRight")
+        assert tab.script("return [...document.querySelectorAll('.dots b')].indexOf(document.activeElement)") == 1
+
+
+def test_on_paper_no_table_is_clipped(page):
+    tab = page("tables.html")
+    tab.resize(1040, 720)  # A4 across, less its margins
+    emulate(tab, media="print")
+    try:
+        clipped = tab.script(
+            "return [...document.querySelectorAll('.scroll')].filter((box) => box.checkVisibility())"
+            ".filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => [box.ariaLabel, box.scrollWidth])"
+        )
+    finally:
+        emulate(tab, media="")
+    assert clipped == []
+
+
+def test_what_is_touched_on_a_phone_is_large_enough(page):
+    tab = page("samples.html")
+    tab.resize(*WIDTHS["phone"])
+    small = tab.script(
+        "return [...document.querySelectorAll('a[href], button, select, summary')].filter((e) => e.checkVisibility())"
+        ".filter((e) => e.getBoundingClientRect().height < 24).map((e) => e.outerHTML.slice(0, 90))"
+    )
+    assert small == []
