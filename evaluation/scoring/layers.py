@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import LAYER_SCORES, LAYERS, layer_scores_samples_schema
+from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import Metric
-from evaluation.scoring.samples import VARIANT, Masks, score_relevance, summarise
+from evaluation.scoring.samples import VARIANT, Masks, score_relevance
 
 _MEANS = [*VARIANT, "layer", "metric", "value", "n"]
 

@@ -1,7 +1,7 @@
-"""From relevance and views to scores: one row per sample and variant, and their means.
+"""From relevance and views to scores: one row per sample and variant.
 
 A variant is (explanation, embedding) as computed, times the tokens that count (non_special | all) and the scope
-(full, and context for samples that have one). Design: means are over correctly predicted samples, in percent.
+(full, and context for samples that have one).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "len
 LOGITS = ["logit_target", "logit_foil", "predicted_id"]
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", *LOGITS]
 VARIANT = ["explanation", "embedding", "tokens", "scope"]
+_NAMES = 1 << 16  # that are objects at a time
 NOISE = 1e-5  # of a logit: what rounding, or a norm's epsilon, leaves of relevance that is zero by the model's symmetry
 
 
@@ -27,10 +28,34 @@ class Mismatch(ValueError):
 
 
 @dataclass(frozen=True)
+class Index:
+    """Where each name stands in a list. To find some takes no time that grows with all, beside a logarithm."""
+
+    names: np.ndarray  # [N] bytes, ascending
+    at: np.ndarray  # [N] where each stands
+
+    @classmethod
+    def of(cls, names: pa.Array | pa.ChunkedArray) -> Index:
+        """Of strings that differ."""
+        found = _as_bytes(names)
+        order = np.argsort(found, kind="stable")
+        return cls(found[order], order)
+
+    def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """[R] where each stands. Raises Mismatch with the first that is not there."""
+        wanted = _as_bytes(names)
+        found = np.minimum(np.searchsorted(self.names, wanted), max(0, len(self.names) - 1))
+        lost = self.names[found] != wanted if len(self.names) else np.ones(len(wanted), bool)
+        if lost.any():
+            raise Mismatch(f"sample {names[int(lost.argmax())].as_py()} has relevance but no view")
+        return self.at[found]
+
+
+@dataclass(frozen=True)
 class Masks:
     """What of a view the metrics need: which of its tokens [S] are evidence, special, or in the scope."""
 
-    sample_ids: pa.Array  # [N]
+    samples: Index  # of the ids [N]
     offsets: np.ndarray  # [N + 1]
     evidence: np.ndarray  # [S] bool, all False for a task without evidence
     special: np.ndarray  # [S] bool
@@ -56,7 +81,7 @@ class Masks:
         lengths = views["length"].to_numpy()
         special, marked = _flat_bool(views["special_mask"]), views["evidence_mask"].null_count == 0
         return cls(
-            pa.concat_arrays(views["sample_id"].chunks),
+            Index.of(views["sample_id"]),
             np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
             _flat_bool(views["evidence_mask"]) if marked else np.zeros_like(special),
             special,
@@ -91,7 +116,7 @@ def score_relevance(
     relevance = relevance.combine_chunks()
     token, offsets = _tokens_of(relevance, masks)
     values = _flat(relevance["relevance"])
-    correct = pc.fill_null(_correct(relevance, masks), False)
+    correct = pc.fill_null(predicted_right(relevance, masks), False)
     known = {code: name for code, name in DEFECTS.items() if code != NO_EVIDENCE or _any_needs_evidence(metrics)}
     tables, defects = [], dict.fromkeys(known.values(), 0)
     for tokens, scope, chosen in masks.choices():
@@ -102,54 +127,16 @@ def score_relevance(
     return pa.concat_tables(tables), {name: count for name, count in defects.items() if count}
 
 
-def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.Table:
-    """VARIANT, metric, value (in its unit; null without correct samples), n: means of `samples` over correct rows.
-
-    Where no metric applies, as without evidence, every metric of the table is null over no sample.
-    """
-    groups = samples.group_by(VARIANT, use_threads=False).aggregate([("correct", "sum")])
-    right = samples.filter(samples["correct"])
-    means = right.group_by(VARIANT, use_threads=False).aggregate([(name, "mean") for name in metrics])
-    joined = groups.join(means, VARIANT, use_threads=False).sort_by([(name, "ascending") for name in VARIANT])
-    values = {name: pc.multiply(joined[f"{name}_mean"], declared.scale) for name, declared in metrics.items()}
-    if not metrics:
-        values = {name: pa.nulls(len(joined), pa.float64()) for name in METRICS}
-    counted = {name: joined["correct_sum"].cast(pa.int64()) for name in metrics}
-    return pa.concat_tables(
-        joined.select(VARIANT)
-        .append_column("metric", pa.array([name] * len(joined), pa.string()))
-        .append_column("value", value)
-        .append_column("n", counted.get(name, pa.array([0] * len(joined), pa.int64())))
-        for name, value in values.items()
-    )
-
-
-def _correct(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.Array:
+def predicted_right(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.Array:
     """[R] bool: whether the predicted label is the gold one or, where the target is given, its logit above the foil's.
 
     Null where there is neither a gold label nor a foil.
     """
-    view = pc.index_in(relevance["sample_id"], value_set=masks.sample_ids).to_numpy()
+    view = masks.samples.find(relevance["sample_id"])
     gold = pa.array(masks.gold[view], mask=masks.gold[view] < 0)
     predicted = relevance["predicted_id"]
     given = pc.greater(relevance["logit_target"], relevance["logit_foil"])
     return pc.if_else(pc.is_valid(predicted), pc.equal(predicted.cast(pa.int64()), gold), given)
-
-
-def accuracy(relevance: pa.Table, masks: Masks) -> pa.Table:
-    """The share of samples that the model predicts correctly, of those of which that is known.
-
-    One row shaped like a mean, from RELEVANCE_COLUMNS.
-    """
-    one = relevance
-    for name in ("explanation", "embedding") if len(relevance) else ():
-        one = one.filter(pc.equal(one[name], relevance[name][0]))  # of a sample's variants the first
-    right = pc.drop_null(_correct(one.combine_chunks(), masks))
-    share = pc.mean(right.cast(pa.float64())).as_py()
-    row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
-    columns = row | {"value": None if share is None else 100 * share, "n": len(right)}
-    types = {"value": pa.float64(), "n": pa.int64()}
-    return pa.Table.from_pylist([columns], pa.schema([(name, types.get(name, pa.string())) for name in columns]))
 
 
 def negligible(relevance: pa.Table) -> np.ndarray:
@@ -165,27 +152,9 @@ def negligible(relevance: pa.Table) -> np.ndarray:
     return shares & (largest <= NOISE * np.maximum(target, foil))
 
 
-def noise(relevance: pa.Table) -> pa.Table:
-    """The share of samples marked in the column `noise`, a mean's row for each explanation and embedding with any."""
-    variants = relevance.group_by(["explanation", "embedding"], use_threads=False)
-    means = variants.aggregate([("noise", "mean"), ("noise", "count")]).to_pylist()
-    columns = [*((name, pa.string()) for name in (*VARIANT, "metric")), ("value", pa.float64()), ("n", pa.int64())]
-    coordinates = {"tokens": "all", "scope": "full", "metric": "noise"}
-    rows = [
-        row | coordinates | {"value": 100 * row["noise_mean"], "n": row["noise_count"]}
-        for row in means
-        if row["noise_mean"]
-    ]
-    return pa.Table.from_pylist(rows, pa.schema(columns))
-
-
 def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:
     """(which view token each relevance value belongs to [S'], where the rows of `relevance` start and end [R + 1])."""
-    row = pc.index_in(relevance["sample_id"], value_set=masks.sample_ids)
-    if row.null_count:
-        lost = relevance["sample_id"].filter(pc.is_null(row))[0].as_py()
-        raise Mismatch(f"sample {lost} has relevance but no view")
-    view = row.to_numpy()
+    view = masks.samples.find(relevance["sample_id"])
     start, length = masks.offsets[view], np.diff(masks.offsets)[view]
     lengths = pc.list_value_length(relevance["relevance"]).to_numpy()
     if (lengths != length).any():
@@ -207,6 +176,13 @@ def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, score
 
 def _any_needs_evidence(metrics: Mapping[str, Metric]) -> bool:
     return any(declared.needs_evidence for declared in metrics.values())
+
+
+def _as_bytes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """[N] of a fixed width, which compares faster and takes less than objects."""
+    chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
+    parts = [chunk.slice(start, _NAMES).cast(pa.binary()) for chunk in chunks for start in range(0, len(chunk), _NAMES)]
+    return np.concatenate([np.zeros(0, "S1"), *(np.array(part.to_pylist(), "S") for part in parts)])
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> np.ndarray:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import platform
+import resource
 import shlex
 import statistics
 import sys
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -141,6 +144,31 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, Any]:
     """Median and quartiles of the ratios of runs that stood side by side."""
     return summary([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def in_own_process(function: Callable[..., Any], *arguments: Any) -> tuple[int, float]:
+    """The largest resident memory (bytes) of a new process that calls `function`, and the seconds of the call.
+
+    Raises RuntimeError when it fails.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_measured, args=(function, arguments, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        raise RuntimeError(f"{function.__name__} failed in a process of its own") from None
+    finally:
+        process.join()
+
+
+def _measured(function: Callable[..., Any], arguments: Sequence[Any], to: Connection) -> None:
+    start = time.perf_counter()
+    function(*arguments)
+    seconds = time.perf_counter() - start
+    to.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, seconds))
 
 
 def device_name(device: str) -> str:

@@ -1,29 +1,42 @@
-"""`closelook bench metrics`: scoring many samples at once against a straightforward loop over samples.
+"""`closelook bench metrics`: scoring many samples at once against a loop over samples, and the memory of many.
 
 Made-up relevance with the lengths of the tasks, one variant of choices of tokens; one core. The loop is what a careful
-person writes with numpy for one sample at a time.
+person writes with numpy for one sample at a time. Memory is that of a process that scores a cell of two numbers of
+samples, with two variants of relevance and both choices of tokens: at that rate follows that of ten million samples.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from evaluation.scoring.metrics import score
-from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
+from evaluation.schema import RELEVANCE, VIEW
+from evaluation.scoring.metrics import METRICS, score
+from jobs.bench.harness import Bench, device_name, in_own_process, interleave, paired_ratio, parser, summary
+from jobs.stages.evaluate import CellToScore, score_cells
+from jobs.store import Artifact, Store
 
 #: Fewest and most tokens of a sample, and samples, by task.
 TASKS = {"ra": (4, 21, 1_000), "sva": (8, 55, 30_000), "qa": (60, 400, 10_000)}
 TARGET = 20
+WANTED_ROWS, MEMORY_TARGET_GIB = 10_000_000, 8.0
+SHARD_ROWS = 10_000
+LENGTHS = (8, 30)  # tokens of a sample whose memory is asked for, fewest and most
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Measures every task; see `--help`. Returns the JSON."""
-    options = parser("metrics", __doc__ or "").parse_args(arguments)
+    known = parser("metrics", __doc__ or "")
+    known.add_argument(
+        "--rows", type=int, default=400_000, help="samples of the larger cell, default 400000; quick 2000"
+    )
+    options = known.parse_args(arguments)
     bench = Bench("metrics", device_name("cpu"))
     for task, (shortest, longest, samples) in TASKS.items():
         drawn = made_up(shortest, longest, samples // 20 if options.quick else samples)
@@ -40,7 +53,68 @@ def main(arguments: Sequence[str] | None = None) -> dict:
             bench.row(task=task, scoring=name, samples=len(drawn[3]) - 1, tokens_per_s=summary(rate))
         ratio = paired_ratio(rates["at once"], rates["loop"])
         bench.ratio(f"{task}: tokens/s at once / loop", ratio.pop("median"), TARGET, "higher", **ratio)
+    many_rows(bench, 2_000 if options.quick else options.rows)
     return bench.finish(options)
+
+
+def many_rows(bench: Bench, rows: int) -> None:
+    """The largest memory of a process that scores a cell, of a quarter of the rows and of all."""
+    peaks = {}
+    for size in (rows // 4, rows):
+        with tempfile.TemporaryDirectory(prefix="closelook-bench-") as root:
+            in_own_process(_prepare, root, size)  # what it holds does not count
+            peaks[size], seconds = in_own_process(_score, root, size)
+        bench.row(what="many rows", rows=size, peak_bytes=peaks[size], seconds=seconds)
+        print(f"{size} samples of a cell: {seconds:.1f} s, {peaks[size] / 2**30:.2f} GiB at most", flush=True)
+    each = (peaks[rows] - peaks[rows // 4]) / (rows - rows // 4)
+    whole = (peaks[rows] + each * (WANTED_ROWS - rows)) / 2**30
+    name = f"{WANTED_ROWS} samples of a cell: GiB of the worker that scores it"
+    bench.ratio(name, whole, MEMORY_TARGET_GIB, "lower", measured_rows=rows, bytes_a_row=round(each, 1))
+
+
+_CELL = Artifact("relevance", model="m", task="sva", dtype="float32", method="lrp")
+
+
+def _score(root: str, rows: int) -> None:
+    store, scores = Store(root), Artifact("scores", model="m", task="sva", dtype="float32", method="lrp")
+    shards = tuple(store.files("relevance"))
+    job = CellToScore(_CELL, shards, "views", scores, [[name, 1] for name in METRICS], rows)
+    (scored,) = score_cells(store, [job])
+    if scored.failure or scored.defects:
+        raise RuntimeError(f"the made-up relevance was not scored: {scored}")
+
+
+def _prepare(root: str, rows: int) -> None:
+    """Views and relevance of a cell, in shards."""
+    store, draw = Store(root), np.random.default_rng(0)
+    for start in range(0, rows, SHARD_ROWS):
+        relevance, evidence, chosen, offsets = made_up(*LENGTHS, min(SHARD_ROWS, rows - start))
+        ids = [f"{start + i:020x}" for i in range(len(offsets) - 1)]
+        lists = partial(pa.ListArray.from_arrays, pa.array(offsets, pa.int32()))
+        view = {"sample_id": ids, "evidence_mask": lists(pa.array(evidence)), "special_mask": lists(pa.array(~chosen))}
+        view |= {"length": np.diff(offsets), "input_ids": lists(pa.array(np.zeros(offsets[-1], np.int32)))}
+        _write(store, f"views/{start:09d}.parquet", view, VIEW)
+        variants = {
+            "explanation": ["contrastive"] * len(ids) + ["target"] * len(ids),
+            "embedding": ["full"] * 2 * len(ids),
+        }
+        values = pa.concat_arrays([lists(pa.array(relevance)), lists(pa.array(-relevance))])
+        logits = {name: draw.standard_normal(len(ids)).tolist() * 2 for name in ("logit_target", "logit_foil")}
+        _write(
+            store,
+            f"relevance/{start:09d}.parquet",
+            {"sample_id": ids * 2, "relevance": values, **variants, **logits},
+            RELEVANCE,
+        )
+
+
+def _write(store: Store, path: str, known: dict[str, Any], schema: pa.Schema) -> None:
+    """The columns that are known; of the others, null or zero."""
+    rows = len(known["sample_id"])
+    for field in schema:
+        if field.name not in known:
+            known[field.name] = pa.nulls(rows, field.type) if field.nullable else np.zeros(rows)
+    store.write_shard(path, pa.table(known), schema)
 
 
 def _run(scoring: Callable[..., Any], samples: tuple[np.ndarray, ...]) -> None:

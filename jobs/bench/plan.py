@@ -7,12 +7,9 @@ the largest resident memory grows with the rows, and at that rate follows that o
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,7 @@ import pyarrow as pa
 
 from evaluation.schema import VIEW
 from jobs.bench import matrix
-from jobs.bench.harness import Bench, device_name, parser
+from jobs.bench.harness import Bench, device_name, in_own_process, parser
 from jobs.bench.object_store import object_store
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
@@ -74,7 +71,7 @@ def nothing_to_do(bench: Bench, models: int | None) -> None:
 def many_rows(bench: Bench, rows: int, models: int) -> None:
     peaks = {}
     for size in (rows // 2, rows):
-        peaks[size], seconds = _in_own_process(size, models)
+        peaks[size], seconds = _planned(size, models)
         bench.row(what="many rows", rows=size, models=models, peak_bytes=peaks[size], seconds=seconds)
         print(f"{size} rows for {models} models: {seconds:.1f} s, {peaks[size] / 2**30:.2f} GiB at most", flush=True)
     each = (peaks[rows] - peaks[rows // 2]) / (rows - rows // 2)
@@ -83,20 +80,11 @@ def many_rows(bench: Bench, rows: int, models: int) -> None:
     bench.ratio(name, whole, MEMORY_TARGET_GIB, "lower", measured_rows=rows, bytes_a_row=round(each, 1))
 
 
-def _in_own_process(rows: int, models: int) -> tuple[int, float]:
-    """The largest resident memory (bytes) of a process that plans, and the seconds that planning took."""
+def _planned(rows: int, models: int) -> tuple[int, float]:
+    """The largest resident memory (bytes) of a process that plans so many rows, and its seconds."""
     with tempfile.TemporaryDirectory(prefix="closelook-bench-") as folder:
-        context = multiprocessing.get_context("spawn")
-        prepared = context.Process(target=_prepare, args=(folder, rows, models))  # what it holds does not count
-        prepared.start()
-        prepared.join()
-        ours, theirs = context.Pipe()
-        planning = context.Process(target=_plan, args=(folder, rows, models, theirs))
-        planning.start()
-        theirs.close()
-        result = ours.recv()
-        planning.join()
-        return result
+        in_own_process(_prepare, folder, rows, models)  # what it holds does not count
+        return in_own_process(_plan, folder, rows, models)
 
 
 def _config(root: str, models: int) -> RunConfig:
@@ -136,15 +124,12 @@ def _prepare(root: str, rows: int, models: int) -> None:
     store.write_manifest(views.name, {"rows": rows})
 
 
-def _plan(root: str, rows: int, models: int, to: Connection) -> None:
+def _plan(root: str, rows: int, models: int) -> None:
     """Plan, and cut all units of all models."""
     config, store = _config(root, models), Store(root)
-    start = time.perf_counter()
     work = missing_work(config, Ledger(store), make_plan(config, store))
     if sum(len(unit.rows) for model in work for unit, _ in model.units) != rows * models:
         raise RuntimeError("the plan is not of all rows")
-    seconds = time.perf_counter() - start
-    to.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, seconds))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Scores are keyed by their relevance cell, the evidence they were held against an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,19 +14,9 @@ import pyarrow as pa
 
 from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
 from evaluation.schema import SCORES as MEANS
+from evaluation.scoring.means import Means
 from evaluation.scoring.metrics import METRICS, scored_by
-from evaluation.scoring.samples import (
-    RELEVANCE_COLUMNS,
-    VARIANT,
-    VIEW_COLUMNS,
-    Masks,
-    Mismatch,
-    accuracy,
-    negligible,
-    noise,
-    score_relevance,
-    summarise,
-)
+from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
 from jobs.cluster.pools import connect
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan, make_plan
@@ -37,6 +26,7 @@ from jobs.stages.summary import StageSummary
 from jobs.store import Artifact, Ledger, Store, StoreError
 
 TASK_VALUES = 2_000_000  # relevance values that are worth a Ray task of their own
+ROWS_AT_ONCE = 1 << 18  # scores that are sorted and written together
 
 
 @dataclass(frozen=True)
@@ -178,24 +168,33 @@ def _score_cell(store: Store, job: CellToScore, masks: Masks) -> Scored:
     if lacking:
         return Scored(job.cell, failure=f"the metric {lacking[0]} is not installed on a node of the cluster")
     own = {name: METRICS[name] for name in job.metrics}
-    tables, logits, defects = [], [], Counter[str]()
-    nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
-    shards = (store.read(shard, RELEVANCE, RELEVANCE_COLUMNS) for shard in job.shards)
-    for relevance in shards if job.shards else nothing:  # the relevance of one shard at a time is in memory
-        table, counts = score_relevance(relevance, masks, own)
-        tables.append(table)
-        logits.append(relevance.drop_columns("relevance").append_column("noise", pa.array(negligible(relevance))))
-        defects.update(counts)
-    samples = pa.concat_tables(tables).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
-    told = pa.concat_tables(logits)
-    means = pa.concat_tables([summarise(samples, own), accuracy(told, masks), noise(told)])
-    for other in METRICS.keys() - own.keys():
-        samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
-    schema = scores_samples_schema(METRICS)
+    means = Means(masks, own)
     of_means, of_samples = (f"{folder}/{job.scores.shard()}" for folder in job.scores.folders)
-    store.write_shard(of_samples, _with_cell(samples, job.cell), schema)
-    store.write_shard(of_means, _with_cell(means, job.cell), MEANS)
-    return Scored(job.cell, tuple(defects.items()))
+    store.write_parts(of_samples, _samples(store, job, means), scores_samples_schema(METRICS))
+    store.write_shard(of_means, _with_cell(means.table(), job.cell), MEANS)
+    return Scored(job.cell, tuple(means.defects.items()))
+
+
+def _samples(store: Store, job: CellToScore, means: Means) -> Iterator[pa.Table]:
+    """The scores of every sample, of which a part at a time is in memory; `means` counts them."""
+    nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
+    shards = store.read_each(job.shards, RELEVANCE, RELEVANCE_COLUMNS) if job.shards else nothing
+    parts, rows = [], 0
+    for relevance in shards:
+        parts.append(means.add(relevance))
+        rows += len(parts[-1])
+        if rows >= ROWS_AT_ONCE:
+            yield _finished(parts, job)
+            parts, rows = [], 0
+    if parts:
+        yield _finished(parts, job)
+
+
+def _finished(parts: list[pa.Table], job: CellToScore) -> pa.Table:
+    samples = pa.concat_tables(parts).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
+    for other in METRICS.keys() - set(job.metrics):
+        samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
+    return _with_cell(samples, job.cell)
 
 
 def _with_cell(table: pa.Table, cell: Artifact) -> pa.Table:

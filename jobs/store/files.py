@@ -148,13 +148,19 @@ class Store:
 
         `rejects` (of schema REJECT) travel in the file's metadata: they are committed with the rows or not at all.
         """
-        table = table.select(schema.names).cast(schema)
         if rejects is not None and rejects.num_rows:
             text = json.dumps(rejects.to_pylist(), ensure_ascii=False)
-            table = table.replace_schema_metadata({**schema.metadata, _REJECTS_KEY: text.encode()})
+            schema = schema.with_metadata({**schema.metadata, _REJECTS_KEY: text.encode()})
+        self.write_parts(path, [table], schema)
+
+    def write_parts(self, path: str, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+        """As `write_shard`, of a table that comes in parts: of those that are behind, only packed bytes are held."""
         buffer = io.BytesIO()
         floats, others = _leaves(schema)
-        pq.write_table(table, buffer, compression="zstd", use_dictionary=others, use_byte_stream_split=floats)
+        packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}
+        with pq.ParquetWriter(buffer, schema, **packing) as writer:
+            for table in tables:
+                writer.write_table(table.select(schema.names).cast(schema))
         self.write_bytes(path, buffer.getvalue())
 
     @spending(READ)

@@ -23,6 +23,9 @@ def test_every_other_sample_is_the_samples_themselves():
 def test_it_runs_and_reports_the_ratio_of_every_task(tmp_path, capsys):
     metrics.main(["--quick", "--json", str(tmp_path / "metrics.json")])
     found = json.loads((tmp_path / "metrics.json").read_text())
-    assert list(found["ratios"]) == [f"{task}: tokens/s at once / loop" for task in ("ra", "sva", "qa")]
-    assert all(row["tokens_per_s"]["median"] > 0 for row in found["rows"])
+    *speeds, memory = found["ratios"]
+    assert speeds == [f"{task}: tokens/s at once / loop" for task in ("ra", "sva", "qa")]
+    assert all(row["tokens_per_s"]["median"] > 0 for row in found["rows"] if "task" in row)
+    assert memory == "10000000 samples of a cell: GiB of the worker that scores it"
+    assert [row["rows"] for row in found["rows"] if row.get("what") == "many rows"] == [500, 2000]
     assert "tokens/s at once / loop" in capsys.readouterr().out

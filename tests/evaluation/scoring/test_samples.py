@@ -1,12 +1,16 @@
 """Relevance joined with its views by sample."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from evaluation.schema import RELEVANCE, VIEW
+from evaluation.scoring import means
+from evaluation.scoring.means import Means, summarise
 from evaluation.scoring.metrics import METRICS
-from evaluation.scoring.samples import Masks, Mismatch, accuracy, negligible, noise, score_relevance, summarise
+from evaluation.scoring.samples import VARIANT, Masks, Mismatch, negligible, score_relevance
 from tests import oracles_metrics
 
 
@@ -31,12 +35,20 @@ def test_a_task_without_evidence_has_means_without_a_value_and_no_defect():
     masks = Masks.of(pa.Table.from_pylist([row | {"evidence_mask": None} for row in without], VIEW))
     found, defects = score_relevance(relevance([("a", [1, 2, 3], 1, None)]), masks, {})
     assert defects == {}
-    means = summarise(found, {}).to_pylist()
-    assert {row["metric"] for row in means} == set(METRICS)
-    assert {(row["value"], row["n"]) for row in means} == {(None, 0)}
+    told = summarise(found, {}).to_pylist()
+    assert {row["metric"] for row in told} == set(METRICS)
+    assert {(row["value"], row["n"]) for row in told} == {(None, 0)}
 
 
 SPECIAL_LAST = views([("a", [0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 0, 0]), ("b", [1, 0, 0], [0, 0, 1], [1, 0, 0])])
+
+
+def facts_of(metric, parts):
+    """The means of this name, of relevance that comes in parts."""
+    found = Means(Masks.of(SPECIAL_LAST))
+    for part in parts:
+        found.add(part)
+    return [row for row in found.table().to_pylist() if row["metric"] == metric]
 
 
 def by_variant(table):
@@ -95,10 +107,10 @@ def test_defects_are_counted_by_name():
 def test_means_are_over_correct_samples_in_percent():
     rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 0), ("b", [9, 1, 0], 0, 1)]
     found, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
-    means = {(r["tokens"], r["scope"], r["metric"]): (r["value"], r["n"]) for r in summarise(found).to_pylist()}
-    assert means["all", "full", "pg"] == (50, 2)
+    told = {(r["tokens"], r["scope"], r["metric"]): (r["value"], r["n"]) for r in summarise(found).to_pylist()}
+    assert told["all", "full", "pg"] == (50, 2)
     expected = 100 * (oracles_metrics.mrr([0, 1, 0, 0], [0, 1, 0, 0]) + oracles_metrics.mrr([0, 1, 0], [1, 0, 0])) / 2
-    assert means["all", "full", "mrr"][0] == pytest.approx(expected)
+    assert told["all", "full", "mrr"][0] == pytest.approx(expected)
 
 
 def test_relevance_below_the_rounding_of_a_logit_it_shares_out_is_noise():
@@ -112,8 +124,7 @@ def test_relevance_below_the_rounding_of_a_logit_it_shares_out_is_noise():
     assert negligible(of_a_sum).tolist() == [True, False, True, True]
     assert not negligible(relevance(rows)).any(), "what promises no sum has a scale of its own"
     assert negligible(of_a_sum.slice(0, 0)).tolist() == []
-    marked = of_a_sum.append_column("noise", pa.array(negligible(of_a_sum)))
-    [row] = noise(marked).to_pylist()
+    [row] = facts_of("noise", [of_a_sum])
     assert row == {
         "explanation": "contrastive", "embedding": "full", "tokens": "all", "scope": "full",
         "metric": "noise", "value": 75.0, "n": 4,
@@ -127,8 +138,8 @@ def test_without_correct_samples_there_is_no_mean():
 
 def test_a_tie_of_logits_is_not_correct_and_a_sample_without_foil_is_not_counted():
     rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 1), ("b", [0, 1, 0], 1, None)]
-    assert accuracy(relevance(rows), Masks.of(SPECIAL_LAST)).to_pylist()[0]["value"] == 50
-    assert accuracy(relevance(rows), Masks.of(SPECIAL_LAST)).to_pylist()[0]["n"] == 2
+    [row] = facts_of("accuracy", [relevance(rows)])
+    assert (row["value"], row["n"]) == (50, 2)
     found, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
     assert found.filter(found["correct"])["sample_id"].unique().to_pylist() == ["a"]
 
@@ -136,7 +147,9 @@ def test_a_tie_of_logits_is_not_correct_and_a_sample_without_foil_is_not_counted
 def test_accuracy_counts_a_sample_once_however_many_variants_it_has():
     once = relevance([("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 0, 1)])
     target = once.set_column(1, "explanation", pa.array(["target"] * 2))
-    assert accuracy(pa.concat_tables([once, target.cast(once.schema)]), Masks.of(SPECIAL_LAST)).to_pylist()[0]["n"] == 2
+    for parts in ([pa.concat_tables([once, target.cast(once.schema)])], [once, target.cast(once.schema)]):
+        [row] = facts_of("accuracy", parts)
+        assert row["n"] == 2
 
 
 def test_a_cell_without_samples_has_no_means_and_no_accuracy():
@@ -144,9 +157,38 @@ def test_a_cell_without_samples_has_no_means_and_no_accuracy():
     found, defects = score_relevance(nothing, Masks.of(views([])))
     assert (len(found), defects) == (0, {})
     assert summarise(found).num_rows == 0
-    (row,) = accuracy(nothing, Masks.of(views([]))).to_pylist()
+    [row] = facts_of("accuracy", [nothing])
     assert (row["value"], row["n"]) == (None, 0)
-    assert (
-        accuracy(nothing, Masks.of(views([]))).schema
-        == accuracy(relevance([("b", [0, 1, 0], 1, 0)]), Masks.of(SPECIAL_LAST)).schema
-    )
+    assert facts_of("noise", [nothing]) == []
+
+
+@pytest.mark.parametrize("cuts", [[1], [2, 3], [0, 4]])
+def test_means_of_parts_are_those_of_the_whole(cuts):
+    rows = [
+        ("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 0), ("b", [9, 1, 0], 0, 1),
+        ("a", [0.1, 0.2, 0.3, 7], 1, None), ("a", [0, 0, 0, 0], 2, 1), ("b", [3, 0.7, 0.1], 1, 0),
+    ]  # fmt: skip
+    whole = relevance(rows).drop_columns("residual").append_column("residual", pa.array([0.0] * len(rows)))
+    edges = [0, *cuts, len(rows)]
+    parts = [whole.slice(start, end - start) for start, end in pairwise(edges)]
+    at_once, merged = Means(Masks.of(SPECIAL_LAST)), Means(Masks.of(SPECIAL_LAST))
+    every = at_once.add(whole)
+    found = pa.concat_tables([merged.add(part) for part in parts])
+    order = [(name, "ascending") for name in (*VARIANT, "sample_id", "correct", "pta")]
+    assert found.sort_by(order).equals(every.sort_by(order))
+    assert merged.defects == at_once.defects
+    for one, other in zip(at_once.table().to_pylist(), merged.table().to_pylist(), strict=True):
+        assert other == {
+            **one,
+            "value": one["value"] if one["value"] is None else pytest.approx(one["value"], rel=1e-12),
+        }
+    assert {row["metric"] for row in merged.table().to_pylist()} == {*METRICS, "accuracy", "noise"}
+
+
+def test_sums_of_many_parts_are_added_up_on_the_way(monkeypatch):
+    monkeypatch.setattr(means, "_HELD", 3)
+    rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 0, 1)] * 5
+    merged = Means(Masks.of(SPECIAL_LAST))
+    for row in rows:
+        merged.add(relevance([row]))
+    assert {row["n"] for row in merged.table().to_pylist() if row["metric"] in METRICS} == {5}

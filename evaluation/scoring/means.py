@@ -1,0 +1,131 @@
+"""Means of the scores of a cell, whose relevance comes in parts: what is merged are sums, so that no row is kept.
+
+Means are over correctly predicted samples, in the metric's unit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.scoring.metrics import METRICS, Metric
+from evaluation.scoring.samples import VARIANT, Masks, negligible, predicted_right, score_relevance
+
+_HELD = 256  # sums of parts, before they are added up
+_EXPLAINED = ["explanation", "embedding"]
+
+
+@dataclass
+class Means:
+    """What is known of a cell after some of its parts."""
+
+    masks: Masks
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    defects: Counter[str] = field(default_factory=Counter)  # samples per defect, once for each choice of tokens
+    _sums: list[pa.Table] = field(default_factory=list)
+    _noise: list[pa.Table] = field(default_factory=list)
+    _once: dict[str, str] = field(default_factory=dict)  # the explanation and embedding whose samples count
+    _right: int = 0
+    _known: int = 0
+
+    def add(self, relevance: pa.Table) -> pa.Table:
+        """The scores of a part, as of `score_relevance`, which count from now on. Raises what that raises."""
+        samples, defects = score_relevance(relevance, self.masks, self.metrics)
+        self.defects.update(defects)
+        self._sums = _held([*self._sums, sums_of(samples, self.metrics)], VARIANT)
+        self._noise = _held([*self._noise, _noise_of(relevance)], _EXPLAINED)
+        self._count_correct(relevance.combine_chunks())
+        return samples
+
+    def table(self) -> pa.Table:
+        """VARIANT, metric, value (null without samples), n: of every metric, and accuracy and noise among them."""
+        return pa.concat_tables([means_of(self._sums, self.metrics), self._accuracy(), self._shares_of_noise()])
+
+    def _count_correct(self, relevance: pa.Table) -> None:
+        if len(relevance) and not self._once:  # of a sample's variants the first
+            self._once = {name: relevance[name][0].as_py() for name in _EXPLAINED}
+        for name, value in self._once.items():
+            relevance = relevance.filter(pc.equal(relevance[name], value))
+        right = pc.drop_null(predicted_right(relevance.combine_chunks(), self.masks))
+        self._right += pc.sum(right, min_count=0).as_py()
+        self._known += len(right)
+
+    def _accuracy(self) -> pa.Table:
+        """The share of samples that the model predicts correctly, of those of which that is known."""
+        share = 100 * (self._right / self._known) if self._known else None
+        row = {"explanation": "none", "embedding": "none", "tokens": "all", "scope": "full", "metric": "accuracy"}
+        return _table([row | {"value": share, "n": self._known}])
+
+    def _shares_of_noise(self) -> pa.Table:
+        """The share of negligible relevance, of each explanation and embedding with any."""
+        place = {"tokens": "all", "scope": "full", "metric": "noise"}
+        return _table(
+            [
+                {name: row[name] for name in _EXPLAINED}
+                | place
+                | {"value": 100 * (row["noise"] / row["n"]), "n": row["n"]}
+                for row in _added(self._noise, _EXPLAINED).to_pylist()
+                if row["noise"]
+            ]
+        )
+
+
+def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.Table:
+    """The means of `samples`, scores of a whole cell; as `means_of`."""
+    return means_of([sums_of(samples, metrics)], metrics)
+
+
+def sums_of(samples: pa.Table, metrics: Mapping[str, Metric]) -> pa.Table:
+    """By VARIANT the number of correct `samples`, and of each metric the sum of its values there, and their number."""
+    right = samples["correct"]
+    columns = {name: samples[name] for name in VARIANT} | {"n": right.cast(pa.int64())}
+    for name in metrics:
+        values = pc.if_else(right, samples[name], None)
+        columns |= {f"{name}.sum": values.cast(pa.float64()), f"{name}.n": pc.is_valid(values).cast(pa.int64())}
+    return _added([pa.table(columns)], VARIANT)
+
+
+def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Table:
+    """VARIANT, metric, value (in its unit; null without correct samples), n: from sums of parts.
+
+    Where no metric applies, as without evidence, every metric of the table is null over no sample.
+    """
+    whole = _added(sums, VARIANT).sort_by([(name, "ascending") for name in VARIANT])
+    tables = []
+    for name in metrics or METRICS:
+        value, n = pa.nulls(len(whole), pa.float64()), pa.array([0] * len(whole), pa.int64())
+        if name in metrics:
+            value = pc.multiply(pc.divide(whole[f"{name}.sum"], whole[f"{name}.n"]), metrics[name].scale)
+            n = whole["n"]
+        of_metric = whole.select(VARIANT).append_column("metric", pa.array([name] * len(whole), pa.string()))
+        tables.append(of_metric.append_column("value", value).append_column("n", n))
+    return pa.concat_tables(tables)
+
+
+def _noise_of(relevance: pa.Table) -> pa.Table:
+    """How many samples there are, and of how many all relevance is negligible, by explanation and embedding."""
+    noise = pa.array(negligible(relevance)).cast(pa.int64())
+    columns = {name: relevance[name] for name in _EXPLAINED} | {"noise": noise, "n": pa.array([1] * len(relevance))}
+    return _added([pa.table(columns)], _EXPLAINED)
+
+
+def _held(sums: list[pa.Table], keys: Sequence[str]) -> list[pa.Table]:
+    return [_added(sums, keys)] if len(sums) > _HELD else sums
+
+
+def _added(sums: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
+    """The sums of all other columns for each of the `keys`; null where there is no value."""
+    whole = pa.concat_tables(sums)
+    others = [name for name in whole.column_names if name not in keys]
+    found = whole.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in others])
+    return found.select([*keys, *(f"{name}_sum" for name in others)]).rename_columns([*keys, *others])
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    types = {"value": pa.float64(), "n": pa.int64()}
+    names = [*VARIANT, "metric", "value", "n"]
+    return pa.Table.from_pylist(rows, pa.schema([(name, types.get(name, pa.string())) for name in names]))
