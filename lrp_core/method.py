@@ -134,6 +134,7 @@ class Method:
     #: option values and of a sample's tokens where it depends on them. Numbers were measured on a CPU at the geometries
     #: of bert-base and gpt2 (jobs/bench/results/job-cpu.json) and rounded up.
     forwards: float | Callable[[Mapping[str, Any], float], float] = 1.0
+    again: float | Callable[[Mapping[str, Any], float], float] = 0.0  # of these, for each further explained number
     rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none
     measure: str = "product"  # of those: what becomes of gradient and value, elementwise: product | absolute | square
     instead: str | None = None  # the method to use where this one is not defined
@@ -257,9 +258,13 @@ class Method:
         changed = [f"{o.name}={o.shown(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
         return f"{self.passes}({','.join(changed)})" if changed else self.passes
 
-    def cost(self, tokens: float) -> float:
-        """Forwards that a pass over a sample of so many `tokens` costs, beside the backward passes of `rules`."""
-        return self.forwards(self.values, tokens) if callable(self.forwards) else self.forwards
+    def cost(self, tokens: float, numbers: int = 1) -> float:
+        """Forwards that a pass over a sample of so many `tokens` costs, beside the backward passes of `rules`.
+
+        `numbers` are explained at once: target and foil, say, and the target alone.
+        """
+        once, again = (f(self.values, tokens) if callable(f) else f for f in (self.forwards, self.again))
+        return once + (numbers - 1) * again
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from jobs.bench.harness import Bench, device_name, paired_ratio, parser, summary
 from jobs.bench.simulation import Relative, Simulated, paper, paper_jobs, simulate
 from jobs.bench.slow_store import SlowStore
 from jobs.cluster.pools import connect
-from jobs.commands.plan import forwards
+from jobs.commands.plan_forwards import forwards
 from jobs.config import NodesConfig, RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan

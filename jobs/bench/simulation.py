@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jobs.cluster.labels import Needs
 from jobs.cluster.pools import Share, Slots, share_of
-from jobs.commands.plan import forwards
+from jobs.commands.plan_forwards import forwards
 from jobs.commands.plan_speeds import FLOPS, flops_of
 from jobs.config import NodesConfig, RunConfig
 from jobs.methods import configured

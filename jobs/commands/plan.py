@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
@@ -16,19 +15,19 @@ from rich.table import Table
 from evaluation.schema import RUNTIME
 from jobs.commands.plan_choices import choice_costs, undecided
 from jobs.commands.plan_curves import curves_costs
-from jobs.commands.plan_labels import labels_costs
+from jobs.commands.plan_finer import FinerCost, finer_costs
+from jobs.commands.plan_forwards import Chosen, forwards, records
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
-from jobs.plan.cells import ModelPlan, Plan, make_plan, requests_of
+from jobs.plan.cells import ModelPlan, Plan, make_plan
 from jobs.plan.corpus import surveyed
 from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
 from jobs.plan.products.contexts import wanted_contexts
-from jobs.plan.products.relevance import heads_of, labels_of, layers_of, neurons_of
+from jobs.plan.products.relevance import FINER
 from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
-from lrp_core.method import Method
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,12 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
         numbers = (str(cost.cells), str(cost.missing), f"{cost.samples:,}", f"{cost.tokens:,}")
         table.add_row(cost.model, cost.task, cost.dtype, *numbers, duration(cost.seconds), source)
     console.print(table)
-    total = sum(cost.seconds or 0 for cost in estimates)
     cells, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
-    console.print(f"{cells} cells, {missing} missing, about {duration(total)} of device time")
-    parts = (_choices(config, store, plan), _labels(config, store, plan), _curves(config, store, plan))
+    known = [cost.seconds for cost in estimates if cost.seconds is not None]
+    unknown = f", without {len(estimates) - len(known)} rows that are unknown" if len(known) < len(estimates) else ""
+    total = f"about {duration(sum(known))} of device time{unknown}" if known or not estimates else "device time unknown"
+    console.print(f"{cells} cells, {missing} missing, {total}")
+    parts = (_choices(config, store, plan), _finer(config, store, plan), _curves(config, store, plan))
     for line in (*chain(*parts), *contexts_line(config, Ledger(store), plan)):
         console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in estimates):
@@ -83,7 +84,7 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
             console.print(f"or what ray.nodes say; float64 {SLOW_FLOAT64 / 1e12:.2g} where they call it slow")
     for line in without_nodes(config):
         console.print(line, markup=False)
-    console.print(f"not estimated: {', '.join(left_open(config))}, and loading models")
+    console.print(f"not estimated: the stages {', '.join(left_open(config))}, and loading models")
     for line in by_reason(plan.failures):
         console.print(f"not checked: {line}", markup=False)
 
@@ -114,23 +115,29 @@ def _total(seconds: list[float | None]) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def _labels(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
-    """A line of what every label of classifiers costs, if they are asked for."""
-    estimates = list(labels_costs(config, Ledger(store), plan, _seconds_per_token(config, store)))
-    if estimates:
+def _finer(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+    """A line for each kind of finer relevance that is asked for."""
+    kinds: dict[str, list[FinerCost]] = defaultdict(list)
+    for cost in finer_costs(config, Ledger(store), plan, _seconds_per_token(config, store), _named(config, plan)):
+        kinds[cost.product.heading].append(cost)
+    for heading, estimates in kinds.items():
         cells, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
         forwards, total = sum(cost.forwards for cost in estimates), _total([cost.seconds for cost in estimates])
         yield (
-            f"{cells} cells of every label, {missing} missing: {forwards:,} forwards of a sample, "
-            f"a backward for each label among them, device time {duration(total)}"
+            f"{cells} cells of {heading} among them, {missing} missing: {forwards:,} more forwards of a sample, "
+            f"backwards included, device time {duration(total)}"
         )
+
+
+def _named(config: RunConfig, plan: Plan) -> dict[str, list[str]]:
+    """The methods of each model that exist for it."""
+    by_name = {model.name: model for model in plan.models}
+    return {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
 
 
 def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
     """A line of what the faithfulness curves cost, if there are any."""
-    by_name = {model.name: model for model in plan.models}
-    named = {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
-    estimates = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), named))
+    estimates = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), _named(config, plan)))
     if estimates:
         total = duration(_total([cost.seconds for cost in estimates]))
         sets, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
@@ -168,37 +175,6 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:,.1f} s"
-
-
-def forwards(
-    config: RunConfig, names: list[str], length: float, chosen: Mapping[str, Mapping[str, Any]] | None = None
-) -> float:
-    """What the passes of these methods cost together, in forwards of samples of `length` tokens.
-
-    A backward to the inputs costs about one. `chosen` are options by name that the config leaves open; where they are
-    not chosen yet, the dearest count.
-    """
-    methods = _records(config, names, length, chosen or {})
-    passes = {method.pass_name: method.cost(length) for method in methods}
-    backwards = {
-        (method.pass_name, method.rules, request.explanation)
-        for method in methods
-        if method.rules is not None
-        for request in requests_of(config, method)
-    }
-    return sum(passes.values()) + len(backwards)
-
-
-def _records(
-    config: RunConfig, names: list[str], length: float, chosen: Mapping[str, Mapping[str, Any]]
-) -> list[Method]:
-    """Methods with their chosen options or, where these are open, the dearest ones."""
-    known, entries = configured(config), {entry.name: entry for entry in config.every_method()}
-    records = []
-    for name in names:
-        options = [chosen[name]] if name in chosen else defined_options(known[name], entries[name], None)
-        records.append(max((known[name].configured(**one) for one in options), key=lambda one: one.cost(length)))
-    return records
 
 
 def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
@@ -245,9 +221,8 @@ def _of_model(
 
 
 def _finer_cells(config: RunConfig, model: ModelConfig, task: str, names: list[str], dtype: str) -> int:
-    """Cells of heads, layers, labels and neurons that these methods add in this precision."""
-    every = (heads_of, layers_of, labels_of, neurons_of)
-    return sum(expected(config, model, task, names).get(dtype, 0) for expected in every)
+    """Cells of finer relevance that these methods add in this precision."""
+    return sum(product.expected(config, model, task, names).get(dtype, 0) for product in FINER)
 
 
 def _size(config: RunConfig, plan: ModelPlan | None, task: str) -> tuple[int, int]:
@@ -264,14 +239,14 @@ def _seconds(
     geometry: Geometry | None,
     dtype: str,
     missing: list[str],
-    chosen: Mapping[str, Mapping[str, Any]],
+    chosen: Chosen,
     samples: int,
     tokens: int,
     measured: dict[tuple[str, str, str], float],
 ) -> tuple[float | None, bool]:
     """Seconds for the missing methods, and whether every one of their passes was measured on this model."""
     length = tokens / max(1, samples)
-    passes = {method.pass_name for method in _records(config, missing, length, chosen)}
+    passes = {method.pass_name for method in records(config, missing, length, chosen)}
     known = {name: measured[model.name, dtype, name] for name in passes if (model.name, dtype, name) in measured}
     if len(known) == len(passes):
         return tokens * sum(known.values()), True

@@ -9,7 +9,7 @@ from rich.console import Console
 from evaluation.report.heatmap import EVERY_LABEL
 from evaluation.schema import LABELS, RELEVANCE, SCORES
 from jobs.commands.plan import show
-from jobs.commands.plan_labels import forwards_of_labels
+from jobs.commands.plan_forwards import forwards_of_labels
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
@@ -104,11 +104,11 @@ def test_a_plan_says_what_every_label_costs(done, folders):
     out = io.StringIO()
     console = Console(width=200, file=out)
     show(config, store, console)
-    assert "2 cells of every label, 0 missing: 0 forwards of a sample" in out.getvalue()
+    assert "2 cells of labels among them, 0 missing: 0 more forwards of a sample" in out.getvalue()
     more = run_of(folders, config.root, methods=["lrp", "normxlogit", "random"], labels={"sst2": None}, perturb=None)
     show(more, store, console)
     expected = round(forwards_of_labels([METHODS["lrp"], METHODS["normxlogit"]], 2, 1) * len(SST2))
-    assert f"2 cells of every label, 2 missing: {expected} forwards of a sample" in out.getvalue()
+    assert f"2 cells of labels among them, 2 missing: {expected} more forwards of a sample" in out.getvalue()
 
 
 @pytest.mark.parametrize(

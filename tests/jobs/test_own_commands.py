@@ -173,7 +173,7 @@ def test_a_root_without_a_run_cannot_be_compared(closelook, tmp_path):
 def test_a_plan_says_what_it_does_not_estimate(closelook, tmp_path):
     code, out, _ = closelook("plan", "--config", "smoke", "--root", str(tmp_path))
     assert code == 0
-    assert "not estimated: prepare, evaluate, report, and loading models" in out
+    assert "not estimated: the stages prepare, evaluate, report, and loading models" in out
 
 
 def test_shells_can_be_told_to_complete(closelook, monkeypatch):

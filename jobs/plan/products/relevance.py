@@ -95,3 +95,6 @@ NEURONS = Product(
     expected=neurons_of,
     outdated="neurons that are not wanted here",
 )
+
+#: What is kept of some samples beside the relevance of tokens, each in passes of its own.
+FINER = (HEADS, LAYERS, LABELS, NEURONS)

@@ -20,7 +20,7 @@ from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, Variant, areas
 from evaluation.scoring.faithfulness import Summary, summarise
 from evaluation.scoring.metrics import applicable, overlap
 from evaluation.scoring.trials import Trial
-from jobs.commands.plan import forwards
+from jobs.commands.plan_forwards import forwards
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
 from jobs.plan.choices import in_words
