@@ -44,12 +44,7 @@ def tokenise(
     `beginning` says, those that a model of labels reads whole as :mod:`labelled` says. Of an evidence word that is
     several tokens all count, or with `first_piece` the first. Raises UserError for a tokenizer that cannot do this.
     """
-    if not tokenizer.is_fast:
-        raise UserError(
-            f"{tokenizer.name_or_path} is no fast tokenizer; only those tell which characters a token covers"
-        )
-    if kind.slot and tokenizer.mask_token is None:
-        raise UserError(f"{tokenizer.name_or_path} has no mask token, so it does not fit a masked model")
+    _check(tokenizer, kind)
     views, rejects = [], []
 
     def refuse(row: Row, error: Malformed) -> None:
@@ -80,18 +75,20 @@ def tokenise(
         try:
             if isinstance(prediction, Malformed):
                 raise prediction
-            length, cut = len(encoding) + len(prediction.shared), {}
-            if length > max_length:
-                if not truncate:
-                    raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
-                reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
-                cut = {"cut": length - len(encoding) - len(prediction.shared)}
-            mask_id = tokenizer.mask_token_id if kind.slot else None
-            read = _answered if kind.decoder else _view
-            views.append(read(reading, encoding, prediction, mask_id, first_piece) | cut)
+            views.append(_fitted(reading, encoding, prediction, manner, max_length, truncate, first_piece))
         except Malformed as error:
             refuse(reading.row, error)
     return views, rejects
+
+
+def _check(tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
+    """Raises UserError for a tokenizer of which no views of this kind can be made."""
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{tokenizer.name_or_path} is no fast tokenizer; only those tell which characters a token covers"
+        )
+    if kind.slot and tokenizer.mask_token is None:
+        raise UserError(f"{tokenizer.name_or_path} has no mask token, so it does not fit a masked model")
 
 
 @dataclass(frozen=True)
@@ -142,6 +139,27 @@ def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
     filled = Filled.of(row["text"], row["slot"], mask)
     spans = None if scope is None else tuple(map(filled.shifted, scope))
     return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)
+
+
+def _fitted(
+    reading: _Reading,
+    encoding: Encoding,
+    prediction: Prediction,
+    manner: _Manner,
+    max_length: int,
+    truncate: bool,
+    first_piece: bool,
+) -> Row:
+    """The view row of a reading, cut to `max_length` tokens where it is longer and `truncate`. Raises Malformed."""
+    length, cut = len(encoding) + len(prediction.shared), {}
+    if length > max_length:
+        if not truncate:
+            raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
+        reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
+        cut = {"cut": length - len(encoding) - len(prediction.shared)}
+    mask_id = manner.tokenizer.mask_token_id if manner.kind.slot else None
+    view = _answered if manner.kind.decoder else _view
+    return view(reading, encoding, prediction, mask_id, first_piece) | cut
 
 
 def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None, first_piece: bool) -> Row:

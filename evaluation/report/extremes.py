@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -42,19 +43,19 @@ class ByLayer:
     largest: np.ndarray  # [N, L + 1]; 0 is below the first block
 
 
+_Place = tuple[str, str, str]  # task, model and precision
+_Measured = TypeVar("_Measured", Extremes, ByLayer)
+
+
 def extremes_figure(extremes: Sequence[Extremes], methods: Methods) -> list[Figure]:
     """Two panels for each model and task, a line a method from the median to the maximum, by powers of ten."""
-    shown = sorted((one for one in extremes if len(one.largest)), key=lambda one: rank(methods, one.method))
-    if not shown:
-        return []
-    places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in shown))
-    spare = spare_colours({one.method for one in shown}, methods)
+    shown = _by_place(extremes, methods)
+    colours = _colours(shown, methods)
 
-    def draw(axis: Axes, place: tuple[str, str, str], part: str) -> None:
-        own = [one for one in shown if (one.task, one.model, one.dtype) == place]
-        ends = []
+    def draw(axis: Axes, place: _Place, part: str) -> None:
+        own, ends = shown[place], []
         for at, one in enumerate(own):
-            colour = methods[one.method].colour or spare.get(one.method)
+            colour = colours[one.method]
             values = one.largest if part == LARGEST else one.error
             middle, most = (max(float(reduced(values)), _LEAST) for reduced in (np.median, np.max))
             axis.hlines([-at], [middle], [most], color=colour, linewidth=2)
@@ -73,8 +74,8 @@ def extremes_figure(extremes: Sequence[Extremes], methods: Methods) -> list[Figu
         "keep a share of the sum under every rule; unstable rules divide by scores near 0, and both numbers grow."
     )
     axes = ("times the explained number", "method")
-    panels = [partial(draw, place=place, part=part) for place in places for part in (LARGEST, MISSING)]
-    return [figure("extremes", "Unstable rules", caption, panels, 2, axes, methods)]
+    panels = [partial(draw, place=place, part=part) for place in shown for part in (LARGEST, MISSING)]
+    return [figure("extremes", "Unstable rules", caption, panels, 2, axes, methods)] if panels else []
 
 
 def extremes_table(extremes: Sequence[Extremes], methods: Methods) -> Table:
@@ -100,15 +101,12 @@ def extremes_table(extremes: Sequence[Extremes], methods: Methods) -> Table:
 
 def layers_figure(layers: Sequence[ByLayer], methods: Methods) -> list[Figure]:
     """A panel for each model and task, a line a method: the maximum over samples, and their median, dashed."""
-    shown = sorted((one for one in layers if len(one.largest)), key=lambda one: rank(methods, one.method))
-    if not shown:
-        return []
-    places = list(dict.fromkeys((one.task, one.model, one.dtype) for one in shown))
-    spare = spare_colours({one.method for one in shown}, methods)
+    shown = _by_place(layers, methods)
+    colours = _colours(shown, methods)
 
-    def draw(axis: Axes, place: tuple[str, str, str]) -> None:
-        for one in (one for one in shown if (one.task, one.model, one.dtype) == place):
-            colour = methods[one.method].colour or spare.get(one.method)
+    def draw(axis: Axes, place: _Place) -> None:
+        for one in shown[place]:
+            colour = colours[one.method]
             middle, most = (np.maximum(reduced(one.largest, 0), _LEAST) for reduced in (np.median, np.max))
             axis.plot(range(len(most)), most, color=colour, label=label(methods, one.method))
             axis.plot(range(len(most)), middle, color=colour, linestyle="dashed", linewidth=1)
@@ -120,8 +118,8 @@ def layers_figure(layers: Sequence[ByLayer], methods: Methods) -> list[Figure]:
         "first (0): the maximum over samples and, dashed, the median, in units of the explained number."
     )
     axes = ("boundary", "times the explained number")
-    panels = [partial(draw, place=place) for place in places]
-    return [figure("extremes_by_layer", "Unstable rules by layer", caption, panels, 2, axes, methods)]
+    panels = [partial(draw, place=place) for place in shown]
+    return [figure("extremes_by_layer", "Unstable rules by layer", caption, panels, 2, axes, methods)] if panels else []
 
 
 def layers_table(layers: Sequence[ByLayer], methods: Methods) -> Table:
@@ -144,6 +142,21 @@ def layers_table(layers: Sequence[ByLayer], methods: Methods) -> Table:
         (*(Column(LARGEST, name, significant=3) for name in _NAMES), Column("", "samples", digits=0)),
         tuple(rows),
     )
+
+
+def _by_place(every: Sequence[_Measured], methods: Methods) -> dict[_Place, list[_Measured]]:
+    """Those that have samples, in the order of their methods."""
+    shown: dict[_Place, list[_Measured]] = {}
+    for one in sorted((one for one in every if len(one.largest)), key=lambda one: rank(methods, one.method)):
+        shown.setdefault((one.task, one.model, one.dtype), []).append(one)
+    return shown
+
+
+def _colours(shown: Mapping[_Place, Sequence[Extremes | ByLayer]], methods: Methods) -> dict[str, str | None]:
+    """By the names of the methods, in which each is drawn."""
+    names = {one.method for own in shown.values() for one in own}
+    spare = spare_colours(names, methods)
+    return {name: methods[name].colour or spare.get(name) for name in names}
 
 
 _NAMES = ("median", "maximum")

@@ -116,23 +116,10 @@ def neurons(
     which tokens make it so. Without any of them it is a stage of the run: the corpus is read, and neurons are knocked
     out, by what methods say of them.
     """
-    if neuron is not None or corpus is not None:
-        if neuron is None or text is not None:
-            raise UserError("the best contexts of a neuron need --neuron LAYER.NEURON, and no text")
-        if corpus is not None:
-            if model is None:
-                raise UserError("say which model reads the corpus: --model demo/gpt2, a hub id or a directory")
-
-            from jobs.commands.contexts import show_contexts
-
-            return show_contexts(model, neuron, corpus, method, terminal.console, top=top, dtype=dtype, device=device)
-        if config is None and root is None:
-            raise UserError("say where: --corpus FILE with --model M, or --root DIR of a run that read a corpus")
-        loaded, store = terminal.load_run(config, root, None)
-
-        from jobs.commands.contexts import show_kept
-
-        return show_kept(loaded, store, neuron, method, terminal.console, model=model, top=top, device=device)
+    if corpus is not None:
+        return _contexts_of(neuron, text, model, corpus, method, top, dtype, device)
+    if neuron is not None:
+        return _contexts_kept(neuron, text, model, config, root, method, top, device)
     if text is None:
         if model is not None:
             raise UserError("give a text that the model is to go on with, or leave --model out to run the stage")
@@ -161,3 +148,49 @@ def neurons(
         dtype=dtype,
         device=device,
     )
+
+
+_NO_TEXT = "the best contexts of a neuron need --neuron LAYER.NEURON, and no text"
+
+
+def _contexts_of(
+    neuron: str | None,
+    text: str | None,
+    model: str | None,
+    corpus: Path,
+    method: str,
+    top: int,
+    dtype: str,
+    device: str,
+) -> None:
+    """Where in the text file `corpus` a neuron is most active."""
+    if neuron is None or text is not None:
+        raise UserError(_NO_TEXT)
+    if model is None:
+        raise UserError("say which model reads the corpus: --model demo/gpt2, a hub id or a directory")
+
+    from jobs.commands.contexts import show_contexts
+
+    show_contexts(model, neuron, corpus, method, terminal.console, top=top, dtype=dtype, device=device)
+
+
+def _contexts_kept(
+    neuron: str,
+    text: str | None,
+    model: str | None,
+    config: str | None,
+    root: str | None,
+    method: str,
+    top: int,
+    device: str,
+) -> None:
+    """Where in the corpus that a run has read a neuron is most active."""
+    if text is not None:
+        raise UserError(_NO_TEXT)
+    if config is None and root is None:
+        raise UserError("say where: --corpus FILE with --model M, or --root DIR of a run that read a corpus")
+    loaded, store = terminal.load_run(config, root, None)
+
+    from jobs.commands.contexts import show_kept
+
+    show_kept(loaded, store, neuron, method, terminal.console, model=model, top=top, device=device)

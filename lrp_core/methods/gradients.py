@@ -53,6 +53,16 @@ class Inside:
     layers: LayerRelevance | None
     projections: ProjectionRelevance | None
 
+    @classmethod
+    def asked(cls, view: ModelView, read: Batch, heads: bool, neurons: bool, layers: bool, projections: bool) -> Inside:
+        """Of the batch that is `read`, what is asked for."""
+        return cls(
+            HeadRelevance(view.n_layers) if heads else None,
+            NeuronRelevance(view.n_layers, read.attention_mask) if neurons else None,
+            LayerRelevance(view.n_layers, len(read)) if layers else None,
+            ProjectionRelevance(view.n_layers, read.attention_mask) if projections else None,
+        )
+
     def begin(self, measures: dict[str, Measure]) -> None:
         """Starts a backward pass that is read under each of these measures."""
         for one in (self.heads, self.neurons, self.layers, self.projections):
@@ -118,12 +128,7 @@ def explain_many(
     read = batch if texts is None else batch.first_texts(texts)
     rows = batch.parts(len(read))
     lap = clock.lap if clock is not None else _no_lap
-    inside = Inside(
-        HeadRelevance(view.n_layers) if heads else None,
-        NeuronRelevance(view.n_layers, read.attention_mask) if neurons else None,
-        LayerRelevance(view.n_layers, len(read)) if boundaries else None,
-        ProjectionRelevance(view.n_layers, read.attention_mask) if projections else None,
-    )
+    inside = Inside.asked(view, read, heads, neurons, boundaries, projections)
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
     results: dict[Request, Relevance] = {}
     with ExitStack() as scope:
@@ -132,10 +137,9 @@ def explain_many(
         switch = scope.enter_context(rules_on(view, composites, **vars(inside), checkpointing=checkpoint))
         traced = view.traced(read)
         sources = (traced.token,) if traced.pixels is None else (traced.token, traced.pixels)
-        explanations = [request.explanation for request in requests]
         hidden = view.hidden(read, traced.token)
         hidden = hidden.expand(len(rows), *hidden.shape).flatten(0, 1)
-        logits, numbers = explained_numbers(view, hidden, batch, explanations)
+        logits, numbers = explained_numbers(view, hidden, batch, [request.explanation for request in requests])
         lap("forward", "gradients")
         left = len(passes) * len(rows)
         for (rules, explanation), asked in passes.items():

@@ -14,6 +14,7 @@ from jobs.cluster.pools import connect
 from jobs.commands import terminal
 from jobs.config import RunConfig
 from jobs.stages.attribute import attribute
+from jobs.store import Store
 from tests.jobs import forked
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
@@ -43,6 +44,12 @@ def ray_where_it_is_marked(request):
 
 def _ray_runs() -> bool:
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    """An empty one."""
+    return Store(str(tmp_path / "root"))
 
 
 @pytest.fixture(scope="session")

@@ -32,11 +32,6 @@ def put(store, artifact, *units):
             store.write_bytes(f"{folder}/{artifact.shard(unit)}", b"")
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
 def everything(store):
     return {path: store.read_bytes(path) for path in store.files("", "", recursive=True)}
 

@@ -18,17 +18,11 @@ from jobs.stages import attribute as stage
 from jobs.stages.attribute import attribute
 from jobs.stages.attribute.compute import Explainer
 from jobs.stages.attribute.worker import Worker
-from jobs.store import Store
 from jobs.store.spent import KINDS, spending, unit_timed
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of
 
 SECRET = 'hunter2-"never"-to-be-seen'
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ SECRET = "hunter2-never-to-be-seen"
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "root"))
-
-
-@pytest.fixture
 def config(store):
     return RunConfig.load("smoke", store.root)
 

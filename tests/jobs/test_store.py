@@ -17,11 +17,6 @@ TABLE = pa.Table.from_pylist(
 )
 
 
-@pytest.fixture
-def store(tmp_path) -> Store:
-    return Store(str(tmp_path / "root"))
-
-
 def test_a_shard_round_trips_with_its_schema(store):
     store.write_shard("heads/a.parquet", TABLE, HEADS)
     assert store.read("heads/a.parquet", HEADS) == store.read("heads", HEADS) == TABLE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from evaluation import schema as schemas
 from jobs.plan.corpus import PRODUCT, check_models, reads_texts, surveyed
-from jobs.plan.products.record import Product, Wanted
+from jobs.plan.products.record import Product, Wanted, of_no_task
 from jobs.store import Artifact, Ledger, key_of
 
 if TYPE_CHECKING:
@@ -69,6 +69,6 @@ CONTEXTS = Product(
     plural="corpora read",
     stage="neurons",
     wanted=_wanted,
-    expected=lambda config, model, task, methods: {},  # a corpus is of no task
+    expected=of_no_task,
     outdated="contexts of another corpus or other settings",
 )

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from evaluation import schema as schemas
 from jobs.plan.products.contexts import ContextsCell, contexts_of
-from jobs.plan.products.record import Product, Wanted
+from jobs.plan.products.record import Product, of_each_model, of_no_task
 from jobs.store import Artifact, Ledger, key_of
 from lrp_core.methods import METHODS
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.plan.cells import ModelPlan, Plan
+    from jobs.plan.cells import ModelPlan
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 FIRST = 5  # contexts of a neuron that are explained, those that the report shows
@@ -70,18 +70,12 @@ def wanted_heatmaps(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iter
     yield HeatmapsCell(contexts, cells, settings.ranks, method, artifact)
 
 
-def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
-    for model in plan.models:
-        for cell in wanted_heatmaps(config, model, ledger):
-            yield Wanted(cell.artifact, 1, cell.of)
-
-
 HEATMAPS = Product(
     name="heatmaps",
     heading="heat maps",
     plural="sets of heat maps",
     stage="neurons",
-    wanted=_wanted,
-    expected=lambda config, model, task, methods: {},  # a corpus is of no task
+    wanted=of_each_model(wanted_heatmaps),
+    expected=of_no_task,
     outdated="heat maps of other contexts, or of neurons that other relevance names",
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jobs.methods import configured
-from jobs.plan.products.record import Product, Wanted, each_method
+from jobs.plan.products.record import Expected, Product, Wanted, each_method
 from jobs.store import Ledger
 from lrp_core.explained import TARGET
 
@@ -43,58 +43,21 @@ def _finer(config: RunConfig, model: ModelConfig, task: str, methods: list[str],
     return {model.dtypes_for(task)[0]: sum(product in records[name].gives for name in methods)} if wanted else {}
 
 
-def _planned(product: str) -> Callable[[RunConfig, Plan, Ledger], Iterator[Wanted]]:
+def _attributed(name: str, expected: Expected, outdated: str = "") -> Product:
+    """What `attribute` makes of its cells, under the name of one product or another."""
+
     def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
-        return (Wanted(one.cell, one.rows) for one in plan.cells() if one.cell.product == product)
+        return (Wanted(one.cell, one.rows) for one in plan.cells() if one.cell.product == name)
 
-    return wanted
+    outdated = outdated or f"{name} that are not wanted here"
+    return Product(name, name, "cells", "attribute", wanted, expected, outdated)
 
 
-RELEVANCE = Product(
-    name="relevance",
-    heading="relevance",
-    plural="cells",
-    stage="attribute",
-    wanted=_planned("relevance"),
-    expected=each_method,
-    outdated="relevance that is not wanted here",
-)
-HEADS = Product(
-    name="heads",
-    heading="heads",
-    plural="cells",
-    stage="attribute",
-    wanted=_planned("heads"),
-    expected=heads_of,
-    outdated="heads that is not wanted here",
-)
-LAYERS = Product(
-    name="layers",
-    heading="layers",
-    plural="cells",
-    stage="attribute",
-    wanted=_planned("layers"),
-    expected=layers_of,
-    outdated="layers that are not wanted here",
-)
-LABELS = Product(
-    name="labels",
-    heading="labels",
-    plural="cells",
-    stage="attribute",
-    wanted=_planned("labels"),
-    expected=labels_of,
-    outdated="labels that are not wanted here",
-)
-NEURONS = Product(
-    name="neurons",
-    heading="neurons",
-    plural="cells",
-    stage="attribute",
-    wanted=_planned("neurons"),
-    expected=neurons_of,
-    outdated="neurons that are not wanted here",
-)
+RELEVANCE = _attributed("relevance", each_method, "relevance that is not wanted here")
+HEADS = _attributed("heads", heads_of)
+LAYERS = _attributed("layers", layers_of)
+LABELS = _attributed("labels", labels_of)
+NEURONS = _attributed("neurons", neurons_of)
 
 #: What is kept of some samples beside the relevance of tokens, each in passes of its own.
 FINER = (HEADS, LAYERS, LABELS, NEURONS)

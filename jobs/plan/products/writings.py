@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from evaluation import schema as schemas
 from jobs.plan.products.knockouts import wanted_cells
-from jobs.plan.products.record import Product, Wanted
+from jobs.plan.products.record import Product, of_each_model, of_no_task
 from jobs.store import Artifact, Ledger, key_of
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.plan.cells import ModelPlan, Plan
+    from jobs.plan.cells import ModelPlan
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 
@@ -23,7 +23,7 @@ class WritingsCell:
     """Of one model: all neurons of these cells."""
 
     model: ModelPlan
-    neurons: tuple[Artifact, ...]
+    of: tuple[Artifact, ...]  # the relevance that names the neurons
     artifact: Artifact
 
 
@@ -42,18 +42,12 @@ def wanted_writings(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iter
     yield WritingsCell(model, cells, Artifact("writings", model.name, dtype=knocked[0].artifact.dtype, key=key))
 
 
-def _wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
-    for model in plan.models:
-        for cell in wanted_writings(config, model, ledger):
-            yield Wanted(cell.artifact, 1, cell.neurons)
-
-
 WRITINGS = Product(
     name="writings",
     heading="writings",
     plural="sets of words",
     stage="neurons",
-    wanted=_wanted,
-    expected=lambda config, model, task, methods: {},  # they are of no task
+    wanted=of_each_model(wanted_writings),
+    expected=of_no_task,
     outdated="words of neurons that other relevance names",
 )

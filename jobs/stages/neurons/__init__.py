@@ -67,7 +67,7 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
         cell
         for model in plan.models
         for cell in wanted_writings(config, model, ledger)
-        if not ledger.is_done(cell.artifact) and all(map(ledger.is_done, cell.neurons))
+        if not ledger.is_done(cell.artifact) and all(map(ledger.is_done, cell.of))
     ]
     failures += _run(config, ledger, _pools(config, ledger, ready, [] if read_first else unread, unwritten))
     failures += _explain(config, ledger, plan)

@@ -49,7 +49,7 @@ def is_writing(task: str) -> bool:
 def block_of(ledger: Ledger, cell: WritingsCell) -> pa.Table:
     """The unit of all neurons that the cells name."""
     title = f"writings.{cell.artifact.model}.{cell.artifact.dtype}"
-    return without_samples(WritingTask(title, _path(cell), named_by(ledger, cell.neurons)).to_json())
+    return without_samples(WritingTask(title, _path(cell), named_by(ledger, cell.of)).to_json())
 
 
 def named_by(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None) -> tuple[tuple[int, int], ...]:
