@@ -13,12 +13,12 @@ EXPLANATIONS = ("contrastive", "log_prob")  # one that is linear in the logits, 
 
 def explain(name: str, view: ModelView, rows: list[dict], **options) -> list[torch.Tensor]:
     """Relevance of each row [T], computed in one padded batch."""
-    found = METHODS[name](view, Batch.collate(rows, 0), **options).tokens
-    return [found[i, : len(row["input_ids"])] for i, row in enumerate(rows)]
+    relevance = METHODS[name](view, Batch.collate(rows, 0), **options).tokens
+    return [relevance[i, : len(row["input_ids"])] for i, row in enumerate(rows)]
 
 
-def close(found: list[torch.Tensor], expected: list[torch.Tensor], **tolerance) -> None:
-    for ours, wanted in zip(found, expected, strict=True):
+def close(result: list[torch.Tensor], expected: list[torch.Tensor], **tolerance) -> None:
+    for ours, wanted in zip(result, expected, strict=True):
         assert wanted.abs().max() > 1e-4, "the oracle must say something"
         torch.testing.assert_close(ours, wanted, **(tolerance or CLOSE))
 

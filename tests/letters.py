@@ -41,7 +41,7 @@ class Spelled:
     word: str
     input_ids: list[int]  # letters between the tokens that begin and end a word
     said: list[int]  # start tokens and sounds, without the end token
-    sounds: tuple[int, ...]  # places in `said` that are asked about
+    sounds: tuple[int, ...]  # positions in `said` that are asked about
     letters: tuple[int, ...]  # of each, the place in `input_ids`
 
 
@@ -61,9 +61,9 @@ def spelled(view: ModelView, n: int = WORDS) -> list[Spelled]:
         ids = reader(word)["input_ids"]
         out = view.model.generate(torch.tensor([ids]), max_length=40, num_beams=1, do_sample=False)[0].tolist()
         said[word] = (ids, out[: out.index(view.config.eos_token_id)] if view.config.eos_token_id in out else out)
-        places = [at for at, token in enumerate(said[word][1]) if token > 3 and token not in stress]
-        if places:
-            known[word] = (places, [said[word][1][at] for at in places])
+        positions = [at for at, token in enumerate(said[word][1]) if token > 3 and token not in stress]
+        if positions:
+            known[word] = (positions, [said[word][1][at] for at in positions])
     pairs = [(word, sounds) for word, (_, sounds) in known.items()]
     aligned, likelihood = align(pairs)
     least = np.quantile(likelihood, MISSED)
@@ -155,9 +155,9 @@ def scores(view: ModelView, words: list[Spelled], names: list[str]) -> dict[str,
     for one, batch in batches(words):
         letters = torch.tensor(one.letters)
         inside = slice(1, len(one.input_ids) - 1)
-        found = {CROSS_ATTENTION: _attended(view, batch)}
-        found |= {name: METHODS[name](view, batch, explanation=_explanation(name)).tokens for name in names}
-        for name, relevance in found.items():
+        result = {CROSS_ATTENTION: _attended(view, batch)}
+        result |= {name: METHODS[name](view, batch, explanation=_explanation(name)).tokens for name in names}
+        for name, relevance in result.items():
             right[name] += int((relevance[:, inside].argmax(-1) + 1 == letters).sum())
         asked += len(letters)
     return {name: 100 * count / asked for name, count in right.items()}
@@ -188,10 +188,10 @@ def applicable(view: ModelView) -> list[str]:
 def main() -> None:
     view = load_model(MODEL)
     words = spelled(view)
-    found = scores(view, words, applicable(view))
+    result = scores(view, words, applicable(view))
     sounds = sum(len(one.sounds) for one in words)
     print(f"{len(words)} words, {sounds} sounds\n\n| method | letter found, % |\n|---|---|")
-    for name, percent in sorted(found.items(), key=lambda item: -item[1]):
+    for name, percent in sorted(result.items(), key=lambda item: -item[1]):
         print(f"| {name if name == CROSS_ATTENTION else f'`{name}`'} | {percent:.1f} |")
 
 

@@ -77,22 +77,22 @@ def alti(view: ModelView, ids: Tensor, position: int) -> Tensor:
 
 def alti_logit(view: ModelView, ids: Tensor, position: int, unembedding: Tensor) -> dict[str, Tensor]:
     """Parts of hidden[position] @ unembedding [D]; names and shapes as `LogitContributions` without B and E."""
-    found = trace(view, ids)
+    traced = trace(view, ids)
     state = view.model.state_dict()
     if view.family.name == "gpt2":
-        deviation = (found.last[position].var(unbiased=False) + view.config.layer_norm_epsilon).sqrt()
+        deviation = (traced.last[position].var(unbiased=False) + view.config.layer_norm_epsilon).sqrt()
         linear = lambda v: (v - v.mean(-1, keepdim=True)) / deviation * state["transformer.ln_f.weight"]  # noqa: E731
         bias = state["transformer.ln_f.bias"] @ unembedding
     else:
-        deviation = (found.last[position].square().mean() + view.config.rms_norm_eps).sqrt()
+        deviation = (traced.last[position].square().mean() + view.config.rms_norm_eps).sqrt()
         linear = lambda v: v / deviation * state["model.norm.weight"]  # noqa: E731
         bias = torch.zeros((), dtype=torch.float64)
-    initial = linear(found.embedded[position]) @ unembedding
+    initial = linear(traced.embedded[position]) @ unembedding
     tokens = torch.zeros(len(ids), dtype=torch.float64)
     tokens[position] = initial
     mixed = torch.eye(len(ids), dtype=torch.float64)
     layers: dict[str, list[Tensor]] = {name: [] for name in ("attention", "heads", "pooled", "mlp", "attention_bias")}
-    for block in found.blocks:
+    for block in traced.blocks:
         logits = linear(block.vectors[:, position]) @ unembedding  # [H, Tj]
         layers["attention"].append(logits.sum(0))
         layers["heads"].append(logits.sum(1))
@@ -135,8 +135,8 @@ def _gpt2(view: ModelView, ids: Tensor) -> Trace:
     state, config, n = view.model.state_dict(), view.config, view.n_heads
     norm = lambda x, name: _layer_norm(x, state[f"{name}.weight"], state[f"{name}.bias"], config.layer_norm_epsilon)  # noqa: E731
     conv = lambda x, name: x @ state[f"{name}.weight"] + state[f"{name}.bias"]  # noqa: E731
-    found = Trace()
-    x = found.embedded = state["transformer.wte.weight"][ids] + state["transformer.wpe.weight"][: len(ids)]
+    traced = Trace()
+    x = traced.embedded = state["transformer.wte.weight"][ids] + state["transformer.wpe.weight"][: len(ids)]
     for layer in range(view.n_layers):
         at = f"transformer.h.{layer}"
         query, key, value = (_heads(part, n) for part in conv(norm(x, f"{at}.ln_1"), f"{at}.attn.c_attn").chunk(3, -1))
@@ -145,9 +145,9 @@ def _gpt2(view: ModelView, ids: Tensor) -> Trace:
         x = block.transformed.sum(1) + block.bias
         block.mlp = conv(gelu(conv(norm(x, f"{at}.ln_2"), f"{at}.mlp.c_fc"), approximate="tanh"), f"{at}.mlp.c_proj")
         x = x + block.mlp
-        found.blocks.append(block)
-    found.last, found.hidden = x, norm(x, "transformer.ln_f")
-    return found
+        traced.blocks.append(block)
+    traced.last, traced.hidden = x, norm(x, "transformer.ln_f")
+    return traced
 
 
 def _llama(view: ModelView, ids: Tensor) -> Trace:
@@ -158,8 +158,8 @@ def _llama(view: ModelView, ids: Tensor) -> Trace:
     angle = (torch.arange(len(ids)).float()[:, None] * frequency).repeat(1, 2)  # in float32, as transformers has it
     cosine, sine = angle.cos().double(), angle.sin().double()
     turn = lambda x: x * cosine + torch.cat([-x[..., width // 2 :], x[..., : width // 2]], -1) * sine  # noqa: E731
-    found = Trace()
-    x = found.embedded = state["model.embed_tokens.weight"][ids]
+    traced = Trace()
+    x = traced.embedded = state["model.embed_tokens.weight"][ids]
     for layer in range(view.n_layers):
         at = f"model.layers.{layer}"
         normed = norm(x, f"{at}.input_layernorm")
@@ -173,9 +173,9 @@ def _llama(view: ModelView, ids: Tensor) -> Trace:
         gate, up = (normed @ state[f"{at}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         block.mlp = (silu(gate) * up) @ state[f"{at}.mlp.down_proj.weight"].T
         x = x + block.mlp
-        found.blocks.append(block)
-    found.last, found.hidden = x, norm(x, "model.norm")
-    return found
+        traced.blocks.append(block)
+    traced.last, traced.hidden = x, norm(x, "model.norm")
+    return traced
 
 
 def _bert(view: ModelView, ids: Tensor) -> Trace:
@@ -184,8 +184,8 @@ def _bert(view: ModelView, ids: Tensor) -> Trace:
     dense = lambda x, name: x @ state[f"{name}.weight"].T + state[f"{name}.bias"]  # noqa: E731
     at = "bert.embeddings"
     embedded = state[f"{at}.word_embeddings.weight"][ids] + state[f"{at}.position_embeddings.weight"][: len(ids)]
-    found = Trace(embedded=embedded + state[f"{at}.token_type_embeddings.weight"][0])
-    x = norm(found.embedded, f"{at}.LayerNorm")
+    traced = Trace(embedded=embedded + state[f"{at}.token_type_embeddings.weight"][0])
+    x = norm(traced.embedded, f"{at}.LayerNorm")
     for layer in range(view.n_layers):
         at = f"bert.encoder.layer.{layer}"
         query, key, value = (_heads(dense(x, f"{at}.attention.self.{name}"), n) for name in ("query", "key", "value"))
@@ -195,6 +195,6 @@ def _bert(view: ModelView, ids: Tensor) -> Trace:
         block.norm = state[f"{name}.weight"], state[f"{name}.bias"], eps
         x = norm(block.transformed.sum(1) + block.bias, name)
         x = norm(x + dense(gelu(dense(x, f"{at}.intermediate.dense")), f"{at}.output.dense"), f"{at}.output.LayerNorm")
-        found.blocks.append(block)
-    found.hidden = x
-    return found
+        traced.blocks.append(block)
+    traced.hidden = x
+    return traced

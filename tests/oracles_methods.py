@@ -25,15 +25,15 @@ def logits(view: ModelView, row: dict, embeddings: Tensor | None = None, **optio
     embeddings = tokens(view, row) if embeddings is None else embeddings
     if row.get("token_type_ids") is not None:
         options["token_type_ids"] = torch.tensor([row["token_type_ids"]])
-    found = view.model(inputs_embeds=embeddings[None], use_cache=False, **options) if view.kind.causal else view.model(
-        inputs_embeds=embeddings[None], **options
-    )  # fmt: skip
-    return read(view, row, found.logits[0])
+    if view.kind.causal:
+        options["use_cache"] = False
+    outputs = view.model(inputs_embeds=embeddings[None], **options)
+    return read(view, row, outputs.logits[0])
 
 
-def read(view: ModelView, row: dict, found: Tensor) -> Tensor:
+def read(view: ModelView, row: dict, result: Tensor) -> Tensor:
     """Logits [V] at the predicted position of what a model puts out: [T, V], or [V] where it predicts labels."""
-    return found if view.kind.labels else found[row["position"]]
+    return result if view.kind.labels else result[row["position"]]
 
 
 def number(of_vocabulary: Tensor, row: dict, explanation: str) -> Tensor:
@@ -87,12 +87,12 @@ def attention_maps(view: ModelView, row: dict, explanation: str) -> tuple[list[T
     length = len(row["input_ids"])
     leaf = tokens(view, row).requires_grad_()
     options = {"use_cache": False} if view.kind.causal else {}
-    found = view.model(inputs_embeds=leaf[None], output_attentions=True, **options)
-    of_vocabulary = read(view, row, found.logits[0])
-    gradients = torch.autograd.grad(number(of_vocabulary, row, explanation), found.attentions)
+    outputs = view.model(inputs_embeds=leaf[None], output_attentions=True, **options)
+    of_vocabulary = read(view, row, outputs.logits[0])
+    gradients = torch.autograd.grad(number(of_vocabulary, row, explanation), outputs.attentions)
     view.model.set_attn_implementation(before)
     seen = torch.ones(length, length, dtype=torch.bool)
-    maps = [a[0].detach() for a in found.attentions]
+    maps = [a[0].detach() for a in outputs.attentions]
     return maps, [g[0] for g in gradients], seen.tril() if view.kind.causal else seen
 
 
@@ -224,9 +224,9 @@ def _normalised(relevance: Tensor) -> Tensor:
     return out
 
 
-def encoder_decoder_suppressed(view, batch, place: int, suppression: float) -> Tensor:
-    """Target minus foil of a batch of one sample with attention to encoder token `place` suppressed (Deb et al. 2023):
-    in the encoder, and where the decoder reads it.
+def encoder_decoder_suppressed(view, batch, position: int, suppression: float) -> Tensor:
+    """Target minus foil of a batch of one sample with attention to encoder token `position` suppressed (Deb et al.
+    2023): in the encoder, and where the decoder reads it.
     """
     import sys
 
@@ -239,7 +239,7 @@ def encoder_decoder_suppressed(view, batch, place: int, suppression: float) -> T
             for head in scores[0]:
                 for row in head:
                     least = row.min()
-                    row[place] = least + (1 - suppression) * (row[place] - least)
+                    row[position] = least + (1 - suppression) * (row[position] - least)
         scores = scores if mask is None else scores + mask
         return (scores.softmax(-1) @ value).transpose(1, 2), None
 
@@ -251,5 +251,5 @@ def encoder_decoder_suppressed(view, batch, place: int, suppression: float) -> T
     finally:
         modelling.eager_attention_forward = stock
         view.model.set_attn_implementation(before)
-    found = logits[0, batch.position[0]]
-    return found[batch.target_ids[0]] - found[batch.foil_ids[0]]
+    result = logits[0, batch.position[0]]
+    return result[batch.target_ids[0]] - result[batch.foil_ids[0]]

@@ -17,10 +17,10 @@ def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
     states: list[Tensor] = []
     take = lambda output: (output if isinstance(output, Tensor) else output[0])[0]  # noqa: E731
     hooks = [block.module.register_forward_hook(lambda _, __, y: states.append(take(y))) for block in view.blocks]
-    found = view.model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True)
+    outputs = view.model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True)
     for hook in hooks:
         hook.remove()
-    return [found.hidden_states[0][0], *states]
+    return [outputs.hidden_states[0][0], *states]
 
 
 def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ def _attention(view: ModelView, row: dict) -> tuple[list[Tensor], list[Tensor]]:
     before = view.config._attn_implementation
     view.model.set_attn_implementation("eager")
     ids = torch.tensor([row["input_ids"]])
-    found = view.model(input_ids=ids, output_attentions=True, output_hidden_states=True)
+    outputs = view.model(input_ids=ids, output_attentions=True, output_hidden_states=True)
     view.model.set_attn_implementation(before)
-    return [one[0] for one in found.attentions], [one[0] for one in found.hidden_states]
+    return [one[0] for one in outputs.attentions], [one[0] for one in outputs.hidden_states]
 
 
 def _moved(layer: nn.Module, weights: Tensor, values: Tensor) -> Tensor:

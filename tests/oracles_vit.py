@@ -24,12 +24,12 @@ def tokens(view: ModelView, pixels: Tensor) -> Tensor:
     root = view.model.vit.embeddings
     weight, bias = root.patch_embeddings.projection.weight, root.patch_embeddings.projection.bias
     _, _, height, width = weight.shape
-    found = [root.cls_token[0, 0]]
+    result = [root.cls_token[0, 0]]
     for y in range(0, pixels.shape[1], height):
         for x in range(0, pixels.shape[2], width):
             patch = pixels[:, y : y + height, x : x + width]
-            found.append(torch.stack([(patch * of_output).sum() for of_output in weight]) + bias)
-    return torch.stack(found)
+            result.append(torch.stack([(patch * of_output).sum() for of_output in weight]) + bias)
+    return torch.stack(result)
 
 
 def logits(view: ModelView, token: Tensor, softmax: Softmax | None = None, maps: list[Tensor] | None = None) -> Tensor:
@@ -59,11 +59,11 @@ def attention(view, block, x: Tensor, layer: int, softmax: Softmax | None, maps:
     return _linear(block.attention.o_proj, context)
 
 
-def number(found: Tensor, row: dict, explanation: str) -> Tensor:
-    target = found[row["target_id"]]
+def number(result: Tensor, row: dict, explanation: str) -> Tensor:
+    target = result[row["target_id"]]
     if explanation == "contrastive":
-        return target - found[row["foil_id"]]
-    return target if explanation == "target" else target - torch.logsumexp(found, 0)
+        return target - result[row["foil_id"]]
+    return target if explanation == "target" else target - torch.logsumexp(result, 0)
 
 
 def at_pixels(view: ModelView, row: dict, pixels: Tensor, explanation: str) -> Tensor:
@@ -81,8 +81,8 @@ def integrated_gradients(view: ModelView, row: dict, explanation: str, steps: in
 def attention_maps(view: ModelView, row: dict, explanation: str) -> tuple[list[Tensor], list[Tensor]]:
     """Attention [H, T, T] of each layer and its gradients."""
     maps: list[Tensor] = []
-    found = number(logits(view, tokens(view, picture(row)).detach().requires_grad_(), maps=maps), row, explanation)
-    return [one.detach() for one in maps], list(torch.autograd.grad(found, maps))
+    result = number(logits(view, tokens(view, picture(row)).detach().requires_grad_(), maps=maps), row, explanation)
+    return [one.detach() for one in maps], list(torch.autograd.grad(result, maps))
 
 
 def gradcam(maps: list[Tensor], gradients: list[Tensor]) -> Tensor:
@@ -205,11 +205,11 @@ def _through(module, x: Tensor, relevance: Tensor, rules: dict, group: str) -> T
 
 def _through_norm(module, x: Tensor, relevance: Tensor) -> Tensor:
     """Through a norm that is linear, its standard deviation constant, token by token; its bias keeps its share."""
-    found = []
+    collected = []
     for a, r in zip(x, relevance, strict=True):
         matrix = oracles.norm_matrix(a, module.weight, module.eps, centred=True)
-        found.append(oracles.shared(oracles.contributions(a, matrix, module.bias), r, "epsilon"))
-    return torch.stack(found)
+        collected.append(oracles.shared(oracles.contributions(a, matrix, module.bias), r, "epsilon"))
+    return torch.stack(collected)
 
 
 def _through_patches(view: ModelView, row: dict, relevance: Tensor, token: Tensor, rules: dict) -> Tensor:

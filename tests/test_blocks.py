@@ -47,9 +47,9 @@ RUN = {
     "finetune.md": {
         "import random": f"{PAGE}the_fine_tuning_page_teaches_a_model_the_words_of_a_task",
     },
-    "neurons.md": {f"--neuron {place} ": NEURONS for place in ("1.82", "1.322", "1.330", "2.239", "4.290")},
+    "neurons.md": {f"--neuron {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")},
     "notebooks.md": dict.fromkeys(
-        ("found.to_frame()", "closelook.load(", "LLMAttributionResult("),
+        ("explanation.to_frame()", "closelook.load(", "LLMAttributionResult("),
         f"{PAGE}notebooks_can_do_what_their_page_says",
     ),
     "store.md": {

@@ -115,10 +115,10 @@ def test_a_rule_of_the_package_changes_the_gradient_that_its_method_reads(monkey
 
     view = tiny_model("gpt2")
     batch = Batch.collate(ragged_rows(view), pad_id=0)
-    found, stock = OPEN_LOOP(view, batch, heads=True), METHODS["attnlrp"](view, batch, heads=True)
-    torch.testing.assert_close(found.explained, stock.explained)
-    assert found.heads is not None
-    assert not torch.allclose(found.tokens, stock.tokens)
+    relevance, stock = OPEN_LOOP(view, batch, heads=True), METHODS["attnlrp"](view, batch, heads=True)
+    torch.testing.assert_close(relevance.explained, stock.explained)
+    assert relevance.heads is not None
+    assert not torch.allclose(relevance.tokens, stock.tokens)
     request = Request("open_loop")
     same = explain_many(view, batch, [request], composite=COMPOSITES["attnlrp"])[request]
     assert torch.equal(same.tokens, stock.tokens)

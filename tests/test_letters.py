@@ -7,7 +7,7 @@ from tests import letters
 
 
 @pytest.fixture(scope="module")
-def found():
+def shares():
     if not (letters.MODEL / "model.safetensors").is_file() or not letters.TEXTS.is_file():
         pytest.skip(f"needs {letters.MODEL} and {letters.TEXTS}: set CLOSELOOK_SHARED")
     view = load_model(letters.MODEL)
@@ -16,14 +16,14 @@ def found():
     return letters.scores(view, words, ["attnlrp", "lrp", "attention_rollout", "random"])
 
 
-def test_relevance_finds_letters_more_often_than_attention_does(found):
-    assert found["attnlrp"] > found[letters.CROSS_ATTENTION] + 2
-    assert found["lrp"] > found[letters.CROSS_ATTENTION]
-    assert found["attnlrp"] > found["attention_rollout"] + 5
+def test_relevance_finds_letters_more_often_than_attention_does(shares):
+    assert shares["attnlrp"] > shares[letters.CROSS_ATTENTION] + 2
+    assert shares["lrp"] > shares[letters.CROSS_ATTENTION]
+    assert shares["attnlrp"] > shares["attention_rollout"] + 5
 
 
-def test_random_relevance_finds_a_letter_by_chance_alone(found):
-    assert found["random"] < 30 < 80 < found["attention_rollout"]
+def test_random_relevance_finds_a_letter_by_chance_alone(shares):
+    assert shares["random"] < 30 < 80 < shares["attention_rollout"]
 
 
 def test_alignment_is_monotone_and_finds_what_only_one_letter_can_say():

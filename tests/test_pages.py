@@ -68,7 +68,7 @@ def test_the_store_is_read_as_its_page_says(run, capsys):
     names: dict = {}
     first, *others = blocks(ROOT / "docs" / "store.md", "python")
     exec(compile(first, "store.md", "exec"), names)
-    front = names["found"]
+    front = names["relevance"]
     for code in others:
         exec(compile(code, "store.md", "exec"), names)
     rows = 8 * 4  # samples, explanations and embeddings

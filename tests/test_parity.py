@@ -36,14 +36,14 @@ def test_relevance_and_heads_are_those_of_the_first_version(stored, model: str, 
     rows = [row for row in stored if (row["model"], row["dtype"]) == (model, dtype)]
     assert {row["task"] for row in rows} == {"ra", "sva", "qa"}
     view = load_model(model_dir(model), dtype=dtype)
-    for row, found in _explained(view, rows):
+    for row, written in _explained(view, rows):
         expected = np.array(row["relevance"])
         if row["method"] == "gradient_x_input" and model == "bert" and row["embedding"] == "full":
             continue  # zero up to the norm's epsilon: rounding noise has no stable digits
         scale = np.abs(expected).max()
         atol = TOLERANCE[dtype] if row["pooling"] is None else max(TOLERANCE[dtype], 1e-6)  # heads are kept in float32
         atol = max(atol, READ_WEIGHTS) if row["method"] == "attention_rollout" else atol
-        np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=atol, err_msg=str(row))
+        np.testing.assert_allclose(written / scale, expected / scale, rtol=0, atol=atol, err_msg=str(row))
 
 
 def _explained(view: ModelView, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:

@@ -17,7 +17,7 @@ from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, seen, words
 from evaluation.report.overlay import patch_names, with_picture
-from jobs.commands.question import PLACE, Question, read, tokens_of
+from jobs.commands.question import MARKER, Question, read, tokens_of
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from lrp_core.families.generic import GENERIC
@@ -179,7 +179,7 @@ def entry(
     if by_word:
         tokens, special, lines = grouped(answer, lines)
     text = question.text
-    slot = len(question.before) if PLACE in question.sentence else len(text)
+    slot = len(question.before) if MARKER in question.sentence else len(text)
     if question.second is not None:
         text = f"{question.sentence} | {question.second} "
         slot = len(text)

@@ -13,7 +13,7 @@ from evaluation.benchmark.views import tokenise
 from jobs.plan.models import ResolvedModel
 from lrp_core.types import UserError, nearest
 
-PLACE = "___"
+MARKER = "___"
 _Words = Literal["single", "first_difference", "each"]
 
 
@@ -32,8 +32,8 @@ class Question:
     prefix: str | None = None  # of an encoder-decoder, the answer so far
 
     def __post_init__(self) -> None:
-        if (times := self.sentence.count(PLACE)) > 1:
-            raise UserError(f"{PLACE} marks the one place of the target, and the text has it {times} times")
+        if (times := self.sentence.count(MARKER)) > 1:
+            raise UserError(f"{MARKER} marks the one place of the target, and the text has it {times} times")
         if self.generate < 1:
             raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate}")
         if self.generate > 1 and self.target is not None:
@@ -51,11 +51,11 @@ class Question:
 
     @property
     def before(self) -> str:
-        return self.sentence.partition(PLACE)[0]
+        return self.sentence.partition(MARKER)[0]
 
     @property
     def text(self) -> str:
-        before, marker, after = self.sentence.partition(PLACE)
+        before, marker, after = self.sentence.partition(MARKER)
         return before + after if marker else before.rstrip() + " "
 
 
@@ -214,7 +214,7 @@ def _view(row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "sin
 
 def _sample(question: Question, target: str) -> Row:
     before, text = question.before, question.text
-    slot = len(before) if PLACE in question.sentence else len(text)
+    slot = len(before) if MARKER in question.sentence else len(text)
     try:
         foil = None if question.foil is None else str(question.foil)
         row = sample("terminal", text, slot, target, foil)

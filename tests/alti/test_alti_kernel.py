@@ -25,8 +25,8 @@ many_heads = single(random_parts(causal=True, samples=2, length=70, heads=20, d_
 for parts in (_sample("cpu"), *padded, many_heads):
     expected = transformed.contributions(parts, Chunk(64, 4096))
     for sources in (1, 7, 50, 1000):
-        found = fused.contributions(parts, Chunk(sources, 1))
-        assert (found - expected).abs().max() < 1e-5 * expected.max(), sources
+        relevance = fused.contributions(parts, Chunk(sources, 1))
+        assert (relevance - expected).abs().max() < 1e-5 * expected.max(), sources
 """
 
 

@@ -35,9 +35,9 @@ def unpadded(rows, batch: Batch, numbers):
 def test_alti_logit_equals_the_oracle(pre_norm, side):
     rows = ragged_rows(pre_norm)
     batch = Batch.collate(rows, 0, side)
-    found = explain_many(pre_norm, batch, [CONTRASTIVE, TARGET], heads=True)
+    relevance = explain_many(pre_norm, batch, [CONTRASTIVE, TARGET], heads=True)
     for request in (CONTRASTIVE, TARGET):
-        parts = found[request].contributions
+        parts = relevance[request].contributions
         for i, row in enumerate(rows):
             unembedding = pre_norm.unembedding.weight[row["target_id"]]
             if request is CONTRASTIVE:
@@ -48,8 +48,8 @@ def test_alti_logit_equals_the_oracle(pre_norm, side):
                 value = getattr(parts, name)[i]
                 value = value[..., real] if name in ("tokens", "attention") else value
                 torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-10, msg=name)
-            assert found[request].tokens[i][~real].abs().sum() == 0
-        torch.testing.assert_close(found[request].heads, parts.pooled)
+            assert relevance[request].tokens[i][~real].abs().sum() == 0
+        torch.testing.assert_close(relevance[request].heads, parts.pooled)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -57,11 +57,11 @@ def test_alti_equals_the_oracle(side):
     view = tiny_model("bert")
     rows = ragged_rows(view)
     batch = Batch.collate(rows, 0, side)
-    found = METHODS["alti"](view, batch)
-    for row, tokens in zip(rows, unpadded(rows, batch, found.tokens), strict=True):
+    relevance = METHODS["alti"](view, batch)
+    for row, tokens in zip(rows, unpadded(rows, batch, relevance.tokens), strict=True):
         expected = oracles_alti.alti(view, torch.tensor(row["input_ids"]), row["position"])
         torch.testing.assert_close(tokens, expected, rtol=0, atol=1e-10)
-    assert found.residual is None
+    assert relevance.residual is None
 
 
 def test_the_oracle_computes_what_the_model_computes(view):
@@ -78,11 +78,11 @@ def test_tokens_mlps_and_biases_sum_to_the_explained_number_in_every_family(name
     if METHODS["alti_logit"].missing(view.family.capabilities):
         pytest.skip("alti promises no sum")
     batch = Batch.collate(ragged_rows(view), 0)
-    found = explain_many(view, batch, [CONTRASTIVE, TARGET])
-    for relevance in found.values():
+    result = explain_many(view, batch, [CONTRASTIVE, TARGET])
+    for relevance in result.values():
         torch.testing.assert_close(relevance.contributions.total(), relevance.explained, rtol=0, atol=1e-9)
-    attention = found[TARGET].contributions.attention.sum((1, 2)) + found[TARGET].contributions.initial
-    torch.testing.assert_close(attention, found[TARGET].tokens.sum(-1), rtol=0, atol=1e-9)
+    attention = result[TARGET].contributions.attention.sum((1, 2)) + result[TARGET].contributions.initial
+    torch.testing.assert_close(attention, result[TARGET].tokens.sum(-1), rtol=0, atol=1e-9)
 
 
 def test_explained_is_what_the_other_methods_explain(pre_norm):
@@ -93,9 +93,11 @@ def test_explained_is_what_the_other_methods_explain(pre_norm):
 
 def test_contrastive_is_target_minus_foil(pre_norm):
     batch = Batch.collate(ragged_rows(pre_norm), 0)
-    found = explain_many(pre_norm, batch, [CONTRASTIVE, TARGET])
+    relevance = explain_many(pre_norm, batch, [CONTRASTIVE, TARGET])
     foil = alti_logit(pre_norm, Batch(batch.input_ids, batch.attention_mask, batch.position, batch.foil_ids))
-    torch.testing.assert_close(found[CONTRASTIVE].tokens, found[TARGET].tokens - foil.tokens, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        relevance[CONTRASTIVE].tokens, relevance[TARGET].tokens - foil.tokens, rtol=0, atol=1e-12
+    )
 
 
 def test_the_published_explanation_lacks_the_initial_logit_and_its_parts_still_sum(pre_norm):
@@ -164,10 +166,10 @@ def test_out_of_memory_halves_the_group_then_the_chunk(view, monkeypatch, caplog
         return compute(view, batch, maps, explanations, plan)
 
     monkeypatch.setattr(alti.methods, "_compute", scarce)
-    found = method(view, batch)
-    assert [plan.batch for plan in found.plans] == [1, 1, 1, 1]
-    assert all(plan.chunk.vectors <= 10 for plan in found.plans)
-    torch.testing.assert_close(found.tokens, whole.tokens, rtol=0, atol=1e-12)
+    relevance = method(view, batch)
+    assert [plan.batch for plan in relevance.plans] == [1, 1, 1, 1]
+    assert all(plan.chunk.vectors <= 10 for plan in relevance.plans)
+    torch.testing.assert_close(relevance.tokens, whole.tokens, rtol=0, atol=1e-12)
     assert "out of memory" in caplog.text
 
 

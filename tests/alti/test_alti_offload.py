@@ -18,7 +18,7 @@ def test_offloaded_model_gives_the_same_relevance(family, tmp_path):
     methods = [method for method in METHODS.values() if not method.missing(resident.family.capabilities)]
     assert methods
     for method in methods:
-        expected, found = method(resident, batch), method(offloaded, batch)
-        torch.testing.assert_close(found.tokens, expected.tokens, rtol=1e-5, atol=1e-5, msg=method.name)
+        expected, relevance = method(resident, batch), method(offloaded, batch)
+        torch.testing.assert_close(relevance.tokens, expected.tokens, rtol=1e-5, atol=1e-5, msg=method.name)
     offloaded_outputs = [block.output for block in offloaded.blocks if has_offloaded_params(block.output)]
     assert all(p.device.type == "meta" for output in offloaded_outputs for p in output.parameters())

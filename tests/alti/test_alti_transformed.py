@@ -39,8 +39,8 @@ def test_any_chunk_gives_what_all_vectors_at_once_give(causal):
     expected = at_once(parts)
     for sources, vectors in itertools.product((1, 2, 5, 100), (1, 3, 7, 9, 20, 49, 100, 1000)):
         for width in (None, 1, 4, 11, 50):
-            found = contributions(parts, Chunk(sources, vectors, width=width))
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors} {width}")
+            relevance = contributions(parts, Chunk(sources, vectors, width=width))
+            torch.testing.assert_close(relevance, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors} {width}")
 
 
 @pytest.mark.parametrize("inference", [True, False])
@@ -94,9 +94,9 @@ def test_one_destination_is_a_row_of_the_map(causal):
 
 def test_what_attention_hides_contributes_exactly_nothing():
     parts = random_parts(causal=True)
-    found = contributions(parts, Chunk(2, 9))
-    hidden = ~(parts.allowed | torch.eye(found.shape[-1], dtype=torch.bool))
-    assert (found[hidden] == 0).all()
+    relevance = contributions(parts, Chunk(2, 9))
+    hidden = ~(parts.allowed | torch.eye(relevance.shape[-1], dtype=torch.bool))
+    assert (relevance[hidden] == 0).all()
 
 
 def test_a_row_that_is_clipped_everywhere_becomes_the_identity_row():

@@ -22,21 +22,21 @@ def test_decompx_equals_the_oracle(tiny, side):
     rows = ragged_rows(view)
     batch = Batch.collate(rows, 0, side)
     for explanation in ("contrastive", "target"):
-        found = METHODS["decompx"](view, batch, explanation=explanation).tokens
+        relevance = METHODS["decompx"](view, batch, explanation=explanation).tokens
         for i, row in enumerate(rows):
             parts, real = oracles.decompx(view, row), batch.attention_mask[i] == 1
             foil = parts[:, row["foil_id"]] if explanation == "contrastive" else 0
-            torch.testing.assert_close(found[i, real], parts[:, row["target_id"]] - foil, **EXACT)
-            assert not found[i, ~real].any()
+            torch.testing.assert_close(relevance[i, real], parts[:, row["target_id"]] - foil, **EXACT)
+            assert not relevance[i, ~real].any()
 
 
 @pytest.mark.parametrize("name", POST_NORM)
 @pytest.mark.parametrize("tiny", [tiny_model, tiny_classifier])
 def test_parts_of_decompx_sum_to_the_logit_biases_and_all(name, tiny):
     view = tiny(name, num_hidden_layers=3)
-    found = METHODS["decompx"](view, Batch.collate(ragged_rows(view), 0))
-    assert found.explained.abs().min() > 1e-3
-    torch.testing.assert_close(found.residual, torch.zeros_like(found.residual), **EXACT)
+    relevance = METHODS["decompx"](view, Batch.collate(ragged_rows(view), 0))
+    assert relevance.explained.abs().min() > 1e-3
+    torch.testing.assert_close(relevance.residual, torch.zeros_like(relevance.residual), **EXACT)
 
 
 def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to_it():
@@ -56,8 +56,8 @@ def test_decompx_of_a_score_is_the_norm_of_the_last_vectors_or_parts_that_sum_to
 def test_decompx_keeps_its_digits_in_float32():
     exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
     batch = Batch.collate(ragged_rows(exact), 0)
-    wanted, found = (METHODS["decompx"](view, batch).tokens for view in (exact, single))
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-4)
+    wanted, relevance = (METHODS["decompx"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(relevance.double(), wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_the_budget_bounds_what_is_held_and_changes_no_number(monkeypatch):

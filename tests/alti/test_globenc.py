@@ -14,15 +14,15 @@ from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 def test_globenc_equals_the_oracle(tiny, side):
     view = tiny("bert", num_hidden_layers=3)
     rows = ragged_rows(view)
-    found = METHODS["globenc"](view, Batch.collate(rows, 0, side), layers=True)
+    relevance = METHODS["globenc"](view, Batch.collate(rows, 0, side), layers=True)
     for i, row in enumerate(rows):
         maps, length, position = oracles.globenc(view, row), len(row["input_ids"]), row["position"]
         real = slice(-length, None) if side == "left" else slice(0, length)
         wanted = torch.linalg.multi_dot(maps[::-1])[position]
-        torch.testing.assert_close(found.tokens[i, real], wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(relevance.tokens[i, real], wanted, rtol=0, atol=1e-10)
         for layer, of_layer in enumerate(maps):
-            torch.testing.assert_close(found.layers[i, layer, real], of_layer[position], rtol=0, atol=1e-10)
-        assert abs(float(found.tokens[i].sum()) - 1) < 1e-10
+            torch.testing.assert_close(relevance.layers[i, layer, real], of_layer[position], rtol=0, atol=1e-10)
+        assert abs(float(relevance.tokens[i].sum()) - 1) < 1e-10
 
 
 def test_globenc_is_refused_by_name_for_models_that_normalise_before():
@@ -34,8 +34,8 @@ def test_globenc_is_refused_by_name_for_models_that_normalise_before():
 def test_globenc_keeps_its_digits_in_float32():
     exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
     batch = Batch.collate(ragged_rows(exact), 0)
-    wanted, found = (METHODS["globenc"](view, batch).tokens for view in (exact, single))
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-6)
+    wanted, relevance = (METHODS["globenc"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(relevance.double(), wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers_of", ["alti", "globenc"])

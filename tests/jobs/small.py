@@ -100,13 +100,13 @@ def prepared(config: RunConfig, rows: list[dict]) -> Store:
 
 def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     """Every complete cell's rows, sorted."""
-    found = {}
+    collected = {}
     for planned in make_plan(config, store).cells():
         cell = planned.cell
         table = Ledger(store).read(cell, schema_of(cell.product, cell.dtype))
         order = [name for name in ("sample_id", "explanation", "embedding", "pooling") if name in table.column_names]
-        found[str(cell)] = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
-    return found
+        collected[str(cell)] = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
+    return collected
 
 
 def killed_once(worker: type, commit: str) -> type:

@@ -222,7 +222,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(
     (failure,) = [line for line in err.splitlines() if "cannot be loaded" in line]
     assert failure.strip().startswith("model broken cannot be loaded: ")
     states = {str(p.cell): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
-    assert {name for name, found in states.items() if found == "done"} == set(undisturbed[2])
+    assert {name for name, own in states.items() if own == "done"} == set(undisturbed[2])
     healthy = config.model_copy(update={"models": config.models[1:]})
     assert relevance_of(healthy, store) == undisturbed[2]
 

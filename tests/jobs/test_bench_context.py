@@ -17,9 +17,9 @@ WAYS = {FORWARD, "attnlrp", CHECKPOINT, "grad_attention_rollout", "integrated_gr
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     file = tmp_path_factory.mktemp("context") / "context.json"
-    found = context.main(["--quick", "--lengths", "16,32,48", "--json", str(file)])
-    assert json.loads(file.read_text()) == json.loads(json.dumps(found))
-    return found
+    ours = context.main(["--quick", "--lengths", "16,32,48", "--json", str(file)])
+    assert json.loads(file.read_text()) == json.loads(json.dumps(ours))
+    return ours
 
 
 def rows(result, part):
@@ -28,10 +28,10 @@ def rows(result, part):
 
 def test_every_way_has_seconds_bytes_and_a_price_at_every_length(result):
     curve = rows(result, "curve")
-    places = {(row["geometry"], row["length"], row["method"]) for row in curve}
+    measured = {(row["geometry"], row["length"], row["method"]) for row in curve}
     geometries = {row["geometry"] for row in curve}
     assert geometries == {"gpt2", "Llama-3.2-1B, 1 of 2 layers"}
-    assert places == {(name, length, way) for name in geometries for length in (16, 32, 48) for way in WAYS}
+    assert measured == {(name, length, way) for name in geometries for length in (16, 32, 48) for way in WAYS}
     for row in curve:
         seconds = row["wall_s"]["median"]
         assert row["cost_usd"] == pytest.approx(seconds / 3600 * 0.130 * 0.16)
@@ -73,9 +73,9 @@ def test_attnlrp_and_checkpointing_have_their_targets(result):
 
 
 def test_results_fit_the_schema_of_the_store(result):
-    found = list(numbers(result))
-    assert {row["measure"] for row in found if row["part"] == "curve"} == {"wall_s", "peak_bytes", "cost_usd"}
-    assert {row["unit"] for row in found if row["measure"] == "cost_usd"} == {"USD"}
+    ours = list(numbers(result))
+    assert {row["measure"] for row in ours if row["part"] == "curve"} == {"wall_s", "peak_bytes", "cost_usd"}
+    assert {row["unit"] for row in ours if row["measure"] == "cost_usd"} == {"USD"}
 
 
 def test_what_memory_does_not_hold_is_left_out_and_said(monkeypatch, capsys):
@@ -85,17 +85,17 @@ def test_what_memory_does_not_hold_is_left_out_and_said(monkeypatch, capsys):
         def run():
             raise MemoryError
 
-        found = real(view, batch, whole)
+        result = real(view, batch, whole)
         if batch.input_ids.shape[1] > 16:
-            found[PERTURBATION] = context.Way(run)
-        return found
+            result[PERTURBATION] = context.Way(run)
+        return result
 
     monkeypatch.setattr(context, "ways_of", full)
-    found = context.main(["--quick", "--geometry", "gpt2", "--lengths", "8,16,24", "--repeats", "1"])
-    (lost,) = [row for row in rows(found, "curve") if "state" in row]
+    result = context.main(["--quick", "--geometry", "gpt2", "--lengths", "8,16,24", "--repeats", "1"])
+    (lost,) = [row for row in rows(result, "curve") if "state" in row]
     assert (lost["method"], lost["length"], lost["state"]) == (PERTURBATION, 24, "out of memory")
     assert "out of memory" in capsys.readouterr().out
-    assert {row["method"] for row in rows(found, "exponents in tokens")} == WAYS
+    assert {row["method"] for row in rows(result, "exponents in tokens")} == WAYS
 
 
 def test_a_power_law_is_found_and_curves_cross_where_they_do():

@@ -12,10 +12,8 @@ from tests.jobs.small import REPOSITORY
 
 def test_checks_of_the_cpu_pass_and_those_of_a_gpu_are_left_out_by_name(tmp_path):
     names = ["kernel", "out_of_memory", "offload", "checkpointing", "peak"]
-    found = gpu.main(
-        ["--device", "cpu", "--out", str(tmp_path), *(text for name in names for text in ("--check", name))]
-    )
-    assert [one.state for one in found] == ["left out", "left out", "passed", "passed", "passed"]
+    own = gpu.main(["--device", "cpu", "--out", str(tmp_path), *(text for name in names for text in ("--check", name))])
+    assert [one.state for one in own] == ["left out", "left out", "passed", "passed", "passed"]
     record = json.loads((tmp_path / "checks.json").read_text())
     assert [one["name"] for one in record["checks"]] == names
     assert "torch" in record["versions"]
@@ -26,8 +24,8 @@ def test_a_method_that_gives_other_numbers_on_the_device_is_named(monkeypatch):
 
     def other(name, view, options):
         calls.append(name)
-        found = relevance(name, view, options)
-        return found * 1.01 if name == "lrp" and len(calls) % 2 == 0 else found
+        result = relevance(name, view, options)
+        return result * 1.01 if name == "lrp" and len(calls) % 2 == 0 else result
 
     monkeypatch.setattr(gpu, "_relevance", other)
     monkeypatch.setattr(gpu, "_asked", lambda view: {"lrp": {}})

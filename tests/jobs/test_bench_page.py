@@ -23,8 +23,8 @@ def test_the_page_is_what_the_result_files_say():
 
 
 def test_models_are_columns_and_missed_targets_say_so():
-    found = page.tables(a_result()).splitlines()
-    assert found == [
+    result = page.tables(a_result()).splitlines()
+    assert result == [
         "| ratio | target | gpt2 | llama |",
         "|---|---|---|---|",
         "| attnlrp / plain | ≤ 1.05 | 0.97 | 1.051, missed |",

@@ -53,9 +53,9 @@ def test_every_model_is_measured_once_where_it_runs(tmp_path, models, local_ray,
     config, store = run_of(tmp_path, *models)
     summary = bench(config, store)
     assert (summary.computed, summary.failures) == (2, ())
-    found = medians(store)
-    assert set(found) == {(model, method) for model in ("gpt2", "bert") for method in METHODS}
-    assert all(milliseconds > 0 and n == 3 for milliseconds, n in found.values())
+    measured = medians(store)
+    assert set(measured) == {(model, method) for model in ("gpt2", "bert") for method in METHODS}
+    assert all(milliseconds > 0 and n == 3 for milliseconds, n in measured.values())
     monkeypatch.setattr(scheduler, "connect", lambda config: pytest.fail("started Ray"))
     again = bench(config, store)
     assert (again.computed, again.skipped) == (0, 2)

@@ -185,9 +185,9 @@ def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
 )
 def test_a_model_that_is_not_there_is_one_line_that_says_so(closelook, monkeypatch, model, wrong, code, message):
     monkeypatch.chdir(REPOSITORY)
-    found, _, err = closelook("explain", "--model", wrong.format(parent=model.parent), "w5 w7", "--target", "w10")
+    result, _, err = closelook("explain", "--model", wrong.format(parent=model.parent), "w5 w7", "--target", "w10")
     assert err.startswith(f"error: {message.format(parent=model.parent)}")
-    assert (found, len(err.splitlines())) == (code, 1)
+    assert (result, len(err.splitlines())) == (code, 1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])

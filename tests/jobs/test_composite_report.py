@@ -53,11 +53,13 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     [rival] = [row for row in table.rows if row.labels[1] == results.label("lrp_identity_softmax")]
     view, largest, error, inside = load_model(model), [], [], []
     for row in rows_of(4):
-        found = METHODS["lrp_identity_softmax"](view, Batch.collate([row], 0), explanation="target", boundaries=True)
-        unit = abs(float(found.explained[0]))
-        largest.append(float(found.tokens.abs().max()) / unit)
-        inside.append(found.peaks[0].double().numpy() / unit)
-        error.append(abs(float(found.tokens.sum() - found.explained[0])) / unit)
+        relevance = METHODS["lrp_identity_softmax"](
+            view, Batch.collate([row], 0), explanation="target", boundaries=True
+        )
+        unit = abs(float(relevance.explained[0]))
+        largest.append(float(relevance.tokens.abs().max()) / unit)
+        inside.append(relevance.peaks[0].double().numpy() / unit)
+        error.append(abs(float(relevance.tokens.sum() - relevance.explained[0])) / unit)
     values = [cell.value for cell in rival.cells[:4]]
     expected = [np.median(largest), np.max(largest), np.median(error), np.max(error)]
     assert values == pytest.approx(expected, rel=1e-3)

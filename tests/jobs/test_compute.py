@@ -40,8 +40,8 @@ def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_bits(explai
         poisoned[bad]["input_ids"] = [VOCABULARY + 7, *rows[bad]["input_ids"][1:]]
         outcome = run(explainer, poisoned)
         assert [(r.sample_id, r.reason) for r in outcome.rejects] == [(rows[bad]["sample_id"], "model_error")]
-        found, _ = tables_of(outcome)
-        assert found == {key: row for key, row in undisturbed.items() if key[0] != rows[bad]["sample_id"]}
+        result, _ = tables_of(outcome)
+        assert result == {key: row for key, row in undisturbed.items() if key[0] != rows[bad]["sample_id"]}
 
 
 def test_a_row_whose_logits_are_not_finite_is_rejected_with_that_reason(explainer):
@@ -57,8 +57,8 @@ def test_a_row_whose_logits_are_not_finite_is_rejected_with_that_reason(explaine
     (reject,) = outcome.rejects
     assert (reject.sample_id, reject.reason) == (rows[3]["sample_id"], "logits_not_finite")
     assert reject.detail == "the model's logits are not finite in float32"
-    found, _ = tables_of(outcome)
-    assert found == {key: row for key, row in undisturbed.items() if key[0] != reject.sample_id}
+    result, _ = tables_of(outcome)
+    assert result == {key: row for key, row in undisturbed.items() if key[0] != reject.sample_id}
 
 
 def test_a_batch_of_bad_rows_only_is_all_rejects(explainer):
@@ -80,10 +80,10 @@ def test_out_of_memory_halves_the_batch(explainer, monkeypatch):
 
     monkeypatch.setattr(Explainer, "batch", limited)
     outcome = run(explainer, rows)
-    found, _ = tables_of(outcome)
+    result, _ = tables_of(outcome)
     assert outcome.splits == 3
-    assert found.keys() == undisturbed.keys()
-    for key, row in found.items():
+    assert result.keys() == undisturbed.keys()
+    for key, row in result.items():
         assert row["relevance"] == pytest.approx(undisturbed[key]["relevance"], rel=1e-5, abs=1e-5)
 
 
@@ -124,7 +124,7 @@ def test_stages_of_a_pass_add_up_and_memory_is_measured_once_a_length(explainer)
     seconds = {(timing.method, timing.stage): timing.wall_s for timing in first.timings}
     stages = {("gradients", "forward"), ("attnlrp", "backward"), ("attnlrp", "aggregate")}
     assert set(seconds) == {("gradients", "method"), ("random", "method"), *stages}
-    assert 0 < sum(seconds[place] for place in stages) <= seconds["gradients", "method"]
+    assert 0 < sum(seconds[stage] for stage in stages) <= seconds["gradients", "method"]
     peaks = {timing.method: timing.peak_bytes for timing in first.timings if timing.stage == "method"}
     blocks = explainer.view.n_layers * first.relevance[REQUESTS[0]].tokens.numel() * explainer.view.d_model * 4
     assert peaks["gradients"] > blocks, "the graph keeps more than one state of each block"

@@ -33,11 +33,11 @@ def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, mod
     assert code == 0
     assert "3 lines are empty or no text, the first is corpus.txt:2: empty" in out
     assert "in 2 lines of corpus.txt" in out
-    for place, message in (
+    for neuron, message in (
         ("0", "--neuron is LAYER.NEURON, as 2.17, not '0'"),
         ("7.0", "there is no layer 7: the model's"),
     ):
-        code, _, err = closelook(*asked, "--neuron", place)
+        code, _, err = closelook(*asked, "--neuron", neuron)
         assert code == 2
         assert message in err
         assert len(err.splitlines()) == 1

@@ -71,12 +71,12 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
     summary = neurons(config, store)
     assert (summary.computed, summary.failures) == (1, ())
     view = load_model(model)
-    pieces, place = [], []  # ids, (number of the text, first word)
+    pieces, numbers = [], []  # ids, and the number of their text
     for number, line in enumerate(lines_of()):
         flat = [int(word[1:]) for word in line.split()]
         for start in range(0, len(flat), TOKENS):
             pieces.append(flat[start : start + TOKENS])
-            place.append(number)
+            numbers.append(number)
     seen = [activations(view, ids) for ids in pieces]  # [T, F] each
     peaks = np.stack([one.max(0) for one in seen])  # [N, F]
     artifact = cell_of(config, store)
@@ -87,14 +87,14 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
         own = [row for row in rows if row["neuron"] == neuron]
         assert [row["rank"] for row in own] == [1, 2, 3, 4]
         assert [row["input_ids"] for row in own] == [pieces[at] for at in order]
-        assert [row["number"] for row in own] == [place[at] for at in order]
+        assert [row["number"] for row in own] == [numbers[at] for at in order]
         assert [row["activation"] for row in own] == pytest.approx([peaks[at, neuron] for at in order], abs=1e-6)
         for row, at in zip(own, order, strict=True):
             assert seen[at][row["position"], neuron] == pytest.approx(peaks[at, neuron], abs=1e-6)
     every = np.concatenate(seen)  # [tokens, F]
     ends = [-np.inf, *Ledger(store).record(artifact)["boundaries"], np.inf]
-    found = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
-    for neuron, row in enumerate(found):
+    result = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
+    for neuron, row in enumerate(result):
         assert (row["layer"], row["neuron"], row["tokens"]) == (0, neuron, len(every))
         assert row["mean"] == pytest.approx(every[:, neuron].mean(), abs=1e-7)
         assert (
@@ -107,12 +107,12 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
 
 def activations(view, ids):
     """[T, F] of the first layer."""
-    batch, found = Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0), []
-    hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: found.append(args[0]))
+    batch, result = Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0), []
+    hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: result.append(args[0]))
     with torch.inference_mode():
         view.hidden(batch)
     hook.remove()
-    return found[0][0].double().numpy()
+    return result[0][0].double().numpy()
 
 
 def files_of(store):

@@ -171,10 +171,10 @@ def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
     cluster = load("rayjob.yaml")["spec"]["rayClusterSpec"]
-    found = _derive_autoscaling_config_from_ray_cr(
+    result = _derive_autoscaling_config_from_ray_cr(
         {"metadata": {"name": "closelook", "namespace": "default"}, "spec": cluster}
     )
-    kinds = found["available_node_types"]
+    kinds = result["available_node_types"]
     assert kinds["headgroup"]["resources"]["GPU"] == 0
     assert kinds["cpu"]["resources"] | {"GPU": 0} == kinds["cpu"]["resources"], (
         "tasks without a GPU start no node with one"

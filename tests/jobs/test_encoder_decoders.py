@@ -54,12 +54,12 @@ def config(tmp_path_factory):
 @pytest.fixture(scope="module")
 def store(config):
     """Everything of the run but the report."""
-    found = Store(config.root)
+    result = Store(config.root)
     with pytest.MonkeyPatch.context() as patch:
         without_ray(patch.setattr)
         for stage in (prepare, attribute, evaluate, prune, perturb):
-            assert stage(config, found).complete
-    return found
+            assert stage(config, result).complete
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +76,11 @@ def view():
 def rows(store, plan, view):
     """By task and sample, what the model reads, the start token included."""
     [model] = plan.models
-    found = {}
+    collected = {}
     for task, inputs in model.inputs.items():
         table = pa.concat_tables([store.read(path, VIEW) for path in store.files(inputs.folder)])
-        found[task] = {row["sample_id"]: row for row in rows_for(view, table.to_pylist())}
-    return found
+        collected[task] = {row["sample_id"]: row for row in rows_for(view, table.to_pylist())}
+    return collected
 
 
 def rows_of(store, plan, method):
@@ -122,13 +122,13 @@ def test_a_method_that_does_not_speak_of_the_decoder_has_null_there(store, plan)
 def test_heads_of_encoder_decoder_and_cross_attention_are_pruned(config, store, plan, view, rows):
     """Two layers each, four heads a layer: half of all heads are gone after twelve."""
     [model] = plan.models
-    found = {}
+    collected = {}
     for artifact in [one.artifact for one in wanted_curves(config, config.prune, model)]:
         for point in Ledger(store).read(artifact, PRUNING).to_pylist():
-            found.setdefault((point["method"], point["pooling"], point["seed"]), []).append(point)
-    assert {name for name, *_ in found} == {"attnlrp", "random"}
+            collected.setdefault((point["method"], point["pooling"], point["seed"]), []).append(point)
+    assert {name for name, *_ in collected} == {"attnlrp", "random"}
     checked = []
-    for points in found.values():
+    for points in collected.values():
         gone = [head for point in points for head in point["pruned_heads"]]
         assert sorted(gone) == list(range(24))
         half = next(p for at, p in enumerate(points) if sum(len(q["pruned_heads"]) for q in points[: at + 1]) == 12)
@@ -178,8 +178,8 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
             left = [token for at, token in enumerate(row["input_ids"]) if at not in gone]
             embedded = view.token_embedding(torch.tensor(row["input_ids"])).clone()
             embedded[gone] = 0
-            found = stock(view, row, ids=left) if way == "delete" else stock(view, row, embedded=embedded)
-            assert logit == pytest.approx(float(found[row["target_id"]]), abs=1e-3)
+            logits = stock(view, row, ids=left) if way == "delete" else stock(view, row, embedded=embedded)
+            assert logit == pytest.approx(float(logits[row["target_id"]]), abs=1e-3)
 
 
 def test_samples_are_shown_with_what_the_decoder_has_seen(config, store, plan):

@@ -211,5 +211,5 @@ def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch, local_r
     monkeypatch.setattr(evaluate, "TASK_VALUES", 100)
     many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
     assert evaluate.score_plan(CONFIG, plan, many).computed == 2
-    for found, expected in zip(scores(many), scores(one), strict=True):
-        assert found == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order
+    for own, expected in zip(scores(many), scores(one), strict=True):
+        assert own == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order

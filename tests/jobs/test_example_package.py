@@ -70,8 +70,8 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
     assert code == 0, out + err
     store = Store(str(tmp_path / "root"))
     assert store.read(samples_of("pairs").folder, GENERIC)["source"].to_pylist() == ["pairs"] * 2
-    found = {row["value"] for row in store.read("scores", SCORES).to_pylist() if row["metric"] == "chosen"}
-    assert min(found) >= 4
+    rows = {row["value"] for row in store.read("scores", SCORES).to_pylist() if row["metric"] == "chosen"}
+    assert min(rows) >= 4
     table = store.read_bytes("report/tables/table1_random.csv").decode()
     for label in (r"Embedding norm \(power=2\.0\)", '"AttnLRP, constant softmax"'):
         assert re.search(rf"^pairs,renamed,{label},Chosen,tokens,", table, re.MULTILINE)

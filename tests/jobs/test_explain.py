@@ -68,9 +68,9 @@ def explained(closelook, tmp_path, model, *arguments):
 
 def test_the_json_holds_what_the_methods_give(closelook, model, tmp_path):
     words = ("w5 w7 w9", "--target", "w10", "--foil", "w11", "--method", "lrp,alti_logit", "--dtype", "float64")
-    found = explained(closelook, tmp_path, model, *words)
-    [one] = found["predictions"]
-    assert found["dtype"] == "float64"
+    written = explained(closelook, tmp_path, model, *words)
+    [one] = written["predictions"]
+    assert written["dtype"] == "float64"
     view = load_model(str(model), dtype="float64")
     batch = Batch.collate([one], pad_id=0)
     for said in one["methods"]:
@@ -90,9 +90,9 @@ def test_without_a_target_the_models_own_prediction_is_explained(closelook, mode
 
 
 def test_generated_tokens_are_explained_one_after_the_other(closelook, model, tmp_path):
-    found = explained(closelook, tmp_path, model, "w5 w7 w9", "--generate", "3")["predictions"]
-    assert len(found) == 3
-    for before, after in itertools.pairwise(found):
+    written = explained(closelook, tmp_path, model, "w5 w7 w9", "--generate", "3")["predictions"]
+    assert len(written) == 3
+    for before, after in itertools.pairwise(written):
         assert after["input_ids"] == [*before["input_ids"], before["target_id"]]
         assert len(after["methods"][0]["relevance"]) == len(after["tokens"]) == len(before["tokens"]) + 1
 

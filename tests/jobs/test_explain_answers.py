@@ -11,13 +11,13 @@ from tests.tiny import tiny_model
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny T5 of random weights with the tokenizer of the demo's GPT-2."""
-    place = tmp_path_factory.mktemp("models") / "t5"
+    path = tmp_path_factory.mktemp("models") / "t5"
     tokenizer = AutoTokenizer.from_pretrained("evaluation/benchmark/demo/models/gpt2")
-    tokenizer.save_pretrained(place)
+    tokenizer.save_pretrained(path)
     end = tokenizer.eos_token_id
     view = tiny_model("t5", dtype="float32", vocab_size=len(tokenizer), eos_token_id=end, decoder_start_token_id=3)
-    view.model.save_pretrained(place)
-    return str(place)
+    view.model.save_pretrained(path)
+    return str(path)
 
 
 def told(closelook, tmp_path, *arguments):
@@ -29,11 +29,11 @@ def told(closelook, tmp_path, *arguments):
 
 def test_each_generated_token_has_relevance_over_the_text_and_over_what_was_said(closelook, folder, tmp_path):
     text = "The keys to the cabinet"
-    found = told(closelook, tmp_path, "--model", folder, "--method", "lrp,gradcam", text, "--generate", "3")
-    assert len(found) == 3
-    for step, one in enumerate(found):
-        assert one["input_ids"] == found[0]["input_ids"]
-        assert one["decoder_input_ids"] == [3, *(before["target_id"] for before in found[:step])]
+    written = told(closelook, tmp_path, "--model", folder, "--method", "lrp,gradcam", text, "--generate", "3")
+    assert len(written) == 3
+    for step, one in enumerate(written):
+        assert one["input_ids"] == written[0]["input_ids"]
+        assert one["decoder_input_ids"] == [3, *(before["target_id"] for before in written[:step])]
         lrp, gradcam = one["methods"]
         assert len(lrp["relevance"]) == len(one["input_ids"])
         assert len(lrp["decoder_relevance"]) == step + 1

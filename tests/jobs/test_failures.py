@@ -47,11 +47,11 @@ def manifests(config, store):
     return {planned.cell.method: store.manifest(planned.cell.name) for planned in make_plan(config, store).cells()}
 
 
-def assert_same(found, expected, *methods):
+def assert_same(result, expected, *methods):
     """To rounding: which methods share a pass may change the last bit."""
     expected = {name: table for name, table in expected.items() if name.rpartition("/")[2] in methods}
-    assert found.keys() == expected.keys()
-    for name, table in found.items():
+    assert result.keys() == expected.keys()
+    for name, table in result.items():
         for row, wanted in zip(table.to_pylist(), expected[name].to_pylist(), strict=True):
             numbers = {"relevance", "explained", "residual"}
             assert all(row[key] == wanted[key] for key in row.keys() - numbers)
@@ -101,9 +101,9 @@ def test_what_fails_in_one_method_or_row_leaves_the_other_cells_complete(
     shards = store.files("relevance", recursive=True)
     assert not any(f"method={method}/" in path for path in shards for method in failed)
     assert "relevance gpt2/sva/float32: rejected 1 model_error, as s003: ValueError: bad luck (random)" in out
-    found = manifests(config, store)
-    assert found["random"]["rejects"] == {"model_error": 1}
-    assert found["attnlrp"]["rejects"] == found["gradient_x_input"]["rejects"] == {}
+    result = manifests(config, store)
+    assert result["random"]["rejects"] == {"model_error": 1}
+    assert result["attnlrp"]["rejects"] == result["gradient_x_input"]["rejects"] == {}
     evaluated = evaluate(config, store)
     assert (evaluated.computed, evaluated.failures) == (3, ()), "what is healthy has scores"
     assert set(store.read("scores", SCORES)["method"].to_pylist()) == set(METHODS) - set(failed)
@@ -150,8 +150,8 @@ def test_a_model_that_gives_nan_fails_its_own_cells_and_says_so(inline, tmp_path
         "every row of a unit failed: the model's logits are not finite in float32"
     )
     assert summary.computed == 2
-    found = {(p.cell.model, p.cell.method): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
-    assert {place for place, now in found.items() if now == "done"} == {("gpt2", "attnlrp"), ("gpt2", "random")}
+    plan = {(p.cell.model, p.cell.method): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
+    assert {place for place, now in plan.items() if now == "done"} == {("gpt2", "attnlrp"), ("gpt2", "random")}
     assert evaluate(config, store).computed == 2
     assert report(config, store).complete
     code, _, err = closelook("explain", "--model", str(broken), "w5 w7", "--target", "w10", "--foil", "w11")
@@ -249,9 +249,9 @@ def test_a_row_without_a_foil_has_nothing_to_contrast_and_is_a_reject_of_no_fail
     rows = [{**row, "foil_id": None} for row in ROWS[:10]] + ROWS[10:]
     config, store = run_of(tmp_path, model, rows, methods=["attnlrp", "random"], explanations=["contrastive"])
     assert attribute(config, store).complete
-    found = manifests(config, store)
-    assert found["attnlrp"]["rejects"] == {"no_foil": 10}
-    assert found["random"]["rejects"] == {}
+    states = manifests(config, store)
+    assert states["attnlrp"]["rejects"] == {"no_foil": 10}
+    assert states["random"]["rejects"] == {}
 
 
 class Capped(_StorageMeter):

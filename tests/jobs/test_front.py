@@ -28,95 +28,99 @@ def directly(opened, text, target, foil, name, **options):
 
 
 def test_an_explanation_is_what_the_methods_give_with_its_tokens(gpt2):
-    found = closelook.explain(TEXT, **PAIR, model=gpt2, method=["attnlrp", "lrp"])
+    explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method=["attnlrp", "lrp"])
     for name in ("attnlrp", "lrp"):
-        torch.testing.assert_close(found[name], directly(gpt2, TEXT, "are", "is", name).tokens[0])
-    assert "".join(found.tokens) == TEXT
-    assert (found.target, found.foil) == ("are", "is")
-    assert repr(found) == "<Explanation of 'are rather than is' by demo/gpt2: attnlrp, lrp>"
+        torch.testing.assert_close(explanation[name], directly(gpt2, TEXT, "are", "is", name).tokens[0])
+    assert "".join(explanation.tokens) == TEXT
+    assert (explanation.target, explanation.foil) == ("are", "is")
+    assert repr(explanation) == "<Explanation of 'are rather than is' by demo/gpt2: attnlrp, lrp>"
 
 
 def test_options_and_dtype_reach_the_method():
     settings = {"integrated_gradients": {"steps": 3}}
-    found = closelook.explain(TEXT, **PAIR, model="demo/gpt2", method=settings, dtype="float64")
-    wanted = directly(found.opened, TEXT, "are", "is", "integrated_gradients", steps=3)
-    assert found["integrated_gradients"].dtype == torch.float64
-    torch.testing.assert_close(found["integrated_gradients"], wanted.tokens[0])
+    explanation = closelook.explain(TEXT, **PAIR, model="demo/gpt2", method=settings, dtype="float64")
+    wanted = directly(explanation.opened, TEXT, "are", "is", "integrated_gradients", steps=3)
+    assert explanation["integrated_gradients"].dtype == torch.float64
+    torch.testing.assert_close(explanation["integrated_gradients"], wanted.tokens[0])
 
 
 def test_tokens_may_be_given_by_number(gpt2):
     are, is_ = (gpt2.tokenizer(f" {word}")["input_ids"][0] for word in ("are", "is"))
-    found = closelook.explain(TEXT, are, is_, model=gpt2)
-    torch.testing.assert_close(found["attnlrp"], closelook.explain(TEXT, **PAIR, model=gpt2)["attnlrp"])
-    assert (found.target, found.foil) == ("are", "is")
+    explanation = closelook.explain(TEXT, are, is_, model=gpt2)
+    torch.testing.assert_close(explanation["attnlrp"], closelook.explain(TEXT, **PAIR, model=gpt2)["attnlrp"])
+    assert (explanation.target, explanation.foil) == ("are", "is")
 
 
 def test_each_token_of_a_longer_target_is_a_row_of_a_matrix(gpt2):
-    found = closelook.explain("The keys to the", "cabinet", words="each", model=gpt2)
-    matrix = found["attnlrp"]
-    assert [answer.target for answer in found.answers] == ["cabin", "et"]
+    explanation = closelook.explain("The keys to the", "cabinet", words="each", model=gpt2)
+    matrix = explanation["attnlrp"]
+    assert [answer.target for answer in explanation.answers] == ["cabin", "et"]
     assert matrix.shape == (2, 6)
     assert matrix.isnan().tolist() == [[False] * 5 + [True], [False] * 6]
-    first = closelook.explain("The keys to the", found.answers[0].row["target_id"], model=gpt2)
+    first = closelook.explain("The keys to the", explanation.answers[0].row["target_id"], model=gpt2)
     torch.testing.assert_close(matrix[0, :5], first["attnlrp"])
-    whole = [*gpt2.tokenizer("The keys to the")["input_ids"], *(one.row["target_id"] for one in found.answers)]
+    whole = [*gpt2.tokenizer("The keys to the")["input_ids"], *(one.row["target_id"] for one in explanation.answers)]
     assert gpt2.tokenizer.decode(whole) == "The keys to the cabinet"
 
 
 def test_the_first_token_in_which_longer_words_differ_is_explained(gpt2):
-    found = closelook.explain("The keys to the", "cabinet", "cabinets", words="first_difference", model=gpt2)
-    assert found.tokens[-1] == " cabin"
-    assert len(found.answers) == 1
+    explanation = closelook.explain("The keys to the", "cabinet", "cabinets", words="first_difference", model=gpt2)
+    assert explanation.tokens[-1] == " cabin"
+    assert len(explanation.answers) == 1
 
 
 def test_generated_tokens_are_explained_in_turn(gpt2):
-    found = closelook.explain(TEXT, generate=3, model=gpt2)
-    assert found["attnlrp"].shape == (3, len(found.answers[0].tokens) + 2)
-    assert [answer.row["predicted_id"] for answer in found.answers] == [a.row["target_id"] for a in found.answers]
+    explanation = closelook.explain(TEXT, generate=3, model=gpt2)
+    assert explanation["attnlrp"].shape == (3, len(explanation.answers[0].tokens) + 2)
+    assert [answer.row["predicted_id"] for answer in explanation.answers] == [
+        a.row["target_id"] for a in explanation.answers
+    ]
 
 
 def test_texts_of_a_batch_are_explained_as_alone(gpt2):
     texts = [TEXT, "The teachers", "The girl that saw the keys"]
-    found = closelook.explain(texts, ["are", "are", "is"], ["is", "is", "are"], model=gpt2, method="lrp", batch=2)
-    for one, text, target, foil in zip(found, texts, ["are", "are", "is"], ["is", "is", "are"], strict=True):
+    explanation = closelook.explain(texts, ["are", "are", "is"], ["is", "is", "are"], model=gpt2, method="lrp", batch=2)
+    for one, text, target, foil in zip(explanation, texts, ["are", "are", "is"], ["is", "is", "are"], strict=True):
         alone = closelook.explain(text, target, foil, model=gpt2, method="lrp")
         torch.testing.assert_close(one["lrp"], alone["lrp"], rtol=1e-4, atol=1e-4)
-    frame = found.to_frame()
+    frame = explanation.to_frame()
     assert sorted(set(frame["text"])) == [0, 1, 2]
-    assert len(frame) == sum(len(one.tokens) for one in found)
+    assert len(frame) == sum(len(one.tokens) for one in explanation)
 
 
 def test_a_classifiers_label_is_explained():
-    found = closelook.explain("The food was good", model="demo/bert-sentiment", method="gradient_l2")
-    assert found.answers[0].foil is not None
-    assert len(found["gradient_l2"]) == len(found.tokens)
+    explanation = closelook.explain("The food was good", model="demo/bert-sentiment", method="gradient_l2")
+    assert explanation.answers[0].foil is not None
+    assert len(explanation["gradient_l2"]) == len(explanation.tokens)
 
 
 def test_an_explanation_is_a_frame_plain_data_and_a_heat_map_whose_text_is_no_markup(gpt2, capsys):
-    found = closelook.explain("The keys <b> to", **PAIR, model=gpt2, method=["lrp", "random"])
-    frame = found.to_frame()
+    explanation = closelook.explain("The keys <b> to", **PAIR, model=gpt2, method=["lrp", "random"])
+    frame = explanation.to_frame()
     assert isinstance(frame, pd.DataFrame)
     lrp = frame[frame["method"] == "lrp"]
-    assert lrp["token"].tolist() == found.tokens
-    assert lrp["relevance"].tolist() == found["lrp"].tolist()
-    told = json.loads(json.dumps(found.to_dict()))["predictions"][0]
-    assert told["methods"][0]["relevance"] == pytest.approx(found["lrp"].tolist())
-    html = found._repr_html_()
+    assert lrp["token"].tolist() == explanation.tokens
+    assert lrp["relevance"].tolist() == explanation["lrp"].tolist()
+    told = json.loads(json.dumps(explanation.to_dict()))["predictions"][0]
+    assert told["methods"][0]["relevance"] == pytest.approx(explanation["lrp"].tolist())
+    html = explanation._repr_html_()
     assert "<b>" not in html
     assert "decoder" not in html
     assert html.count("<tr>") == 2
-    assert html.count("<span") == 2 * len(found.tokens)
-    found.show()
+    assert html.count("<span") == 2 * len(explanation.tokens)
+    explanation.show()
     assert "demo/gpt2: why are rather than is (logit" in capsys.readouterr().out
 
 
 def test_a_notebook_shows_what_the_decoder_of_an_encoder_decoder_has_seen():
-    found = closelook.explain("where did the clerk go ?", model="demo/t5", method=["attnlrp", "atman"], generate=2)
-    html = found._repr_html_()
-    second = found.relevance("attnlrp")[1]
+    explanation = closelook.explain(
+        "where did the clerk go ?", model="demo/t5", method=["attnlrp", "atman"], generate=2
+    )
+    html = explanation._repr_html_()
+    second = explanation.relevance("attnlrp")[1]
     assert second.decoder_tokens.shape == (1, 2)
     assert html.count('title="what the decoder has seen"') == 2, "a line of each answer; AtMan does not speak of it"
-    assert f"{found.answers[0].target}: {float(second.decoder_tokens[0, 1]):.4g}" in html
+    assert f"{explanation.answers[0].target}: {float(second.decoder_tokens[0, 1]):.4g}" in html
     assert html.count("<tr>") == 4
 
 
@@ -150,13 +154,13 @@ def root(tmp_path, monkeypatch):
 
 def test_relevance_of_a_root_stands_beside_its_tokens_and_texts(root):
     run = closelook.load(str(root))
-    found = run.relevance(task="sva", method="attnlrp")
-    assert len(found) == 8 * len(VARIANTS["attnlrp"])
-    assert set(found["model"]) == {"gpt2"}
-    for _, row in found.iterrows():
+    relevance = run.relevance(task="sva", method="attnlrp")
+    assert len(relevance) == 8 * len(VARIANTS["attnlrp"])
+    assert set(relevance["model"]) == {"gpt2"}
+    for _, row in relevance.iterrows():
         assert len(row["relevance"]) == len(row["tokens"]) == len(row["evidence_mask"]) == len(row["input_ids"])
     texts = dict(zip(*(run.samples(task="sva")[name] for name in ("sample_id", "text")), strict=True))
-    assert all(texts[row["sample_id"]] == row["text"] for _, row in found.iterrows())
+    assert all(texts[row["sample_id"]] == row["text"] for _, row in relevance.iterrows())
     assert run.tokenizers == {"gpt2": "words-0000"}
 
 

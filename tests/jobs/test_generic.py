@@ -31,8 +31,8 @@ def test_an_undescribed_model_runs_as_family_generic_with_the_methods_that_apply
         name = "occlusion" if "occlusion" in cell else "gradient_x_input"
         for row in table.to_pylist():
             (own,) = (one for one in rows if one["sample_id"] == row["sample_id"])
-            found = METHODS[name](view, Batch.collate([own], 0), explanation=row["explanation"])
-            torch.testing.assert_close(torch.tensor(row["relevance"]), found.tokens[0], rtol=1e-4, atol=1e-6)
+            relevance = METHODS[name](view, Batch.collate([own], 0), explanation=row["explanation"])
+            torch.testing.assert_close(torch.tensor(row["relevance"]), relevance.tokens[0], rtol=1e-4, atol=1e-6)
 
 
 def test_one_sentence_to_an_undescribed_model(tmp_path, closelook):

@@ -48,8 +48,8 @@ def test_more_models_than_places_share_processes_and_fail_alone(tmp_path, model,
     assert mark.exists()
     for folder in folders:
         if folder.name != "deadly":
-            found = relevance_of(config_of(config.root, folder), store)
-            assert {name.replace(f" {folder.name}/", " gpt2/"): table for name, table in found.items()} == expected
+            relevance = relevance_of(config_of(config.root, folder), store)
+            assert {name.replace(f" {folder.name}/", " gpt2/"): table for name, table in relevance.items()} == expected
     states = {(planned.cell.model, Ledger(store).state(planned.cell)) for planned in make_plan(config, store).cells()}
     assert states == {("deadly", "missing"), *((folder.name, "done") for folder in folders if folder.name != "deadly")}
     processes = {line.split()[1] for line in opened.read_text().splitlines()}

@@ -68,7 +68,7 @@ def drawn_slowly(view, resolved, row, relevance, flips, order):
     ranked = sorted(range(size), key=lambda at: -values[at])
     ranked = ranked if order == "morf" else ranked[::-1]
     steps = min(size, flips.steps)
-    found = []
+    collected = []
     for step in range(steps + 1):
         changed = row["pixel_values"].copy()
         for at in ranked[: round(size * step / steps)]:
@@ -77,8 +77,8 @@ def drawn_slowly(view, resolved, row, relevance, flips, order):
             else:
                 top, left = 4 * (at // 6), 4 * (at % 6)
                 changed[:, top : top + 4, left : left + 4] = np.array(flips.fill, np.float32)[:, None, None]
-        found.append(logit_slowly(view, changed, target))
-    return found
+        collected.append(logit_slowly(view, changed, target))
+    return collected
 
 
 @pytest.mark.parametrize("way", ["zero", "black"])
@@ -175,10 +175,10 @@ def test_a_picture_is_explained_in_the_terminal_on_a_page_and_as_json(closelook,
     assert re.search(r"why (disc rather than cross|cross rather than disc) \(logit", out)
     assert re.search(r"^attnlrp +(class token|patch \d, \d) [+-]\d", out, re.MULTILINE)
     assert page.read_text().count("data:image/png;base64") == 3
-    [found] = json.loads(file.read_text())["predictions"]
-    of_pixels = [np.array(one["pixels"]).shape if "pixels" in one else None for one in found["methods"]]
+    [written] = json.loads(file.read_text())["predictions"]
+    of_pixels = [np.array(one["pixels"]).shape if "pixels" in one else None for one in written["methods"]]
     assert of_pixels == [(24, 24), None]
-    assert found["tokens"][:3] == ["class token", "patch 1, 1", "patch 1, 2"]
+    assert written["tokens"][:3] == ["class token", "patch 1, 1", "patch 1, 2"]
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_pictures_that_cannot_be_explained_are_one_line(closelook, shape, tmp_pa
 
 
 def test_models_of_images_are_planned_from_their_geometry():
-    found = resolve(ModelConfig(name="vit", id="random/vit-base-patch16-224"))
-    assert (found.max_length, found.preprocessing.tokens, len(found.labels)) == (197, 197, 1000)
-    assert found.kind.images
+    result = resolve(ModelConfig(name="vit", id="random/vit-base-patch16-224"))
+    assert (result.max_length, result.preprocessing.tokens, len(result.labels)) == (197, 197, 1000)
+    assert result.kind.images
     [of_paper] = [model for model in RunConfig.load("attnlrp").models if model.tasks == ("images",)]
     assert geometry_of(of_paper.id) == geometry_of("random/vit-base-patch16-224")
 

@@ -82,8 +82,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
 def block(language: str, *words: str) -> str:
     """The README's block that holds all `words`."""
     every = re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
-    (found,) = {code for code in every if all(word in code for word in words)}
-    return found
+    (own,) = {code for code in every if all(word in code for word in words)}
+    return own
 
 
 @pytest.fixture(scope="module")

@@ -154,14 +154,14 @@ def test_the_order_of_models_is_kept_though_it_is_no_difference(tmp_path):
 def test_differences_are_told_by_name_and_as_a_whole_for_what_came_or_went():
     then = {"seed": 0, "models": [{"name": "a", "id": "x", "gpus": 1}, {"name": "b", "id": "y"}], "heads": None}
     now = {"seed": 0, "models": [{"name": "c", "id": "z", "tasks": None}, {"name": "a", "id": "w", "gpus": 1}]}
-    found = list(differences(then, now | {"heads": {"sva": 3}}))
-    assert found == [
+    result = list(differences(then, now | {"heads": {"sva": 3}}))
+    assert result == [
         Difference("models.a.id", "x", "w"),
         Difference("models.b", {"name": "b", "id": "y"}, None),
         Difference("models.c", None, {"name": "c", "id": "z", "tasks": None}),
         Difference("heads", None, {"sva": 3}),
     ]
-    assert str(found[2]) == 'models.c: null -> {"name": "c", "id": "z"}'
+    assert str(result[2]) == 'models.c: null -> {"name": "c", "id": "z"}'
 
 
 def test_a_plan_by_the_kept_configuration_wants_the_same_cells(computed):

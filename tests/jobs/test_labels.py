@@ -182,9 +182,9 @@ def test_relevance_is_of_the_label_that_the_model_predicts(done, folders):
 def test_shares_of_the_top_tokens_are_masked_and_all_others(done, folders, task):
     model, views = views_of(*done, task)
     relevance = {cell.split("/")[-1]: table.to_pylist() for cell, table in relevance_of(*done).items() if task in cell}
-    found = curves_of(*done, task)
-    assert set(found) == set(relevance) == set(METHODS)
-    for method, curves in found.items():
+    measured = curves_of(*done, task)
+    assert set(measured) == set(relevance) == set(METHODS)
+    for method, curves in measured.items():
         assert len(curves) == 2 * len(views)
         for curve in curves:
             view = next(view for view in views if view["sample_id"] == curve["sample_id"])
@@ -196,7 +196,7 @@ def test_shares_of_the_top_tokens_are_masked_and_all_others(done, folders, task)
                 top = order[: percent * len(free) // 100]
                 gone = top if curve["order"] == "without_top" or percent == 0 else [t for t in free if t not in top]
                 assert curve["removed"][at] == len(gone)
-                ids = [4 if place in gone else token for place, token in enumerate(view["input_ids"])]
+                ids = [4 if position in gone else token for position, token in enumerate(view["input_ids"])]
                 own = logits(folders / model.name, ids, view["token_type_ids"])
                 assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)
                 if task == "stsb":
@@ -324,7 +324,7 @@ def test_aopc_sufficiency_accuracy_and_correlation_are_those_of_their_formulas(d
     _, views = views_of(*done, task)
     gold = {view["sample_id"]: view["score"] for view in views}
     tables = {name: pa.Table.from_pylist(rows, CURVES) for name, rows in curves_of(*done, task).items()}
-    found = shares_of(tables, gold, "mask", 20, 0)
+    measured = shares_of(tables, gold, "mask", 20, 0)
     for method, table in tables.items():
         expected = defaultdict(list)
         columns = defaultdict(list)
@@ -339,12 +339,12 @@ def test_aopc_sufficiency_accuracy_and_correlation_are_those_of_their_formulas(d
             for order, name in (("without_top", "pearson"), ("top_only", "sufficiency_pearson")):
                 scores, predictions = zip(*columns[order], strict=True)
                 expected[name] = [[np.corrcoef(scores, np.array(predictions)[:, k])[0, 1] for k in range(9)]]
-        assert set(found.measures) == set(expected)
+        assert set(measured.measures) == set(expected)
         for name, values in expected.items():
-            summary = found.summaries[method, name]
+            summary = measured.summaries[method, name]
             assert summary.value == pytest.approx(np.mean(values), abs=1e-6)
             assert (summary.n, summary.left_out) == (len(views), 0)
-            curve = found.curves[method, name]
+            curve = measured.curves[method, name]
             assert (curve.mean, curve.n) == (pytest.approx(np.mean(values, axis=0), abs=1e-6), len(views))
             assert (curve.low <= curve.high + 1e-9).all()
 
@@ -401,7 +401,7 @@ def test_a_causal_classifier_reads_the_last_token_and_loses_tokens_by_deletion(f
             for at, percent in enumerate(curve["percent"]):
                 count = percent * view["length"] // 100
                 gone = order[:count] if curve["order"] == "without_top" or not percent else order[max(count, 1) :]
-                left = [token for place, token in enumerate(view["input_ids"]) if place not in gone]
+                left = [token for position, token in enumerate(view["input_ids"]) if position not in gone]
                 own = logits(folders / "causal", left)
                 assert curve["perturbation"] == "delete"
                 assert curve["logit"][at] == pytest.approx(own[curve["target_id"]], abs=1e-5)

@@ -45,8 +45,8 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
             row = rows[entry["sample_id"]]
             own = _method(name)(view, Batch.collate([row], 0), layers=True, **_asked(name)).layers
             assert own is not None
-            found = torch.tensor(entry["relevance"])
-            torch.testing.assert_close(found, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
+            relevance = torch.tensor(entry["relevance"])
+            torch.testing.assert_close(relevance, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
     summary = evaluate(config, store)
     assert (summary.computed, summary.failures) == (len(NAMES) + len(cells), ())
     assert f"{len(NAMES)} cells scored by layer, 0 were up to date" in summary.lines

@@ -93,9 +93,9 @@ def test_a_live_claim_from_another_pid_namespace_is_not_stolen(store):
         pytest.skip("no PID namespace of its own here")
     with run_lock(store):
         other = [*apart, sys.executable, "-c", code, store.root]
-        found = subprocess.run(other, check=False, capture_output=True, text=True)
-        assert "two owners" not in found.stdout
-        assert f"in use by process {os.getpid()} on" in found.stderr
+        process = subprocess.run(other, check=False, capture_output=True, text=True)
+        assert "two owners" not in process.stdout
+        assert f"in use by process {os.getpid()} on" in process.stderr
         assert len(store.files("lock", ".json")) == 1, "the owner's claim is there"
         store.write_manifest("still", {"mine": True})
 

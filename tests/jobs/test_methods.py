@@ -88,15 +88,17 @@ def test_one_method_under_two_options_runs_as_two_cells_of_one_unit(tmp_path, mo
     assert all(Ledger(store).is_done(planned.cell) for planned in make_plan(config, store).cells())
     record = store.manifest(next(p.cell.name for p, _ in work.cells if p.cell.method == "alti_logit_published"))
     assert record["method"] == ["alti_logit", 1, [["initial", False]]]
-    found = relevance_of(config, store)
-    whole, published = (found[f"relevance gpt2/sva/float32/{name}"] for name in ("alti_logit", "alti_logit_published"))
+    relevance = relevance_of(config, store)
+    whole, published = (
+        relevance[f"relevance gpt2/sva/float32/{name}"] for name in ("alti_logit", "alti_logit_published")
+    )
     for with_it, without in zip(whole.to_pylist(), published.to_pylist(), strict=True):
         *others, last = with_it["relevance"]
         *same, less = without["relevance"]
         assert same == others, "only the last token, where the prediction is read, differs"
         assert less != last
         assert without["residual"] - with_it["residual"] == pytest.approx(less - last, abs=1e-5)
-    assert len(found) == 6, "relevance and heads of each"
+    assert len(relevance) == 6, "relevance and heads of each"
 
 
 def test_packages_may_bring_methods_and_collisions_name_both(monkeypatch):
@@ -112,6 +114,6 @@ def test_packages_may_bring_methods_and_collisions_name_both(monkeypatch):
 def test_a_label_says_which_options_are_tuned(tmp_path, model):
     plain = {"smoothgrad": {"sigma": [0.1, 0.2], "samples": 3}}
     named = {"name": "often", "method": "smoothgrad", "sigma": [0.1, 0.2], "samples": 3}
-    found = configured(config_of(tmp_path, model, methods=[plain, named], select={}))
-    assert found["smoothgrad"].label == "SmoothGrad (sigma tuned)"
-    assert found["often"].label == "SmoothGrad (samples=3) (sigma tuned)"
+    result = configured(config_of(tmp_path, model, methods=[plain, named], select={}))
+    assert result["smoothgrad"].label == "SmoothGrad (sigma tuned)"
+    assert result["often"].label == "SmoothGrad (samples=3) (sigma tuned)"

@@ -157,12 +157,12 @@ def test_an_offloaded_model_gives_the_numbers_of_one_in_memory(tmp_path):
     options = WorkerOptions.of(RunConfig.load("smoke"), limited)
     assert options.checkpoint, "offloaded weights are freed in the backward pass"
     requests = (Request("attnlrp", "contrastive", "full"), Request("alti_logit", "contrastive", "none"))
-    found = [
+    rows = [
         Explainer(open_view(resolve(config), "float32", "cpu"), requests, settings=vars(options)).batch(rows_of(4))
         for config in (whole, limited)
     ]
     for request in requests:
-        assert found[0].relevance[request].tokens.equal(found[1].relevance[request].tokens)
+        assert rows[0].relevance[request].tokens.equal(rows[1].relevance[request].tokens)
 
 
 def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):

@@ -101,17 +101,17 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
         first |= set(zip(row["layer"][:3], row["neuron"][:3], strict=True))
     assert 3 <= len(first) < len(entries)
     for one in entries:
-        place = one["layer"], one["neuron"]
-        own = [row for row in stored if (row["layer"], row["neuron"]) == place][:5]
-        assert one["explained"] == ("AttnLRP" if place in first else "")
+        neuron = one["layer"], one["neuron"]
+        own = [row for row in stored if (row["layer"], row["neuron"]) == neuron][:5]
+        assert one["explained"] == ("AttnLRP" if neuron in first else "")
         for context, row in zip(one["contexts"], own, strict=True):
             assert context["activation"] == pytest.approx(row["activation"], rel=1e-3)
             assert context["where"] == row["place"]
             whole = Context(row["activation"], 0, row["position"], tuple(row["input_ids"]))
-            assert ("values" in context) == (place in first)
-            if place not in first:
+            assert ("values" in context) == (neuron in first)
+            if neuron not in first:
                 continue
-            assert context["values"] == pytest.approx(explain_context(view, whole, *place), rel=1e-3, abs=1e-6)
+            assert context["values"] == pytest.approx(explain_context(view, whole, *neuron), rel=1e-3, abs=1e-6)
         bars = one["histogram"]
         assert sum(bars["counts"]) == 24 * 3
         assert len(bars["edges"]) == len(bars["counts"]) - 1
@@ -173,9 +173,9 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
         expected = [knocked_out(view, rows[entry["sample_id"]], order[:count]) for count in entry["removed"]]
         assert entry["explained"] == pytest.approx(expected, abs=1e-5)
     assert neurons(config, store).computed == 0
-    found = collect(config, plan, ledger)
-    assert found["gpt2", "sva", "float32", "knockouts"].states == {"done": 4}
-    assert found["gpt2", "sva", "float32", "neurons"].states == {"done": 2}
+    result = collect(config, plan, ledger)
+    assert result["gpt2", "sva", "float32", "knockouts"].states == {"done": 4}
+    assert result["gpt2", "sva", "float32", "neurons"].states == {"done": 2}
     assert report(config, store).complete
     page = store.read_bytes("report/neurons.html").decode()
     assert "Neurons knocked out" in page
@@ -193,7 +193,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
             assert [word for word, _ in shown[layer, neuron][name]] == row[name]
         assert row["promoted_logit"] == pytest.approx([value for _, value in own.promoted], abs=1e-5)
         assert row["entropy"] == pytest.approx(own.entropy)
-    assert found["gpt2", "", "float32", "writings"].states == {"done": 1}
+    assert result["gpt2", "", "float32", "writings"].states == {"done": 1}
     explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
 
 
@@ -288,8 +288,8 @@ def explored(page, ledger, cells, knockouts):
             values = sums[neuron][at]
             assert (mean, count) == (pytest.approx(sum(values) / 5, rel=1e-3, abs=1e-9), len(values))
         largest = sorted((abs(value) for own in sums[neuron].values() for value in own), reverse=True)
-        found = [abs(sample["relevance"]) for sample in one["samples"]]
-        assert found == pytest.approx(largest[:5], rel=1e-3)
+        result = [abs(sample["relevance"]) for sample in one["samples"]]
+        assert result == pytest.approx(largest[:5], rel=1e-3)
         told = {at: (mean, count) for at, mean, count in one["removed"]}
         wanted = drops.get(neuron, {})
         assert told == {at: (pytest.approx(sum(own) / len(own), rel=1e-3), len(own)) for at, own in wanted.items()}

@@ -49,8 +49,8 @@ def test_cells_without_samples_are_complete_and_no_command_stumbles_over_them(em
     assert "run `closelook" not in out
     code, out, _ = command("audit", "--json", str(tmp_path / "audit.json"))
     assert (code, reject in out) == (0, True)
-    ((found,),) = (tokenizers.values() for tokenizers in json.loads((tmp_path / "audit.json").read_text()).values())
-    assert (found["rows_in"], found["accepted"]) == (12, 0)
+    ((written,),) = (tokenizers.values() for tokenizers in json.loads((tmp_path / "audit.json").read_text()).values())
+    assert (written["rows_in"], written["accepted"]) == (12, 0)
     assert command("plan")[0] == 0
     assert command("gc")[0] == 0
     assert command("bench")[0] == 0

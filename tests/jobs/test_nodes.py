@@ -234,12 +234,12 @@ def test_whole_gpus_pairs_and_halves_go_to_nodes_that_have_them(cluster, tmp_pat
     used = {name: {path.name.removeprefix(f"{name}-") for path in tmp_path.glob(f"{name}-*")} for name in asks}
     assert len(used["whole"]) == len(used["pair"]) == 1
     assert used["whole"] != used["pair"]
-    found = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
+    relevance = relevance_of(config.model_copy(update={"models": config.models[:3]}), store)
     for method in (entry.name for entry in config.methods):
-        halves, whole = (found[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
+        halves, whole = (relevance[f"relevance {name}/sva/float32/{method}"] for name in ("halves", "whole"))
         assert halves.num_rows
         assert halves == whole
-        assert f"relevance pair/sva/float32/{method}" in found
+        assert f"relevance pair/sva/float32/{method}" in relevance
 
 
 def test_labels_choose_the_nodes():

@@ -74,8 +74,8 @@ def test_words_of_several_tokens_are_an_option_of_every_task_for_causal_models(t
         return {kind: store.read(views_of(names[kind], "mine").folder, VIEW).to_pylist() for kind in KINDS}
 
     assert rows() == {"masked": [], "causal": []}
-    found = rows(words="first_difference")
-    assert found["masked"] == []
-    [view] = found["causal"]
+    result = rows(words="first_difference")
+    assert result["masked"] == []
+    [view] = result["causal"]
     assert view["target_id"] != view["foil_id"]
     assert rows() == {"masked": [], "causal": []}  # made again: the option is part of what a view is

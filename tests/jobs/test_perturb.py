@@ -100,10 +100,10 @@ def test_every_method_has_both_curves_of_every_sample_in_every_way(tmp_path, mod
     assert list(drawn) == CELLS
     for method, rows in drawn.items():
         variants = [("none", "none")] if method == "random" else [("target", "full"), ("target", "partial")]
-        found = [
+        result = [
             tuple(row[n] for n in ("sample_id", "explanation", "embedding", "perturbation", "order")) for row in rows
         ]
-        assert sorted(found) == sorted(
+        assert sorted(result) == sorted(
             (row["sample_id"], *variant, way, order)
             for row in ROWS
             for variant in variants
@@ -269,9 +269,9 @@ def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, mon
     ran, run = [], Flipper.run
 
     def counted(flipper, samples):
-        found = run(flipper, samples)
+        outputs = run(flipper, samples)
         ran.append((flipper.computed, flipper.asked))
-        return found
+        return outputs
 
     monkeypatch.setattr(Flipper, "run", counted)
     plan = make_plan(config, store)
@@ -333,9 +333,9 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "full")]
     areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
     assert f"{areas['lerf']:.12g}"[:9] in text
-    found = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
-    row = found["target"]
-    assert "curve" not in found["contrastive"], "it is not drawn"
+    result = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
+    row = result["target"]
+    assert "curve" not in result["contrastive"], "it is not drawn"
     own = {one["order"]: one for one in rows if one["sample_id"] == "s001"}
     assert row["curve"]["delta"] == pytest.approx(own["lerf"]["area"] - own["morf"]["area"], rel=1e-3)
     assert row["curve"]["morf"] == pytest.approx(own["morf"]["logit"], rel=1e-3)
@@ -355,9 +355,9 @@ def assert_overlap_is_of_what_the_curves_follow(config, store):
         and row["logit_target"] > row["logit_foil"]
     ]
     lines = csv.DictReader(store.read_bytes("report/tables/faithfulness_overview.csv").decode().splitlines())
-    found = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
-    assert float(found["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
-    assert int(found["AttnLRP"]["n"]) == len(hits) > 0
+    own = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
+    assert float(own["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
+    assert int(own["AttnLRP"]["n"]) == len(hits) > 0
 
 
 def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_path, inline):

@@ -47,7 +47,7 @@ def logit_of(view, row, gone=frozenset()):
 def relevance_of(view, rows, variants, seed=0):
     """A relevance table with ties, as it is stored."""
     draw = np.random.default_rng(seed)
-    found = [
+    result = [
         {
             "sample_id": row["sample_id"],
             "explanation": explanation,
@@ -61,16 +61,16 @@ def relevance_of(view, rows, variants, seed=0):
         for row in rows
         for explanation, embedding in variants
     ]
-    return pa.Table.from_pylist(found, schema=RELEVANCE_DOUBLE)
+    return pa.Table.from_pylist(result, schema=RELEVANCE_DOUBLE)
 
 
 @pytest.fixture
 def attempts(tmp_path):
     store = Store(str(tmp_path))
     store.create()
-    found = Attempts(store, "curves.unit", 2, "run")
-    found.begin()
-    return found
+    result = Attempts(store, "curves.unit", 2, "run")
+    result.begin()
+    return result
 
 
 def flips_of(view, steps=100, flip_special=True):
@@ -189,9 +189,9 @@ def test_a_row_that_raises_is_a_reject_and_the_others_are_drawn(attempts):
     for method in VARIANTS:
         assert [(r.sample_id, r.reason) for r in drawn.rejects[method]] == [("s1", "model_error")]
         expected = [row for row in whole.table(method).to_pylist() if row["sample_id"] != "s1"]
-        found = drawn.table(method).to_pylist()
-        assert [row["sample_id"] for row in found] == [row["sample_id"] for row in expected]
-        np.testing.assert_allclose([row["area"] for row in found], [row["area"] for row in expected], rtol=1e-9)
+        result = drawn.table(method).to_pylist()
+        assert [row["sample_id"] for row in result] == [row["sample_id"] for row in expected]
+        np.testing.assert_allclose([row["area"] for row in result], [row["area"] for row in expected], rtol=1e-9)
 
 
 def test_out_of_memory_halves_and_a_row_that_never_fits_is_a_reject(attempts, monkeypatch):

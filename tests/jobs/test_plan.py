@@ -107,23 +107,23 @@ def test_methods_that_a_family_lacks_are_not_planned_but_reported(base, model, t
     _, store = base
     post_norm = replace(METHODS["lrp"], needs=(POST_NORM,))
     monkeypatch.setattr(planning, "configured", lambda config: {**configured(config), "lrp": post_norm})
-    found = make_plan(config_of(tmp_path, model, methods=["lrp", "random"]), store)
-    assert found.undefined == (("gpt2", "lrp"),)
-    assert [planned.cell.method for planned in found.cells()] == ["random"]
+    plan = make_plan(config_of(tmp_path, model, methods=["lrp", "random"]), store)
+    assert plan.undefined == (("gpt2", "lrp"),)
+    assert [planned.cell.method for planned in plan.cells()] == ["random"]
 
 
 def test_heads_are_planned_for_the_subset_and_the_methods_that_have_them(base, model, tmp_path):
     _, store = base
-    found = make_plan(config_of(tmp_path, model, heads={"sva": 4}), store)
-    heads = {planned.cell.method: planned.rows for planned in found.cells() if planned.cell.product == "heads"}
+    plan = make_plan(config_of(tmp_path, model, heads={"sva": 4}), store)
+    heads = {planned.cell.method: planned.rows for planned in plan.cells() if planned.cell.product == "heads"}
     assert heads == {"attnlrp": 4, "gradient_x_input": 4}
 
 
 def test_heads_are_planned_in_the_first_precision_of_a_task(base, model, tmp_path):
     _, store = base
     models = [{"name": "gpt2", "id": str(model), "dtypes": {"sva": ["float64", "float32"]}}]
-    found = make_plan(config_of(tmp_path, model, models=models, heads={"sva": 4}), store)
-    dtypes = {(planned.cell.product, planned.cell.dtype) for planned in found.cells()}
+    plan = make_plan(config_of(tmp_path, model, models=models, heads={"sva": 4}), store)
+    dtypes = {(planned.cell.product, planned.cell.dtype) for planned in plan.cells()}
     assert dtypes == {("relevance", "float64"), ("relevance", "float32"), ("heads", "float64")}
 
 

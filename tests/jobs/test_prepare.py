@@ -256,9 +256,9 @@ def test_audit_adds_up_and_comes_as_json(tmp_path):
     config = config_of(tmp_path)
     _, store = run(config)
     audit(config, store, Console(quiet=True), json_file=tmp_path / "audit.json")
-    found = json.loads((tmp_path / "audit.json").read_text())
-    assert found == audit_table(config, store, ["sva"])
-    for figures in found["sva"].values():
+    written = json.loads((tmp_path / "audit.json").read_text())
+    assert written == audit_table(config, store, ["sva"])
+    for figures in written["sva"].values():
         assert figures["rows_in"] == figures["accepted"] + sum(figures["rejects"].values())
         assert 0 < figures["evidence_share"] < 100
 
@@ -312,18 +312,18 @@ def test_real_data_give_the_shares_of_close_look(tmp_path, published_data):
     )
     store = Store(config.root)
     assert prepare(config, store).complete
-    found = audit_table(config, store, list(config.tasks))
+    result = audit_table(config, store, list(config.tasks))
     share = {
         (task, tokenizer.split("-")[0]): figures["evidence_share"]
-        for task, tokenizers in found.items()
+        for task, tokenizers in result.items()
         for tokenizer, figures in tokenizers.items()
     }
     assert 22 <= share["ra", "bert"] <= 24
     assert 35 <= share["ra", "gpt2"] <= 37
     assert 4.3 <= share["sva", "bert"] <= 5.5
     assert 13 <= share["sva", "gpt2"] <= 16.5
-    assert found["sva"][next(iter(found["sva"]))]["agreement"] >= 90
-    parts = next(iter(found["blimp5"].values()))["parts"]
+    assert result["sva"][next(iter(result["sva"]))]["agreement"] >= 90
+    parts = next(iter(result["blimp5"].values()))["parts"]
     assert {name: part["rows_in"] for name, part in parts.items() if name != "rpsv"} == {
         "ana": 1000, "darn": 500, "dna": 500, "dnaa": 500,
     }  # fmt: skip

@@ -180,11 +180,11 @@ def test_seconds_count_for_the_innermost_part():
 
 
 def test_the_dashboard_asks_for_the_metrics_that_there_are():
-    found = json.loads(FILE.read_text())
-    assert found == dashboard(), "run `python -m jobs.cluster.dashboard`"
+    written = json.loads(FILE.read_text())
+    assert written == dashboard(), "run `python -m jobs.cluster.dashboard`"
     asked = set(re.findall(r"ray_\w+", FILE.read_text()))
     assert asked == {metric.exported for metric in METRICS}
     for metric in METRICS:
         assert metric.field in {"units", "errors"} or pa.types.is_primitive(REPORT.field(metric.field).type)
-    places = [tuple(panel["gridPos"].values()) for panel in found["panels"]]
-    assert len(set(places)) == len(places)
+    positions = [tuple(panel["gridPos"].values()) for panel in written["panels"]]
+    assert len(set(positions)) == len(positions)

@@ -95,9 +95,9 @@ def test_neither_tasks_nor_runs_have_names_that_lead_out_of_the_root(override):
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="listening ports are read from /proc")
 def test_a_ray_of_ones_own_listens_on_loopback_only(local_ray):
     local_ray.get(local_ray.remote(lambda: 0).remote())  # workers listen too
-    found = listening(descendants(os.getpid()))
-    assert len(found) >= 3, "the head, the node and a worker at the least"
-    assert {address for address, _ in found} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, found
+    result = listening(descendants(os.getpid()))
+    assert len(result) >= 3, "the head, the node and a worker at the least"
+    assert {address for address, _ in result} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, result
 
 
 def descendants(pid: int) -> list[int]:
@@ -108,24 +108,24 @@ def descendants(pid: int) -> list[int]:
         except OSError:
             continue  # it has ended
         children.setdefault(parent, []).append(int(status.parent.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
+    result = [pid]
+    for one in result:
+        result += children.get(one, [])
+    return result
 
 
 def listening(pids: list[int]) -> set[tuple[str, int]]:
     """(address, port) of every TCP socket on which these processes listen."""
     own = {target for pid in pids for target in _open_files(pid) if target.startswith("socket:")}
-    found = set()
+    collected = set()
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
             if state == "0A" and f"socket:[{rest[5]}]" in own:
                 host, port = local.split(":")
                 words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
-                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
-    return found
+                collected.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return collected
 
 
 def _open_files(pid: int) -> list[str]:

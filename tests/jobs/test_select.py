@@ -75,7 +75,7 @@ def oracle(root, model):
     assert attribute(config, store).complete
     assert perturb(config, store).complete
     drawn = sorted((row["sample_id"] for row in ROWS), key=lambda s: hashlib.sha256(f"select:1:{s}".encode()).digest())
-    found = {name: [] for name in each}
+    own = {name: [] for name in each}
     [plan] = make_plan(config, store).models
     for cell in wanted_cells(config, config.perturb, plan):
         rows = {(row["sample_id"], row["order"]): row for row in Ledger(store).read(cell.artifact, CURVES).to_pylist()}
@@ -86,8 +86,8 @@ def oracle(root, model):
                 y, x = np.array(rows[sample, order]["logit"], float), np.array(rows[sample, order]["removed"])
                 area[order] = sum((y[k] + y[k + 1]) / 2 * (x[k + 1] - x[k]) for k in range(len(x) - 1)) / x[-1]
             deltas.append(area["lerf"] - area["morf"])
-        found[names[cell.artifact.method]].append(sum(deltas) / len(deltas))
-    return found
+        own[names[cell.artifact.method]].append(sum(deltas) / len(deltas))
+    return own
 
 
 def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and_used(tmp_path, model, inline):
@@ -228,8 +228,10 @@ def test_before_a_choice_cells_wait_and_plan_and_status_say_so(tmp_path, model, 
     assert (code, waits in out) == (0, True)
     assert "2 choices of options among 7 trials, 2 missing:" in out
     assert "3 cells, 3 missing" in out
-    for found in (attribute(config, store), perturb(config, store)):
-        assert any("smoothgrad on gpt2/sva/float32: its options are not chosen: run" in line for line in found.failures)
+    for relevance in (attribute(config, store), perturb(config, store)):
+        assert any(
+            "smoothgrad on gpt2/sva/float32: its options are not chosen: run" in line for line in relevance.failures
+        )
     select(config, store)
     assert attribute(config, store).complete
     assert perturb(config, store).complete
@@ -302,7 +304,7 @@ def test_a_trial_that_fails_fails_its_choice_and_no_other(tmp_path, model, inlin
     summary = select(config, store)
     METHODS["attention_rollout"].__dict__.pop("function", None)
     assert summary.failures[0].startswith("model gpt2: attention_rollout(discard_threshold=0.4) failed on trials")
-    assert {name: found is None for name, found in chosen(config, store).items()} == {
+    assert {name: own is None for name, own in chosen(config, store).items()} == {
         "smoothgrad": False,
         "attention_rollout": True,
     }

@@ -41,9 +41,9 @@ def test_what_is_shown_is_what_the_model_computes(closelook, model, tmp_path):
     relevance = METHODS["attnlrp"](view, batch, neurons=True)
     best = relevance.neurons[0].flatten().sort(descending=True)
     width = relevance.neurons.shape[-1]
-    for shown, value, place in zip(told["neurons"], best.values, best.indices, strict=False):
+    for shown, value, index in zip(told["neurons"], best.values, best.indices, strict=False):
         neuron = shown["neuron"]
-        assert (neuron["layer"], neuron["neuron"]) == divmod(int(place), width)
+        assert (neuron["layer"], neuron["neuron"]) == divmod(int(index), width)
         assert neuron["relevance"] == pytest.approx(float(value), abs=1e-12)
     where = torch.zeros(1, len(explained["input_ids"]), dtype=torch.bool)
     where[0, -1] = True

@@ -123,8 +123,8 @@ def test_the_dashboard_knows_the_pipelines_by_their_models(head, finished):
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
-    jobs = [found["job_id"] for found in ask("/api/jobs/") if found["job_id"]]
-    names = [one["dataset"] for found in jobs for one in ask(f"/api/data/datasets/{found}")["datasets"]]
+    jobs = [own["job_id"] for own in ask("/api/jobs/") if own["job_id"]]
+    names = [one["dataset"] for own in jobs for one in ask(f"/api/data/datasets/{own}")["datasets"]]
     assert any(name.startswith("attribute-gpt2") for name in names), names
 
 

@@ -11,12 +11,12 @@ from lrp_core.types import UserError
 
 def test_options_stand_behind_colons_and_methods_between_commas():
     several = "lrp, attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre"
-    found = every_typed(several)
-    assert [one.name for one in found] == several.replace(", ", ",").split(",")
-    assert found[0] is METHODS["lrp"]
-    assert found[1].key() == METHODS["attnlrp"].configured(composite="vit").key()
-    assert found[2].values["steps"] == 25
-    assert found[2].values["rule"] == "gauss_legendre"
+    entries = every_typed(several)
+    assert [one.name for one in entries] == several.replace(", ", ",").split(",")
+    assert entries[0] is METHODS["lrp"]
+    assert entries[1].key() == METHODS["attnlrp"].configured(composite="vit").key()
+    assert entries[2].values["steps"] == 25
+    assert entries[2].values["rule"] == "gauss_legendre"
 
 
 def test_what_stands_between_brackets_belongs_to_the_value():
@@ -50,7 +50,7 @@ def test_python_takes_what_a_command_takes():
         "lrp:composite={linear: {gamma: 1}}",
         {"name": "mine", "method": "lrp", "composite": {"linear": {"gamma": 1}}},
     ]
-    found = closelook.explain("The keys to the cabinet", "are", model="demo/gpt2", method=ways)
-    assert not torch.allclose(found["lrp"], found[ways[1]])
-    torch.testing.assert_close(found[ways[1]], found["mine"])
+    explanation = closelook.explain("The keys to the cabinet", "are", model="demo/gpt2", method=ways)
+    assert not torch.allclose(explanation["lrp"], explanation[ways[1]])
+    torch.testing.assert_close(explanation[ways[1]], explanation["mine"])
     assert typed(ways[1]).label == "LRP (composite=linear gamma 1)"

@@ -150,8 +150,8 @@ def test_no_file_is_left_of_many_samples(tmp_path, monkeypatch):
 def test_rows_are_gathered_from_chunks_in_their_order(rows):
     table = pa.Table.from_pylist(rows_of(30), schema=VIEW).select(["sample_id", "input_ids", "scope_mask"])
     chunks = pa.concat_tables([table.slice(0, 11), table.slice(11, 1), table.slice(12)])
-    found = gather(chunks, np.array(rows, np.int64))
-    assert found.to_pylist() == [table.slice(row, 1).to_pylist()[0] for row in rows]
+    result = gather(chunks, np.array(rows, np.int64))
+    assert result.to_pylist() == [table.slice(row, 1).to_pylist()[0] for row in rows]
 
 
 def test_all_samples_in_another_order_are_cut_alike():

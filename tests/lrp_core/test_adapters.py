@@ -40,10 +40,10 @@ def test_every_method_has_the_same_numbers_merged_or_not(name, tmp_path):
         asked = {**FEW.get(method.name, {}), **({"heads": True} if "heads" in method.gives else {})}
         one, other, without = (method(view, batch, **asked) for view in (merged, apart, plain))
         for numbers in ("tokens", "heads", "explained"):
-            found, wanted = getattr(other, numbers), getattr(one, numbers)
+            result, wanted = getattr(other, numbers), getattr(one, numbers)
             if wanted is not None:
                 named = f"{method.name} {numbers}"
-                torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9, msg=named)
+                torch.testing.assert_close(result, wanted, rtol=1e-6, atol=1e-9, msg=named)
         assert not torch.isclose(one.explained, without.explained).any(), method.name
 
 

@@ -56,9 +56,9 @@ def test_half_precision_stays_near_double(family, method, dtype):
     batch = Batch.collate(ragged_rows(exact), 0)
     embedding = "none" if method.startswith("gradient_l") else "partial"
     expected = attribute(method, exact, batch, embedding=embedding).tokens
-    found = attribute(method, half, batch, embedding=embedding).tokens
-    assert found.dtype == torch.float32
-    assert (found - expected).norm() / expected.norm() < (0.1 if dtype == "bfloat16" else 0.02)
+    relevance = attribute(method, half, batch, embedding=embedding).tokens
+    assert relevance.dtype == torch.float32
+    assert (relevance - expected).norm() / expected.norm() < (0.1 if dtype == "bfloat16" else 0.02)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -71,9 +71,9 @@ def test_explicit_attnlrp_agrees_with_modified_gradients_in_half_precision(any_f
     )
     tolerance = 0.1 if dtype == "bfloat16" else 0.02
     for name in ("tokens", "heads", "explained", "logit_target", "logit_foil"):
-        found, expected = getattr(explicit, name), getattr(modified, name)
-        assert found.dtype == expected.dtype == torch.float32
-        assert (found - expected).norm() <= tolerance * expected.norm(), name
+        result, expected = getattr(explicit, name), getattr(modified, name)
+        assert result.dtype == expected.dtype == torch.float32
+        assert (result - expected).norm() <= tolerance * expected.norm(), name
 
 
 def test_results_are_double_for_double_models_only(view, batch):
@@ -101,17 +101,17 @@ def test_head_poolings_equal_the_naive_ones(view, batch, method):
         gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), outputs)
     for hook in hooks:
         hook.remove()
-    found = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]
+    result = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]
     for layer, (gradient, output) in enumerate(zip(gradients, outputs, strict=True)):
         relevance = reading.measure(gradient, output.detach()).unflatten(-1, (view.n_heads, view.head_dim))
-        torch.testing.assert_close(found[:, layer], oracles.pool_heads(relevance), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(result[:, layer], oracles.pool_heads(relevance), rtol=1e-5, atol=1e-7)
 
 
 def test_rollout_equals_the_naive_product(view):
     rows = ragged_rows(view)
-    found = attribute("attention_rollout", view, Batch.collate(rows, 0)).tokens
+    relevance = attribute("attention_rollout", view, Batch.collate(rows, 0)).tokens
     view.model.set_attn_implementation("eager")
-    for row, ours in zip(rows, found, strict=True):
+    for row, ours in zip(rows, relevance, strict=True):
         maps = view.model(input_ids=torch.tensor([row["input_ids"]]), output_attentions=True).attentions
         expected = oracles.rollout([attention[0] for attention in maps], row["position"])
         torch.testing.assert_close(ours[: len(expected)], expected, rtol=1e-5, atol=1e-7)

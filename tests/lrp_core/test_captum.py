@@ -21,8 +21,8 @@ def attribute(kind: type, view: ModelView, row: dict, **options) -> torch.Tensor
     """Captum's attribution of the contrastive number to the token embeddings [T, D]."""
 
     def forward(embeddings: torch.Tensor) -> torch.Tensor:
-        found = view.model(inputs_embeds=embeddings).logits[:, row["position"]]
-        return found[:, row["target_id"]] - found[:, row["foil_id"]]
+        logits = view.model(inputs_embeds=embeddings).logits[:, row["position"]]
+        return logits[:, row["target_id"]] - logits[:, row["foil_id"]]
 
     tunnel = options.pop("tunnel", lambda inner: inner)
     leaf = oracles.tokens(view, row)[None].requires_grad_()
@@ -66,12 +66,12 @@ def test_kernel_shap_is_captums_with_its_own_regression(view, rows):
     embeddings = oracles.tokens(view, row)
 
     def forward(present: torch.Tensor) -> torch.Tensor:
-        found = view.model(inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
-        return found[:, row["target_id"]] - found[:, row["foil_id"]]
+        relevance = view.model(inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
+        return relevance[:, row["target_id"]] - relevance[:, row["foil_id"]]
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(torch.tensor(row["input_ids"]), seed))
         ones = torch.ones(1, len(embeddings))
         wanted = captum.KernelShap(forward).attribute(ones, n_samples=40, perturbations_per_eval=8)[0]
-    found = METHODS["kernel_shap"](view, Batch.collate([row], 0), samples=40, token_budget=8 * len(embeddings))
-    torch.testing.assert_close(found.tokens[0].float(), wanted, rtol=1e-4, atol=1e-4)
+    relevance = METHODS["kernel_shap"](view, Batch.collate([row], 0), samples=40, token_budget=8 * len(embeddings))
+    torch.testing.assert_close(relevance.tokens[0].float(), wanted, rtol=1e-4, atol=1e-4)

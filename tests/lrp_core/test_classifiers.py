@@ -75,27 +75,27 @@ def test_the_model_is_bit_identical_afterwards(view, rows):
 
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])
 def test_gradient_x_input_of_a_classifier_is_that_of_the_stock_model(view, rows, explanation):
-    found = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
+    relevance = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
     wanted = []
     for row in rows:
         token = oracles.tokens(view, row)
         wanted.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
     if view.embedding_norm is not None and view.family.position_embedding is None:
         # a norm undoes any scaling of the token's embedding, to which nothing was added: next to nothing is left
-        for ours, stock in zip(found, wanted, strict=True):
+        for ours, stock in zip(relevance, wanted, strict=True):
             torch.testing.assert_close(ours, stock, **CLOSE)
             assert stock.abs().max() < 1e-2
         return
-    close(found, wanted)
+    close(relevance, wanted)
 
 
 def test_perturbation_methods_of_a_classifier_equal_one_forward_a_token(view, rows):
     close(explain("occlusion", view, rows), [oracles.occlusion(view, row, "contrastive", "zero") for row in rows])
     if view.kind.causal:
-        found = explain("occlusion", view, rows, how="delete")
-        close(found, [oracles.occlusion(view, row, "contrastive", "delete") for row in rows])
-    found = explain("atman", view, rows, score="logit")
-    close(found, [oracles.atman(view, row, "contrastive", 0.9, False) for row in rows])
+        relevance = explain("occlusion", view, rows, how="delete")
+        close(relevance, [oracles.occlusion(view, row, "contrastive", "delete") for row in rows])
+    relevance = explain("atman", view, rows, score="logit")
+    close(relevance, [oracles.atman(view, row, "contrastive", 0.9, False) for row in rows])
 
 
 def test_attention_methods_of_a_classifier_equal_their_formulas(view, rows):
@@ -119,23 +119,23 @@ def test_lrp_conserves_the_logit_of_a_label_when_biases_are_zero(name, labels):
 
 
 def test_explicit_attnlrp_of_a_classifier_agrees_with_modified_gradients(view, rows):
-    found = explain("attnlrp_explicit", view, rows, epsilon=1e-12)
-    torch.testing.assert_close(found, explain("attnlrp", view, rows), rtol=1e-6, atol=1e-9)
+    relevance = explain("attnlrp_explicit", view, rows, epsilon=1e-12)
+    torch.testing.assert_close(relevance, explain("attnlrp", view, rows), rtol=1e-6, atol=1e-9)
 
 
 def test_contributions_of_alti_logit_sum_to_the_label_of_a_causal_classifier():
     for name in ("gpt2", "llama"):
         view = tiny_classifier(name)
-        found = VECTORS["alti_logit"](view, Batch.collate(ragged_rows(view), 0))
-        torch.testing.assert_close(found.contributions.total(), found.explained)
+        relevance = VECTORS["alti_logit"](view, Batch.collate(ragged_rows(view), 0))
+        torch.testing.assert_close(relevance.contributions.total(), relevance.explained)
 
 
 def test_logat_is_the_stock_head_on_each_token_as_if_it_were_read(view, rows):
-    found = METHODS["logat"](view, Batch.collate(rows, 0), layers=True).layers
+    relevance = METHODS["logat"](view, Batch.collate(rows, 0), layers=True).layers
     for i, row in enumerate(rows):
         for layer, state in enumerate(oracles_states.hidden_states(view, row)[1:]):
             pair = oracles_states.logat(view, row, state)
-            torch.testing.assert_close(found[i, layer, : len(pair)], pair[:, 0] - pair[:, 1], **CLOSE)
+            torch.testing.assert_close(relevance[i, layer, : len(pair)], pair[:, 0] - pair[:, 1], **CLOSE)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -219,8 +219,8 @@ def test_a_score_has_no_probability():
 
 
 def test_rows_without_a_target_get_the_label_that_the_model_predicts(view, rows):
-    found = with_predictions(view, [row | {"target_id": None} for row in rows])
-    assert [row["target_id"] for row in found] == [int(oracles.logits(view, row).argmax()) for row in rows]
+    predicted = with_predictions(view, [row | {"target_id": None} for row in rows])
+    assert [row["target_id"] for row in predicted] == [int(oracles.logits(view, row).argmax()) for row in rows]
 
 
 def test_the_kind_is_read_from_the_checkpoint(view, rows, tmp_path):

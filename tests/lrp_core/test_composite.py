@@ -29,8 +29,8 @@ def gradient(view, batch, *planned: Composite, checkpointing=False) -> torch.Ten
         return torch.autograd.grad(explained.sum(), token)[0]
 
 
-def same(found, wanted):
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+def same(result, wanted):
+    torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
 
 
 def everywhere(rule: LinearRule) -> LinearRules:
@@ -75,8 +75,8 @@ def test_a_rule_of_one_group_is_asked_for_the_layers_of_that_group(view, batch, 
         asked.append(weight.shape)
         return dy @ weight
 
-    found = gradient(view, batch, replace(ATTNLRP, linear=LinearRules(**{group: LinearRule("noted", noted)})))
-    same(found, gradient(view, batch, ATTNLRP))
+    relevance = gradient(view, batch, replace(ATTNLRP, linear=LinearRules(**{group: LinearRule("noted", noted)})))
+    same(relevance, gradient(view, batch, ATTNLRP))
     own = [layer.parameters()[0].shape for layer in view.linear_layers() if layer.group == group]
     own += [torch.Size([len(batch), 2, view.d_model])] if group == "linear" else []  # rows of the unembedding
     assert sorted(asked) == sorted(own)

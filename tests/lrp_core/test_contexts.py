@@ -27,9 +27,9 @@ def test_best_contexts_equal_a_pass_over_all_texts(view):
     every = [activation(view, ids, 1, 6) for ids in texts]
     order = sorted(range(len(texts)), key=lambda i: (-round(float(every[i].max()), 9), i))[:7]
     for rows in (1, 5, 64):
-        found = best_contexts(view, iter(texts), 1, 6, 7, rows)
-        assert [one.number for one in found] == order
-        for one in found:
+        result = best_contexts(view, iter(texts), 1, 6, 7, rows)
+        assert [one.number for one in result] == order
+        for one in result:
             assert one.value == pytest.approx(float(every[one.number].max()), abs=1e-9)
             assert one.position == int(every[one.number].argmax())
             assert list(one.ids) == texts[one.number]
@@ -47,17 +47,17 @@ def test_what_explains_an_activation_sums_to_it_under_lrp(view):
 
 def test_contexts_that_are_explained_together_are_as_each_alone(view):
     texts = texts_of(view)
-    places = [(0, 3), (1, 6), (1, 0)]
-    asked = [(one, *place) for place in places for one in best_contexts(view, texts, *place, 3)]
+    neurons = [(0, 3), (1, 6), (1, 0)]
+    asked = [(one, *neuron) for neuron in neurons for one in best_contexts(view, texts, *neuron, 3)]
     assert len({len(one.ids) for one, _, _ in asked}) > 1
     for method in ("attnlrp", "gradient_l2"):
-        for (one, *place), found in zip(asked, explain_contexts(view, asked, method), strict=True):
-            assert found == pytest.approx(explain_context(view, one, *place, method), rel=1e-6, abs=1e-9)
+        for (one, *neuron), relevance in zip(asked, explain_contexts(view, asked, method), strict=True):
+            assert relevance == pytest.approx(explain_context(view, one, *neuron, method), rel=1e-6, abs=1e-9)
 
 
 def test_the_plain_gradient_is_that_of_the_activation(view):
     (context,) = best_contexts(view, texts_of(view), 1, 6, 1)
-    found = explain_context(view, context, 1, 6, "gradient_x_input")
+    relevance = explain_context(view, context, 1, 6, "gradient_x_input")
     batch = Batch.collate([{"input_ids": list(context.ids), "position": 0, "target_id": 0}], 0)
     token, full = view.embed(batch)
     token = token.detach().requires_grad_()
@@ -66,7 +66,7 @@ def test_the_plain_gradient_is_that_of_the_activation(view):
     view.hidden(batch, token)
     hook.remove()
     (gradient,) = torch.autograd.grad(seen[0][0, context.position, 6], token)
-    assert found == pytest.approx((gradient * full).sum(-1)[0].tolist(), rel=1e-4, abs=1e-6)
+    assert relevance == pytest.approx((gradient * full).sum(-1)[0].tolist(), rel=1e-4, abs=1e-6)
 
 
 def test_what_does_not_exist_is_named(view):

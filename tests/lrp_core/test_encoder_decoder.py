@@ -99,7 +99,7 @@ def test_lrp_conserves_logit_when_biases_are_zero(view, explanation):
 def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, rules):
     """Gradient times value of everything that enters as a constant: positions count as input, all else is absorbed."""
     batch = Batch.collate(ragged_rows(view, lengths=(6, 6, 6))[:2], 0)
-    found = attribute(rules.name, view, batch, explanation="target")
+    relevance = attribute(rules.name, view, batch, explanation="target")
     outputs = []
     biased = [m for m in view.model.modules() if getattr(m, "bias", None) is not None]  # linear layers and norms
     with rules_on(view, [rules]):
@@ -112,7 +112,7 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, ru
     absorbed = sum((m.bias * one).sum().item() for (m, _), one in zip(outputs, given, strict=True) if one is not None)
     if view.decoder.logits_bias is not None:
         absorbed += float(view.model.final_logits_bias[0, batch.target_ids].sum())
-    missing = -float(found.residual.sum())
+    missing = -float(relevance.residual.sum())
     softmax = 0 if rules is LRP else _absorbed_by_softmax(view, batch)
     assert rules is LRP or abs(softmax) > 1e-3
     assert missing == pytest.approx(absorbed + softmax, abs=1e-9)
@@ -160,11 +160,11 @@ def test_head_poolings_equal_the_naive_ones_on_every_attention_layer(view, metho
         gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), list(outputs.values()))
     for hook in hooks:
         hook.remove()
-    found = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]
-    assert found.shape[1] == view.n_layers == 2 + 3 + 3
+    result = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]
+    assert result.shape[1] == view.n_layers == 2 + 3 + 3
     for (layer, output), gradient in zip(outputs.items(), gradients, strict=True):
         relevance = reading.measure(gradient, output.detach()).unflatten(-1, (view.n_heads, view.head_dim))
-        torch.testing.assert_close(found[:, layer], oracles.pool_heads(relevance), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(result[:, layer], oracles.pool_heads(relevance), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["attention_rollout", "grad_attention_rollout"])
@@ -219,22 +219,22 @@ def test_atman_suppresses_encoder_tokens_where_they_are_keys(view):
     row = ragged_rows(view)[1]
     batch = Batch.collate([row], 0)
     ours = attribute("atman", view, batch, score="logit", suppression=0.7)
-    for place in range(len(row["input_ids"])):
-        expected = oracles_methods.encoder_decoder_suppressed(view, batch, place, 0.7)
-        torch.testing.assert_close(ours.tokens[0, place], ours.explained[0] - expected, rtol=1e-6, atol=1e-8)
+    for position in range(len(row["input_ids"])):
+        expected = oracles_methods.encoder_decoder_suppressed(view, batch, position, 0.7)
+        torch.testing.assert_close(ours.tokens[0, position], ours.explained[0] - expected, rtol=1e-6, atol=1e-8)
 
 
 def test_occlusion_is_the_drop_without_the_embedding_of_either_side(view):
     row = ragged_rows(view)[2]
     ours = attribute("occlusion", view, Batch.collate([row], 0))
     for half, ids in (("tokens", "input_ids"), ("decoder_tokens", "decoder_input_ids")):
-        for place in range(len(row[ids])):
+        for position in range(len(row[ids])):
             source = view.token_embedding(torch.tensor([row["input_ids"]]))
             seen = view.decoder_embedding(torch.tensor([row["decoder_input_ids"]]))
-            (source if half == "tokens" else seen)[0, place] = 0
+            (source if half == "tokens" else seen)[0, position] = 0
             logits = view.model(inputs_embeds=source, decoder_inputs_embeds=seen).logits[0, row["position"]]
             drop = ours.explained[0] - _contrast(logits, row)
-            torch.testing.assert_close(getattr(ours, half)[0, place], drop, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(getattr(ours, half)[0, position], drop, rtol=1e-6, atol=1e-6)
 
 
 def test_deletion_takes_encoder_tokens_and_leaves_what_the_decoder_has_seen(view):
@@ -253,12 +253,12 @@ def test_removed_heads_put_out_nothing_in_whatever_layer(view):
     draw = np.random.default_rng(0).integers(0, 2, (6, view.n_layers, view.n_heads)).astype(np.uint8)
     draw[:3, :3] = draw[0, :3]  # masks that agree in the encoder and beyond
     masks = np.unique(draw.reshape(6, -1), axis=0).reshape(-1, view.n_layers, view.n_heads)
-    found = []
+    collected = []
     for shared in (True, False):
         with heads_removed(view, list(branches(view, masks, shared=shared))):
-            found.append(view.hidden(sample))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
-    for mask, hidden in zip(masks, found[0], strict=True):
+            collected.append(view.hidden(sample))
+    torch.testing.assert_close(collected[0], collected[1], rtol=1e-12, atol=1e-12)
+    for mask, hidden in zip(masks, collected[0], strict=True):
         copied = ModelView.of(copy.deepcopy(view.model))
         for layer, one in enumerate(copied.attentions):
             for head in np.flatnonzero(mask[layer] == 0):
@@ -309,8 +309,8 @@ def test_rows_of_padding_alone_give_no_nan(family, dtype):
 
 def test_prediction_is_the_stock_models(view):
     rows = ragged_rows(view)
-    found = predicted(view, Batch.collate(rows, 0))[:, 0]
-    assert found.tolist() == [int(stock(view, row).argmax()) for row in rows]
+    result = predicted(view, Batch.collate(rows, 0))[:, 0]
+    assert result.tolist() == [int(stock(view, row).argmax()) for row in rows]
 
 
 @pytest.mark.parametrize("method", REFUSED)

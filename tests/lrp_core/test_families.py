@@ -26,11 +26,11 @@ def test_padded_batch_equals_the_stock_model_on_single_samples(view, side):
     batch = Batch.collate(rows, 0, side)
     for i, row in enumerate(rows):
         stock = view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
-        found = attribute("attnlrp", view, batch)
-        torch.testing.assert_close(found.logit_target[i], stock[row["target_id"]], rtol=1e-5, atol=1e-5)
+        relevance = attribute("attnlrp", view, batch)
+        torch.testing.assert_close(relevance.logit_target[i], stock[row["target_id"]], rtol=1e-5, atol=1e-5)
         alone = attribute("attnlrp", view, Batch.collate([row], 0)).tokens[0]
         length = len(row["input_ids"])
-        kept = found.tokens[i, -length:] if side == "left" else found.tokens[i, :length]
+        kept = relevance.tokens[i, -length:] if side == "left" else relevance.tokens[i, :length]
         torch.testing.assert_close(kept, alone, rtol=1e-6, atol=1e-8)
 
 

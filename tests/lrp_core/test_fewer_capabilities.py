@@ -59,11 +59,11 @@ def test_gradients_are_those_of_the_stock_model(view, rows):
     close(explain("gradient_l1", view, rows), [g.abs().sum(-1) for g in gradients])
     products = [g * x for g, x in zip(gradients, tokens, strict=True)]
     for embedding in ("full", "partial"):  # positions are added in attention: the token's embedding is all there is
-        found = explain("gradient_x_input", view, rows, embedding=embedding, reduce="l1")
-        close(found, [product.abs().sum(-1) for product in products])
+        relevance = explain("gradient_x_input", view, rows, embedding=embedding, reduce="l1")
+        close(relevance, [product.abs().sum(-1) for product in products])
         # the sum is 0 up to the norm's epsilon: the norm behind the embedding undoes any scaling of its input
-        found = explain("gradient_x_input", view, rows, embedding=embedding)
-        torch.testing.assert_close(found, [product.sum(-1) for product in products], **CLOSE)
+        relevance = explain("gradient_x_input", view, rows, embedding=embedding)
+        torch.testing.assert_close(relevance, [product.sum(-1) for product in products], **CLOSE)
     paths = [oracles.integrated_gradients(view, row, explanation, 3, "right", torch.tensor(0.0)) for row in rows]
     close(explain("integrated_gradients", view, rows, steps=3, reduce="l1"), [path.abs().sum(-1) for path in paths])
 
@@ -74,12 +74,12 @@ def test_perturbations_equal_one_forward_a_token(view, rows):
     if view.kind.slot:
         for row in rows:
             row["input_ids"][row["position"]] = 3  # the mask token
-        found = explain("occlusion", view, rows, how="mask")
-        close(found, [oracles.occlusion(view, row, explanation, "mask") for row in rows])
+        relevance = explain("occlusion", view, rows, how="mask")
+        close(relevance, [oracles.occlusion(view, row, explanation, "mask") for row in rows])
 
 
 def test_logat_is_the_stock_head_on_each_token_as_if_it_were_read(view, rows):
-    found = METHODS["logat"](view, Batch.collate(rows, 0), layers=True).layers
+    relevance = METHODS["logat"](view, Batch.collate(rows, 0), layers=True).layers
     norms = explain("embedding_norm", view, rows)
     for i, row in enumerate(rows):
         ids = torch.tensor([row["input_ids"]])
@@ -90,7 +90,7 @@ def test_logat_is_the_stock_head_on_each_token_as_if_it_were_read(view, rows):
             read = oracles_states.logat(view, row, state)
             says = (read[:, 0] - stock(view, row)[0]).abs() if view.predicts_score else read[:, 0] - read[:, 1]
             if layer + 1 == view.n_layers or not view.predicts_score:
-                torch.testing.assert_close(found[i, layer, : len(read)], says, **CLOSE)
+                torch.testing.assert_close(relevance[i, layer, : len(read)], says, **CLOSE)
 
 
 def test_what_needs_its_attention_or_a_rule_is_refused_by_name(view, rows):

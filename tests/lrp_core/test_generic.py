@@ -102,20 +102,20 @@ def test_gradients_are_those_of_the_stock_model(view, rows):
         products = [(g * x).abs().sum(-1) for g, x in zip(gradients, tokens, strict=True)]
         close(explain("gradient_x_input", view, rows, explanation=explanation, reduce="l1"), products)
     path = [oracles.integrated_gradients(view, row, "contrastive", 2, "right", torch.tensor(0.0)) for row in rows]
-    found = explain("integrated_gradients", view, rows, steps=2, reduce="l1")
-    close(found, [product.abs().sum(-1) for product in path])
+    relevance = explain("integrated_gradients", view, rows, steps=2, reduce="l1")
+    close(relevance, [product.abs().sum(-1) for product in path])
 
 
 def test_perturbations_equal_one_forward_a_token(view, rows):
     close(explain("occlusion", view, rows), [oracles.occlusion(view, row, "contrastive", "zero") for row in rows])
     if view.kind.causal:
-        found = explain("occlusion", view, rows, how="delete")
-        close(found, [oracles.occlusion(view, row, "contrastive", "delete") for row in rows])
+        relevance = explain("occlusion", view, rows, how="delete")
+        close(relevance, [oracles.occlusion(view, row, "contrastive", "delete") for row in rows])
     if view.kind.slot:
         for row in rows:
             row["input_ids"][row["position"]] = 3  # the mask token
-        found = explain("occlusion", view, rows, how="mask")
-        close(found, [oracles.occlusion(view, row, "contrastive", "mask") for row in rows])
+        relevance = explain("occlusion", view, rows, how="mask")
+        close(relevance, [oracles.occlusion(view, row, "contrastive", "mask") for row in rows])
 
 
 def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, rows):
@@ -124,8 +124,8 @@ def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, r
     wanted = torch.stack([stock(view, row) for row in rows])
     torch.testing.assert_close(total, wanted.logsumexp(-1))
     assert largest.tolist() == wanted.argmax(-1).tolist()
-    found = with_predictions(view, [row | {"target_id": None} for row in rows])
-    assert [row["target_id"] for row in found] == largest.tolist()
+    predicted = with_predictions(view, [row | {"target_id": None} for row in rows])
+    assert [row["target_id"] for row in predicted] == largest.tolist()
     removed = torch.zeros_like(batch.attention_mask).bool()
     removed[:, 1] = True
     with tokens_removed(view, batch, removed, "zero") as changed:

@@ -21,13 +21,13 @@ def methods_of(view):
 
 def explained(view, batch):
     """Tokens and explained numbers by method."""
-    found = {method.name: method(view, batch) for method in methods_of(view)}
-    return {name: (relevance.tokens, relevance.explained) for name, relevance in found.items()}
+    result = {method.name: method(view, batch) for method in methods_of(view)}
+    return {name: (relevance.tokens, relevance.explained) for name, relevance in result.items()}
 
 
-def assert_same(found, expected):
+def assert_same(result, expected):
     for name, numbers in expected.items():
-        for one, other in zip(found[name], numbers, strict=True):
+        for one, other in zip(result[name], numbers, strict=True):
             assert torch.equal(one, other), name
 
 
@@ -76,8 +76,8 @@ def test_two_threads_on_one_view_get_the_numbers_of_one(view, batch, pair):
         return [METHODS[name](view, batch).tokens for _ in range(15)]
 
     with ThreadPoolExecutor(4) as pool:
-        for name, found in zip(pair * 2, pool.map(repeat, pair * 2), strict=True):
-            assert all(torch.equal(tokens, expected[name]) for tokens in found), name
+        for name, own in zip(pair * 2, pool.map(repeat, pair * 2), strict=True):
+            assert all(torch.equal(tokens, expected[name]) for tokens in own), name
     assert torch.equal(view.model(input_ids=batch.input_ids).logits, plain)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in view.model.modules())
     assert view.config._attn_implementation == "sdpa"
@@ -91,8 +91,8 @@ def test_two_views_of_one_model_wait_for_each_other(view, batch):
         return [METHODS[name](one, batch).tokens for _ in range(15)]
 
     with ThreadPoolExecutor(2) as pool:
-        for found, wanted in zip(pool.map(repeat, views, ("lrp", "attnlrp")), expected, strict=True):
-            assert all(torch.equal(tokens, wanted) for tokens in found)
+        for own, wanted in zip(pool.map(repeat, views, ("lrp", "attnlrp")), expected, strict=True):
+            assert all(torch.equal(tokens, wanted) for tokens in own)
 
 
 def test_scopes_of_models_that_share_a_config_may_overlap(view):
@@ -183,11 +183,11 @@ def test_hidden_tokens_inside_a_sample_are_as_good_as_absent(view):
     for method in methods_of(view):
         if method.name == "random":  # drawn for the whole row of ids
             continue
-        expected, found = method(view, Batch.collate(without, 0)), method(view, holed)
-        torch.testing.assert_close(found.explained, expected.explained, rtol=1e-5, atol=1e-6, msg=method.name)
-        seen = torch.cat([found.tokens[:, :1], found.tokens[:, 2:]], 1)
+        expected, relevance = method(view, Batch.collate(without, 0)), method(view, holed)
+        torch.testing.assert_close(relevance.explained, expected.explained, rtol=1e-5, atol=1e-6, msg=method.name)
+        seen = torch.cat([relevance.tokens[:, :1], relevance.tokens[:, 2:]], 1)
         torch.testing.assert_close(seen, expected.tokens, rtol=1e-5, atol=1e-6, msg=method.name)
-        assert not found.tokens[:, 1].any()
+        assert not relevance.tokens[:, 1].any()
 
 
 def test_a_norm_whose_weights_were_taken_away_is_refused_when_wrapped(view):

@@ -42,10 +42,10 @@ def of_patches(view: ModelView, pixels: torch.Tensor) -> torch.Tensor:
 
 def test_the_model_written_out_is_the_stock_model(view, rows, batch):
     stock = view.model(pixel_values=batch.pixel_values.double()).logits
-    found = torch.stack([oracles_vit.logits(view, oracles_vit.tokens(view, oracles_vit.picture(row))) for row in rows])
-    torch.testing.assert_close(found, stock, **EAGER)
+    logits = torch.stack([oracles_vit.logits(view, oracles_vit.tokens(view, oracles_vit.picture(row))) for row in rows])
+    torch.testing.assert_close(logits, stock, **EAGER)
     relevance = attribute("attnlrp", view, batch)
-    torch.testing.assert_close(relevance.logit_target, found.gather(1, batch.target_ids[:, None])[:, 0], **EAGER)
+    torch.testing.assert_close(relevance.logit_target, logits.gather(1, batch.target_ids[:, None])[:, 0], **EAGER)
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
@@ -66,18 +66,18 @@ def test_gradients_at_pixels(view, rows, batch, explanation):
 def test_pixels_of_a_patch_have_what_its_token_has_but_for_the_bias(method):
     view = tiny_model("vit")
     view.model.vit.embeddings.patch_embeddings.projection.bias.zero_()
-    found = attribute(method, view, Batch.collate(picture_rows(view), 0), embedding="partial")
-    for pixels, tokens in zip(found.pixels, found.tokens, strict=True):
+    relevance = attribute(method, view, Batch.collate(picture_rows(view), 0), embedding="partial")
+    for pixels, tokens in zip(relevance.pixels, relevance.tokens, strict=True):
         torch.testing.assert_close(of_patches(view, pixels)[1:], tokens[1:], **CLOSE)
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 def test_integrated_gradients_go_from_a_picture_of_zeros(view, rows, batch, explanation):
-    found = attribute("integrated_gradients", view, batch, steps=6, explanation=explanation)
+    relevance = attribute("integrated_gradients", view, batch, steps=6, explanation=explanation)
     for i, row in enumerate(rows):
         expected = oracles_vit.integrated_gradients(view, row, explanation, 6).sum(0)
-        torch.testing.assert_close(found.pixels[i], expected, **EAGER)
-        torch.testing.assert_close(found.tokens[i], of_patches(view, expected), **EAGER)
+        torch.testing.assert_close(relevance.pixels[i], expected, **EAGER)
+        torch.testing.assert_close(relevance.tokens[i], of_patches(view, expected), **EAGER)
     fine = attribute("integrated_gradients", view, batch, steps=60, rule="gauss_legendre", explanation=explanation)
     torch.testing.assert_close(fine.residual, torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
 
@@ -85,14 +85,14 @@ def test_integrated_gradients_go_from_a_picture_of_zeros(view, rows, batch, expl
 def test_smoothgrad_is_the_signed_mean_gradient_at_noisy_pixels(view, rows, batch):
     from lrp_core.methods.path_gradients import Noise
 
-    found = attribute("smoothgrad", view, batch, samples=3, sigma=0.05)
+    relevance = attribute("smoothgrad", view, batch, samples=3, sigma=0.05)
     noise = [Noise(batch, 12, 0)(k).double() for k in range(3)]
     for i, row in enumerate(rows):
         x = oracles_vit.picture(row)
         spread = 0.05 * (x.max() - x.min())
         expected = sum(oracles_vit.at_pixels(view, row, x + spread * one[i], "contrastive") for one in noise).sum(0) / 3
-        torch.testing.assert_close(found.pixels[i], expected, **EAGER)
-        torch.testing.assert_close(found.tokens[i], of_patches(view, expected), **EAGER)
+        torch.testing.assert_close(relevance.pixels[i], expected, **EAGER)
+        torch.testing.assert_close(relevance.tokens[i], of_patches(view, expected), **EAGER)
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
@@ -107,24 +107,24 @@ def test_methods_on_attention_maps(view, rows, batch, explanation):
         }
         for name, wanted in expected.items():
             asked = {} if name == "attention_rollout" else {"explanation": explanation}
-            found = attribute(name, view, batch, **asked)
-            torch.testing.assert_close(found.tokens[i], wanted, **EAGER)
-            assert found.pixels is None
+            relevance = attribute(name, view, batch, **asked)
+            torch.testing.assert_close(relevance.tokens[i], wanted, **EAGER)
+            assert relevance.pixels is None
 
 
 @pytest.mark.parametrize("similarity", [1.0, 0.1, 0.0])
 def test_atman_suppresses_tokens_that_are_alike(view, rows, batch, similarity):
-    found = attribute("atman", view, batch, similarity=similarity, suppression=0.7, score="logit")
+    relevance = attribute("atman", view, batch, similarity=similarity, suppression=0.7, score="logit")
     expected = [oracles_vit.atman(view, row, "contrastive", 0.7, similarity) for row in rows]
-    torch.testing.assert_close(found.tokens, torch.stack(expected), **EAGER)
+    torch.testing.assert_close(relevance.tokens, torch.stack(expected), **EAGER)
     alone = attribute("atman", view, batch, suppression=0.7, score="logit").tokens
-    assert torch.allclose(found.tokens, alone) == (similarity == 1.0)
+    assert torch.allclose(relevance.tokens, alone) == (similarity == 1.0)
 
 
 def test_occlusion_zeroes_the_embedding_of_a_token(view, rows, batch):
-    found = attribute("occlusion", view, batch).tokens
+    relevance = attribute("occlusion", view, batch).tokens
     expected = [oracles_vit.occlusion(view, row, "contrastive") for row in rows]
-    torch.testing.assert_close(found, torch.stack(expected), **EAGER)
+    torch.testing.assert_close(relevance, torch.stack(expected), **EAGER)
 
 
 @pytest.mark.parametrize("embedding", ["full", "partial"])
@@ -143,8 +143,8 @@ def test_lrp_conserves_the_logit_when_biases_are_zero(explanation):
     for name, parameter in view.model.named_parameters():
         if name.endswith("bias"):
             parameter.zero_()
-    found = attribute("lrp", view, Batch.collate(picture_rows(view), 0), explanation=explanation)
-    torch.testing.assert_close(found.residual, torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0)
+    relevance = attribute("lrp", view, Batch.collate(picture_rows(view), 0), explanation=explanation)
+    torch.testing.assert_close(relevance.residual, torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0)
 
 
 def test_alti_logit_conserves_where_nothing_but_attention_writes():
@@ -154,8 +154,8 @@ def test_alti_logit_conserves_where_nothing_but_attention_writes():
     for name, parameter in view.model.named_parameters():
         if name.endswith("bias") or "mlp.fc2" in name:
             parameter.zero_()
-    found = EVERY["alti_logit"](view, Batch.collate(picture_rows(view), 0))
-    torch.testing.assert_close(found.residual, torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0)
+    relevance = EVERY["alti_logit"](view, Batch.collate(picture_rows(view), 0))
+    torch.testing.assert_close(relevance.residual, torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0)
 
 
 def test_a_batch_equals_single_pictures_and_leaves_the_model_as_it_was():

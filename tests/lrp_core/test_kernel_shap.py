@@ -19,9 +19,9 @@ def rows(view) -> list[dict]:
 def test_kernel_shap_finds_shapley_values(view):
     pytest.importorskip("captum", reason="captum is not installed")
     rows = ragged_rows(view, (4, 5))
-    found = explain("kernel_shap", view, rows, samples=1000)
+    relevance = explain("kernel_shap", view, rows, samples=1000)
     wanted = [oracles.shapley(view, row, "contrastive") for row in rows]
-    for ours, exact in zip(found, wanted, strict=True):
+    for ours, exact in zip(relevance, wanted, strict=True):
         assert (ours - exact).norm() < 0.1 * exact.norm()
         torch.testing.assert_close(ours.sum(), exact.sum(), rtol=0.01, atol=0.01)
 

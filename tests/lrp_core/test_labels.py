@@ -38,15 +38,15 @@ def forwards(view, call):
 def test_each_label_is_explained_as_if_it_were_the_target(family, method):
     view = tiny_classifier(family, 3)
     asked = [METHODS[method].bound(request) for request in requests(method, (2, 0, 1))]
-    found = METHODS[method].compute(view, batch(view), asked)
-    assert list(found) == asked
+    relevance = METHODS[method].compute(view, batch(view), asked)
+    assert list(relevance) == asked
     for request in asked:
         alone = METHODS[method](view, batch(view, request.label), explanation="target", embedding=request.embedding)
         for name in ("tokens", "explained", "logit_target"):
-            torch.testing.assert_close(getattr(found[request], name), getattr(alone, name), rtol=1e-9, atol=1e-12)
-        assert found[request].logit_foil is None
-        assert found[request].conserves == alone.conserves
-    assert not torch.equal(found[asked[0]].tokens, found[asked[1]].tokens)
+            torch.testing.assert_close(getattr(relevance[request], name), getattr(alone, name), rtol=1e-9, atol=1e-12)
+        assert relevance[request].logit_foil is None
+        assert relevance[request].conserves == alone.conserves
+    assert not torch.equal(relevance[asked[0]].tokens, relevance[asked[1]].tokens)
 
 
 @pytest.mark.parametrize("method", SHARED)

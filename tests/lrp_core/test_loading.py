@@ -49,8 +49,8 @@ def refusal(folder, **options):
 
 
 def assert_loads_as(folder, model):
-    found = load_model(folder).model
-    for (name, one), (_, other) in zip(found.named_parameters(), model.named_parameters(), strict=True):
+    outputs = load_model(folder).model
+    for (name, one), (_, other) in zip(outputs.named_parameters(), model.named_parameters(), strict=True):
         assert torch.equal(one, other), name
 
 

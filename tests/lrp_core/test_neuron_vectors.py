@@ -9,7 +9,7 @@ from lrp_core.neurons import nearest_tokens, top_neurons, writing
 
 def test_top_neurons_are_the_largest_and_know_their_place(view, batch):
     relevance = attribute("attnlrp", view, batch, neurons=True)
-    for sample, found in enumerate(top_neurons(relevance, 5)):
+    for sample, top in enumerate(top_neurons(relevance, 5)):
         every = sorted(
             (
                 (float(relevance.neurons[sample, i, n]), i, n)
@@ -18,7 +18,7 @@ def test_top_neurons_are_the_largest_and_know_their_place(view, batch):
             ),
             key=lambda one: (-one[0], one[1:]),
         )
-        assert [(one.relevance, one.layer, one.neuron) for one in found] == every[:5]
+        assert [(one.relevance, one.layer, one.neuron) for one in top] == every[:5]
     largest = top_neurons(relevance, 1, absolute=True)[0][0]
     assert abs(largest.relevance) == float(relevance.neurons[0].abs().max())
     with pytest.raises(UserError, match="give neurons=True"):
@@ -35,12 +35,12 @@ def test_a_neuron_writes_what_one_unit_of_it_adds_to_the_stream(view, batch):
     hook.remove()
     vector = (outputs[0] - outputs[1])[0, 0]  # what one unit adds to what the layer puts out
     expected = view.unembedding.weight @ vector
-    found = writing(view, layer, neuron, 4)
-    assert [token for token, _ in found.promoted] == expected.sort(descending=True).indices[:4].tolist()
-    assert [token for token, _ in found.suppressed] == expected.sort().indices[:4].tolist()
-    assert found.promoted[0][1] == pytest.approx(float(expected.max()))
+    result = writing(view, layer, neuron, 4)
+    assert [token for token, _ in result.promoted] == expected.sort(descending=True).indices[:4].tolist()
+    assert [token for token, _ in result.suppressed] == expected.sort().indices[:4].tolist()
+    assert result.promoted[0][1] == pytest.approx(float(expected.max()))
     shares = expected.softmax(0)
-    assert found.entropy == pytest.approx(float(-(shares * shares.log()).sum()))
+    assert result.entropy == pytest.approx(float(-(shares * shares.log()).sum()))
 
 
 def test_the_final_norm_is_folded_in_where_there_is_one(view):

@@ -27,21 +27,21 @@ def any_view(request):
 
 def gradients_inside(view, batch, name, read):
     """Gradient of the contrast at each block's tensor, by brute force; `read(block)` gives a module and which side."""
-    found, hooks = [], []
+    result, hooks = [], []
     reading = READINGS[name]
     with rules_on(view, [reading.composite]):
         for block in view.blocks:
             module, output = read(block)
             if output:
-                hooks.append(module.register_forward_hook(lambda _, args, y: found.append(y)))
+                hooks.append(module.register_forward_hook(lambda _, args, y: result.append(y)))
             else:
-                hooks.append(module.register_forward_pre_hook(lambda _, args: found.append(args[0])))
+                hooks.append(module.register_forward_pre_hook(lambda _, args: result.append(args[0])))
         logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
-        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), found)
+        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), result)
     for hook in hooks:
         hook.remove()
     shape = batch.input_ids.shape  # which some families flatten
-    return [one.view(*shape, -1) for one in gradients], [one.detach().view(*shape, -1) for one in found]
+    return [one.view(*shape, -1) for one in gradients], [one.detach().view(*shape, -1) for one in result]
 
 
 @pytest.mark.parametrize("name", LISTENING)
@@ -50,20 +50,20 @@ def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(any_view, nam
     batch = Batch.collate(ragged_rows(view), 0)
     gradients, values = gradients_inside(view, batch, name, lambda block: (block.down, False))
     share = READINGS[name].composite.bilinear.share if view.family.gate else 1
-    found = attribute(name, view, batch, neurons=True)
+    result = attribute(name, view, batch, neurons=True)
     for layer, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
         relevance = READINGS[name].measure(gradient / share, value) * batch.attention_mask[..., None]
         for sample in range(len(batch)):
             for neuron in range(view.n_neurons):
                 own = relevance[sample, :, neuron]
-                at = int(found.neuron_positions[sample, layer, neuron])
-                assert float(found.neurons[sample, layer, neuron]) == pytest.approx(float(own.sum()), abs=1e-12)
+                at = int(result.neuron_positions[sample, layer, neuron])
+                assert float(result.neurons[sample, layer, neuron]) == pytest.approx(float(own.sum()), abs=1e-12)
                 assert float(own[at].abs()) == float(own.abs().max())
-                assert found.neuron_values[sample, layer, neuron] == value[sample, at, neuron]
+                assert result.neuron_values[sample, layer, neuron] == value[sample, at, neuron]
 
 
 def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
-    found = attribute("gradient_x_input", view, batch, neurons=True)
+    relevance = attribute("gradient_x_input", view, batch, neurons=True)
     activations = []
     hook = view.blocks[1].down.register_forward_pre_hook(lambda _, args: activations.append(args[0].clone()))
     view.hidden(batch)
@@ -81,7 +81,7 @@ def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
                     target, foil = view.logits(view.hidden(batch), batch)[sample]
                 contrasts.append(float(target - foil))
             total += (contrasts[0] - contrasts[1]) / (2 * step) * before
-        assert float(found.neurons[sample, 1, neuron]) == pytest.approx(total, rel=2e-3, abs=1e-5)
+        assert float(relevance.neurons[sample, 1, neuron]) == pytest.approx(total, rel=2e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
@@ -117,14 +117,14 @@ def test_the_largest_relevance_of_a_token_is_that_of_the_gradient_at_every_bound
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
 def test_what_crosses_layer_boundaries_is_accounted_for(any_view, name):
     view = any_view
-    found = attribute(name, view, Batch.collate(ragged_rows(view), 0), boundaries=True)
-    steps = found.boundaries[:, 1:] - found.boundaries[:, :-1]
-    torch.testing.assert_close(steps, found.kept.sum(-1), rtol=1e-9, atol=1e-10)
+    relevance = attribute(name, view, Batch.collate(ragged_rows(view), 0), boundaries=True)
+    steps = relevance.boundaries[:, 1:] - relevance.boundaries[:, :-1]
+    torch.testing.assert_close(steps, relevance.kept.sum(-1), rtol=1e-9, atol=1e-10)
     has_biases = any(name.endswith("bias") for name, _ in view.model.base_model.named_parameters())
-    assert (found.kept[..., KEPT.index("biases")].abs() > 1e-6).all() == has_biases
-    assert (found.kept[..., KEPT.index("attention")].abs() > 1e-12).any() == (name == "attnlrp")
+    assert (relevance.kept[..., KEPT.index("biases")].abs() > 1e-6).all() == has_biases
+    assert (relevance.kept[..., KEPT.index("attention")].abs() > 1e-12).any() == (name == "attnlrp")
     if view.embedding_norm is None and not view.family.position_embedding:
-        torch.testing.assert_close(found.boundaries[:, 0], found.tokens.sum(-1), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(relevance.boundaries[:, 0], relevance.tokens.sum(-1), rtol=1e-9, atol=1e-10)
 
 
 def parted(view, tensor):
@@ -140,9 +140,9 @@ def parted(view, tensor):
 def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(any_view, name):
     view = any_view
     batch = Batch.collate(ragged_rows(view), 0)
-    found = attribute(name, view, batch, projections=True)
+    result = attribute(name, view, batch, projections=True)
     weighed = READINGS[name].composite.bilinear.serves_gate
-    assert (found.queries is None) == (found.keys is None) == (not weighed)
+    assert (result.queries is None) == (result.keys is None) == (not weighed)
     wanted = {"outputs": gradients_inside(view, batch, name, lambda block: (block.output, True))}
     if view.family.qkv == "separate":
         for field in ("queries", "keys", "values") if weighed else ("values",):
@@ -162,11 +162,11 @@ def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(any
             relevance = READINGS[name].measure(gradient, value)
             mask = batch.attention_mask.view(*batch.attention_mask.shape, *(1,) * (relevance.dim() - 2))
             torch.testing.assert_close(
-                getattr(found, field)[:, layer], (relevance * mask).sum(1), rtol=1e-9, atol=1e-12
+                getattr(result, field)[:, layer], (relevance * mask).sum(1), rtol=1e-9, atol=1e-12
             )
     groups = (len(batch), view.n_layers, view.n_kv_heads, view.head_dim)
-    assert found.values.shape == groups
-    assert not weighed or (found.keys.shape, found.queries.shape[2]) == (groups, view.n_heads)
+    assert result.values.shape == groups
+    assert not weighed or (result.keys.shape, result.queries.shape[2]) == (groups, view.n_heads)
 
 
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
@@ -174,20 +174,20 @@ def test_queries_keys_and_values_have_what_outputs_have_but_for_what_attention_k
     view = without_biases(any_view)
     if view.blocks[0].head_norms or view.caps_scores or view.blocks[0].added_norms:
         pytest.skip("what stands between takes a share of its own")
-    found = attribute(name, view, Batch.collate(ragged_rows(view), 0), projections=True, boundaries=True)
-    parts = [part.sum((2, 3)) for part in (found.queries, found.keys, found.values) if part is not None]
-    torch.testing.assert_close(found.outputs.sum(-1) - sum(parts), found.kept[..., 1], rtol=1e-9, atol=1e-10)
+    relevance = attribute(name, view, Batch.collate(ragged_rows(view), 0), projections=True, boundaries=True)
+    parts = [part.sum((2, 3)) for part in (relevance.queries, relevance.keys, relevance.values) if part is not None]
+    torch.testing.assert_close(relevance.outputs.sum(-1) - sum(parts), relevance.kept[..., 1], rtol=1e-9, atol=1e-10)
 
 
 def test_a_composite_with_rules_of_linear_layers_gives_neurons_without_boundaries(view, batch):
     method = METHODS["attnlrp"].configured(composite={"linear": {"gamma": 0.1}})
     assert set(METHODS["attnlrp"].given) - set(method.given) == {"boundaries"}
     gamma, epsilon = method.bound(Request("attnlrp")), Request("attnlrp")
-    found = explain_many(view, batch, [gamma, epsilon], neurons=True, boundaries=True)
+    relevance = explain_many(view, batch, [gamma, epsilon], neurons=True, boundaries=True)
     alone = explain_many(view, batch, [epsilon], neurons=True, boundaries=True)[epsilon]
-    assert found[gamma].boundaries is None
-    torch.testing.assert_close(found[epsilon].boundaries, alone.boundaries, rtol=1e-9, atol=1e-10)
-    assert not torch.allclose(found[gamma].neurons, alone.neurons)
+    assert relevance[gamma].boundaries is None
+    torch.testing.assert_close(relevance[epsilon].boundaries, alone.boundaries, rtol=1e-9, atol=1e-10)
+    assert not torch.allclose(relevance[gamma].neurons, alone.neurons)
     with pytest.raises(UnsupportedMethod, match="ask for composite 'epsilon'"):
         method(view, batch, boundaries=True)
 
@@ -208,8 +208,8 @@ def test_neurons_and_boundaries_are_the_same_under_checkpointing_padding_and_com
             single = Batch.collate([own], 0, "left")
             alone = explain_many(view, single, [request], neurons=True, boundaries=True)[request]
             for field in ("neurons", "neuron_values", "boundaries", "kept"):
-                found, expected = getattr(together[request], field)[row], getattr(alone, field)[0]
-                torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+                result, expected = getattr(together[request], field)[row], getattr(alone, field)[0]
+                torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-10)
             assert torch.equal(together[request].neuron_positions[row], alone.neuron_positions[0])
 
 

@@ -32,8 +32,8 @@ def offloaded(resident, tmp_path):
 def test_offloaded_model_gives_the_same_numbers(resident, offloaded, method):
     batch = Batch.collate(ragged_rows(resident), 0)
     options = {"checkpoint": True} if METHODS[method].pass_name == "gradients" else {}
-    expected, found = attribute(method, resident, batch), attribute(method, offloaded, batch, **options)
-    torch.testing.assert_close(found.tokens, expected.tokens, rtol=1e-5, atol=1e-6)
+    expected, relevance = attribute(method, resident, batch), attribute(method, offloaded, batch, **options)
+    torch.testing.assert_close(relevance.tokens, expected.tokens, rtol=1e-5, atol=1e-6)
 
 
 def live_weights(view, checkpointing):

@@ -42,10 +42,10 @@ def test_each_prediction_is_explained_as_alone(view, method):
         for at, one in enumerate(alone):
             for name in ("tokens", "decoder_tokens"):
                 if getattr(one, name) is not None:
-                    found = getattr(together, name)[at]
+                    result = getattr(together, name)[at]
                     length = getattr(one, name).shape[1]
-                    torch.testing.assert_close(found[:length], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
-                    assert not found[length:].any(), "what stands behind a prediction has no part in it"
+                    torch.testing.assert_close(result[:length], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
+                    assert not result[length:].any(), "what stands behind a prediction has no part in it"
             for name in ("explained", "logit_target", "logit_foil", "heads"):
                 torch.testing.assert_close(getattr(together, name)[at], getattr(one, name)[0], rtol=1e-6, atol=1e-9)
 

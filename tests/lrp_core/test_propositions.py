@@ -160,22 +160,22 @@ def test_attnlrp_3_2_and_3_3_uniform_matrix_products_through_attention():
     )
     of_query, of_key = oracles.matmul_relevance(query.detach(), key.detach().T, of_scores)
     expected = [of_query, of_key.T, of_value]
-    for found, wanted in zip(relevance(out, upper, query, key, value), expected, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for own, wanted in zip(relevance(out, upper, query, key, value), expected, strict=True):
+        torch.testing.assert_close(own, wanted)
 
 
 def test_explicit_rules_equal_the_oracles():
     x, weight, bias, upper = draw(4), draw(3, 4, seed=1).detach(), draw(3, seed=2).detach(), draw(3, seed=3).detach()
     out = propagation.linear_rule(x, weight, bias, epsilon=0.1)
-    (found,) = torch.autograd.grad(out, x, upper)
-    torch.testing.assert_close(found, oracles.linear_epsilon(x.detach(), weight, bias, upper, epsilon=0.1))
+    (relevance,) = torch.autograd.grad(out, x, upper)
+    torch.testing.assert_close(relevance, oracles.linear_epsilon(x.detach(), weight, bias, upper, epsilon=0.1))
     a, v, upper = draw(4, 3), draw(3, 2, seed=1), draw(4, 2, seed=2).detach()
-    found = torch.autograd.grad(propagation.matmul_rule(a, v, 0.0), (a, v), upper)
-    for ours, wanted in zip(found, oracles.matmul_relevance(a.detach(), v.detach(), upper), strict=True):
+    relevance = torch.autograd.grad(propagation.matmul_rule(a, v, 0.0), (a, v), upper)
+    for ours, wanted in zip(relevance, oracles.matmul_relevance(a.detach(), v.detach(), upper), strict=True):
         torch.testing.assert_close(ours, wanted)
     x, upper = draw(5), draw(5, seed=1).detach()
-    (found,) = torch.autograd.grad(propagation.softmax_rule(x, None), x, upper)
-    torch.testing.assert_close(found, oracles.softmax_relevance(x.detach(), upper))
+    (relevance,) = torch.autograd.grad(propagation.softmax_rule(x, None), x, upper)
+    torch.testing.assert_close(relevance, oracles.softmax_relevance(x.detach(), upper))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

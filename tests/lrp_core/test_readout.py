@@ -12,8 +12,8 @@ def test_rows_without_a_target_get_the_models_own_prediction_and_others_keep_the
     view = tiny_model(family)
     rows = ragged_rows(view, (7, 4, 10, 5))
     asked = [row | {"target_id": None, "foil_id": None} if at != 2 else row for at, row in enumerate(rows)]
-    found = with_predictions(view, asked)
-    for row, before, after in zip(rows, asked, found, strict=True):
+    predicted = with_predictions(view, asked)
+    for row, before, after in zip(rows, asked, predicted, strict=True):
         logits = view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
         own = int(logits.argmax())
         assert after == (

@@ -38,10 +38,10 @@ def test_linear_rules_follow_their_equations(name, with_bias):
     if not with_bias:
         y, bias = y - bias, torch.zeros_like(bias)
     number, rule = LINEAR[name]
-    found = x * rule.backward(dy, x, y, weight, bias if with_bias else None)
+    relevance = x * rule.backward(dy, x, y, weight, bias if with_bias else None)
     for at in range(len(x)):
         expected = oracles.shared(oracles.contributions(x[at], weight, bias), dy[at] * y[at], name, number)
-        torch.testing.assert_close(found[at], expected, **CLOSE)
+        torch.testing.assert_close(relevance[at], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -50,12 +50,12 @@ def test_a_rule_takes_weights_of_each_sample(name):
     dy, x, y, weight, bias = layer(rows=3, outputs=9)
     rule, picked = LINEAR[name][1], torch.tensor([[0, 4], [8, 1], [2, 2]])
     own = [t.gather(1, picked)[:, None] for t in (dy, y)]
-    found = rule.backward(own[0], x[:, None], own[1], weight[picked], bias[picked][:, None])[:, 0]
+    relevance = rule.backward(own[0], x[:, None], own[1], weight[picked], bias[picked][:, None])[:, 0]
     for at in range(3):
         alone = (t[at, picked[at]][None] for t in (dy, y))
         given, value = alone
         expected = rule.backward(given, x[at][None], value, weight[picked[at]], bias[picked[at]])[0]
-        torch.testing.assert_close(found[at], expected, **CLOSE)
+        torch.testing.assert_close(relevance[at], expected, **CLOSE)
 
 
 def test_sizes_of_weights_are_those_of_the_layer_that_asks():
@@ -80,30 +80,30 @@ def test_gamma_0_is_epsilon():
 
 def test_gamma_to_infinity_is_zplus_where_outputs_are_positive_and_its_mirror_image_elsewhere():
     dy, x, y, weight, bias = layer()
-    found = x * gamma_rule(1e12).backward(dy, x, y, weight, bias)
+    relevance = x * gamma_rule(1e12).backward(dy, x, y, weight, bias)
     positive = x * ZPLUS.backward(dy * (y > 0), x, y, weight, bias)
     negative = x * ZPLUS.backward(-dy * (y <= 0), x, -y, -weight, -bias)
-    torch.testing.assert_close(found, positive + negative, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(relevance, positive + negative, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_rules_conserve_without_biases(name):
     dy, x, _, weight, _ = layer(inputs=12)
     y = x @ weight.T
-    found = x * LINEAR[name][1].backward(dy, x, y, weight, None)
-    torch.testing.assert_close(found.sum(-1), (dy * y).sum(-1), rtol=1e-10, atol=1e-10)
+    relevance = x * LINEAR[name][1].backward(dy, x, y, weight, None)
+    torch.testing.assert_close(relevance.sum(-1), (dy * y).sum(-1), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["zplus", "alpha_beta"])
 def test_an_output_without_contributions_of_a_sign_gives_that_sign_nothing(name):
     x, weight = torch.ones(1, 3).double(), torch.tensor([[-1.0, -2.0, -3.0]]).double()
     dy = torch.ones(1, 1).double()
-    found = x * LINEAR[name][1].backward(dy, x, x @ weight.T, weight, None)
+    relevance = x * LINEAR[name][1].backward(dy, x, x @ weight.T, weight, None)
     expected = oracles.shared(
         oracles.contributions(x[0], weight, torch.zeros(1).double()), torch.tensor([-6.0]).double(), name, 2.0
     )
-    torch.testing.assert_close(found[0], expected, **CLOSE)
-    assert found.isfinite().all()
+    torch.testing.assert_close(relevance[0], expected, **CLOSE)
+    assert relevance.isfinite().all()
 
 
 def test_a_convolution_is_a_linear_layer_of_what_it_reads():
@@ -130,16 +130,16 @@ def softmax_of(x, ds, rule, hidden=None):
 def test_softmax_rules_follow_their_equations(rule):
     torch.manual_seed(0)
     x, ds = torch.randn(6, 5).double() * 2, torch.randn(6, 5).double()
-    found, given = softmax_of(x, ds, rule)
+    relevance, given = softmax_of(x, ds, rule)
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if rule in ("identity", "distributed_bias") else CLOSE
     for at in range(len(x)):
-        torch.testing.assert_close(found[at], oracles.softmax_shared(x[at], given[at], rule), **tolerance)
+        torch.testing.assert_close(relevance[at], oracles.softmax_shared(x[at], given[at], rule), **tolerance)
     if rule != "constant":
         kept = given
         if rule == "zplus":  # an output with a negative score has a positive contribution where another has one, too
             kept = given * ((x > 0) | ((x < 0).sum(-1, keepdim=True) > 1))
             assert (kept != given).any()
-        torch.testing.assert_close(found.sum(-1), kept.sum(-1), **tolerance)
+        torch.testing.assert_close(relevance.sum(-1), kept.sum(-1), **tolerance)
 
 
 @pytest.mark.parametrize("rule", ["zplus", "identity", "distributed_bias"])
@@ -148,10 +148,10 @@ def test_softmax_rules_leave_hidden_scores_out(rule):
     x, ds = torch.randn(4, 6).double(), torch.randn(4, 6).double()
     hidden = torch.zeros(4, 6, dtype=torch.bool)
     hidden[:, 4:] = True
-    found, _ = softmax_of(x, ds, rule, hidden)
+    relevance, _ = softmax_of(x, ds, rule, hidden)
     alone, _ = softmax_of(x[:, :4], ds[:, :4], rule)
-    torch.testing.assert_close(found[:, :4], alone, **CLOSE)
-    assert not found[:, 4:].any()
+    torch.testing.assert_close(relevance[:, :4], alone, **CLOSE)
+    assert not relevance[:, 4:].any()
 
 
 @pytest.mark.parametrize("shift", [0.0, 8.0, 16.0, 40.0])
@@ -167,8 +167,8 @@ def test_zplus_of_a_peaked_softmax_is_near_double_in_single_precision(shift, sig
 
 
 def test_a_score_that_stands_alone_gives_nothing():
-    found, _ = softmax_of(torch.tensor([[-2.0], [3.0]]), torch.ones(2, 1), "zplus")
-    assert found.tolist() == [[0.0], [0.0]]
+    relevance, _ = softmax_of(torch.tensor([[-2.0], [3.0]]), torch.ones(2, 1), "zplus")
+    assert relevance.tolist() == [[0.0], [0.0]]
 
 
 WHOLE = {
@@ -191,11 +191,11 @@ WHOLE = {
 def test_a_composite_is_relevance_layer_by_layer(composite):
     view = tiny_model("vit", seed=1)
     rows = picture_rows(view, 2)
-    found = attribute("attnlrp", view, Batch.collate(rows, 0), composite=composite)
+    relevance = attribute("attnlrp", view, Batch.collate(rows, 0), composite=composite)
     for i, row in enumerate(rows):
         pixels, tokens = oracles_vit.layerwise(view, row, WHOLE[composite])
-        torch.testing.assert_close(found.tokens[i], tokens.sum(-1), rtol=1e-6, atol=1e-8)
-        torch.testing.assert_close(found.pixels[i], pixels.sum(0), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(relevance.tokens[i], tokens.sum(-1), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(relevance.pixels[i], pixels.sum(0), rtol=1e-6, atol=1e-8)
 
 
 def test_composites_of_one_method_share_a_forward_and_change_no_number():
@@ -236,8 +236,8 @@ def test_the_unembedding_has_the_rule_of_linear_layers(family, explanation):
         bias = torch.zeros(view.vocab).double() if bias is None else bias
         z = oracles.contributions(seen[0][i].detach(), weight, bias)
         relevances = [oracles.shared(z, one * every_logit[i], "gamma", 0.5) for one in (target, -other)]
-        found = seen[0].grad[i] * seen[0][i].detach()
-        torch.testing.assert_close(found, sum(relevances), rtol=1e-7, atol=1e-9)
+        result = seen[0].grad[i] * seen[0][i].detach()
+        torch.testing.assert_close(result, sum(relevances), rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
@@ -258,8 +258,8 @@ def test_half_precision_stays_near_double(dtype):
     batch = Batch.collate(picture_rows(exact), 0)
     tolerance = 0.1 if dtype == "bfloat16" else 0.02
     for composite, times in (("linear gamma 0.1", 1), (VIT, 3)):  # z+ divides by sums that may nearly vanish
-        expected, found = (attribute("attnlrp", view, batch, composite=composite) for view in (exact, half))
-        assert (found.tokens - expected.tokens).norm() / expected.tokens.norm() < times * tolerance
+        expected, relevance = (attribute("attnlrp", view, batch, composite=composite) for view in (exact, half))
+        assert (relevance.tokens - expected.tokens).norm() / expected.tokens.norm() < times * tolerance
 
 
 @pytest.mark.parametrize("rival", ["lrp_identity_softmax", "lrp_distributed_bias"])
@@ -279,10 +279,10 @@ def test_rivals_differ_from_attnlrp_in_the_softmax_alone(family, rival):
     view = tiny_model(family)
     batch = Batch.collate(picture_rows(view) if family == "vit" else ragged_rows(view), 0)
     rule = rival.removeprefix("lrp_").removesuffix("_softmax")
-    found = attribute(rival, view, batch)
+    relevance = attribute(rival, view, batch)
     same = attribute("attnlrp", view, batch, composite={"softmax": rule})
-    torch.testing.assert_close(found.tokens, same.tokens, **CLOSE)
-    assert not torch.allclose(found.tokens, attribute("attnlrp", view, batch).tokens)
+    torch.testing.assert_close(relevance.tokens, same.tokens, **CLOSE)
+    assert not torch.allclose(relevance.tokens, attribute("attnlrp", view, batch).tokens)
 
 
 def test_composites_are_read_and_shown_in_one_form():

@@ -114,5 +114,5 @@ def test_plain_gradient_equals_the_stock_model(family):
     token, full = view.embed(batch)
     logits = view.logits(view.hidden(batch, token.requires_grad_()), batch)
     (gradient,) = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), token)
-    found = attribute("gradient_x_input", view, batch).tokens
-    torch.testing.assert_close(found, (gradient * full).sum(-1) * batch.attention_mask, rtol=1e-4, atol=1e-5)
+    relevance = attribute("gradient_x_input", view, batch).tokens
+    torch.testing.assert_close(relevance, (gradient * full).sum(-1) * batch.attention_mask, rtol=1e-4, atol=1e-5)

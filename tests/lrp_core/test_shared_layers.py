@@ -60,9 +60,9 @@ def test_an_adapter_beside_the_weights_is_beside_those_of_every_layer(tmp_path):
     plain = load_model(tmp_path / "base", dtype="float64")
     batch = Batch.collate(ragged_rows(merged), 0)
     for method in (METHODS["attnlrp"], VECTORS["decompx"]):
-        wanted, found, without = (method(view, batch).tokens for view in (merged, beside, plain))
-        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
-        assert not torch.allclose(found, without, rtol=1e-2)
+        wanted, own, without = (method(view, batch).tokens for view in (merged, beside, plain))
+        torch.testing.assert_close(own, wanted, rtol=1e-6, atol=1e-9)
+        assert not torch.allclose(own, without, rtol=1e-2)
 
 
 def test_a_model_on_several_devices_is_refused():

@@ -32,15 +32,15 @@ def test_the_rule_of_a_cap_passes_relevance_as_it_is(planned):
     switch = Switch(planned, ATTNLRP)
     y = activate(z * 1.0, SoftCap(CAP)(z.detach()), soft_cap(CAP), False, switch)
     upper, values, given = torch.linspace(-1, 2, 6, dtype=torch.float64), y.detach(), z.detach()
-    (found,) = torch.autograd.grad(y, z, upper, retain_graph=True)
+    (relevance,) = torch.autograd.grad(y, z, upper, retain_graph=True)
     for i in range(6):
         assert float(values[i]) == pytest.approx(CAP * float(torch.tanh(given[i] / CAP)), abs=1e-15)
-        assert float(found[i] * given[i]) == pytest.approx(float(upper[i] * values[i]), abs=1e-12)
-    assert float(found[3]) == pytest.approx(float(upper[3]), abs=1e-12)  # the limit at 0
+        assert float(relevance[i] * given[i]) == pytest.approx(float(upper[i] * values[i]), abs=1e-12)
+    assert float(relevance[3]) == pytest.approx(float(upper[3]), abs=1e-12)  # the limit at 0
     if len(planned) > 1:
         switch.current = PLAIN
-        (found,) = torch.autograd.grad(y, z, upper)
-        torch.testing.assert_close(found, upper * (1 - torch.tanh(given / CAP) ** 2))
+        (relevance,) = torch.autograd.grad(y, z, upper)
+        torch.testing.assert_close(relevance, upper * (1 - torch.tanh(given / CAP) ** 2))
 
 
 def test_both_caps_change_what_the_model_says(view, rows):
@@ -60,12 +60,12 @@ def test_the_sum_over_the_vocabulary_is_that_of_capped_logits(view, rows):
 
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])
 def test_gradient_x_input_is_that_of_the_stock_model(view, rows, explanation):
-    found = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
+    relevance = explain("gradient_x_input", view, rows, explanation=explanation, embedding="partial")
     wanted = []
     for row in rows:
         token = oracles.tokens(view, row)
         wanted.append((oracles.gradient(view, row, token, explanation) * token).sum(-1))
-    close(found, wanted)
+    close(relevance, wanted)
 
 
 def test_attnlrp_with_caps_so_wide_that_they_do_nothing_is_attnlrp_without(rows):
@@ -76,8 +76,8 @@ def test_attnlrp_with_caps_so_wide_that_they_do_nothing_is_attnlrp_without(rows)
 
 def test_atman_suppresses_capped_scores(rows):
     view = tiny_model("gemma2", sliding_window=32)
-    found = explain("atman", view, rows, score="logit")
-    close(found, [oracles.atman(view, row, "contrastive", 0.9, False) for row in rows])
+    relevance = explain("atman", view, rows, score="logit")
+    close(relevance, [oracles.atman(view, row, "contrastive", 0.9, False) for row in rows])
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "olmo2"])

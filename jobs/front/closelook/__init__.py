@@ -1,6 +1,6 @@
 """closelook for users of Python: explain a text with a model, and read what a run left in its root.
 
-    found = closelook.explain("The keys to the cabinet", target="are", foil="is", model="gpt2", method="attnlrp")
+    explanation = closelook.explain("The keys to the cabinet", target="are", foil="is", model="gpt2", method="attnlrp")
     scores = closelook.load("runs/demo").scores()
 
 Everything here is defined elsewhere; what is not here is not meant for users' code.

@@ -17,9 +17,9 @@ def annotator(shared):
 def annotated(annotator, shared, task, source, kind, n):
     survey = sources.survey(sources.Origin(task, source, path=str(shared / "data" / task), limit=n))
     rows = [row for row in sources.read(survey) if not is_reject(row)]
-    found = annotator.annotate(rows, kind)
-    assert len(found) == len(rows)
-    return found
+    result = annotator.annotate(rows, kind)
+    assert len(result) == len(rows)
+    return result
 
 
 def evidence(row):
@@ -48,13 +48,13 @@ def test_antecedents_by_the_parse_alone(annotator, shared):
 
 def test_what_has_no_subject_is_a_reject_with_its_sample(annotator):
     row = sample("t", "the big red ", 12, "house", "houses")
-    [found] = annotator.annotate([row], "subject")
-    assert (found["stage"], found["sample_id"]) == ("annotate", row["sample_id"])
+    [annotated] = annotator.annotate([row], "subject")
+    assert (annotated["stage"], annotated["sample_id"]) == ("annotate", row["sample_id"])
 
 
 def test_coreference_decides_where_a_model_is_given(shared, tiny_coref):
-    found = Annotator(str(shared / "models" / "en_ud_ewt_sm"), tiny_coref)
-    rows = annotated(found, shared, "ra", "blimp", "antecedent", 40)
+    annotator = Annotator(str(shared / "models" / "en_ud_ewt_sm"), tiny_coref)
+    rows = annotated(annotator, shared, "ra", "blimp", "antecedent", 40)
     assert {row["reason"] for row in rows if is_reject(row)} <= {"no antecedent by coreference"}
     accepted = [row for row in rows if not is_reject(row)]
     assert all(json.loads(row["meta"])["annotator"] == f"{tiny_coref}, en_ud_ewt_sm 1.0.0" for row in accepted)

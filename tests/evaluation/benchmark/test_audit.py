@@ -40,17 +40,17 @@ RECORD = {
 
 
 def test_shares_are_means_over_samples_of_evidence_among_ordinary_tokens():
-    found = of_views([view([0, 1, 0, 0], [1, 0, 0, 1])], [view([1, 1, 0, 0], [0, 0, 0, 0]), view([0, 1], [1, 0])])
-    assert found["evidence_share"] == pytest.approx(100 * (1 / 2 + 2 / 4 + 1) / 3)
-    assert found["evidence_share_full"] == found["evidence_share"]
-    assert (found["accepted"], found["length_min"], found["length_max"]) == (3, 2, 4)
-    assert found["length_mean"] == pytest.approx(10 / 3)
+    figures = of_views([view([0, 1, 0, 0], [1, 0, 0, 1])], [view([1, 1, 0, 0], [0, 0, 0, 0]), view([0, 1], [1, 0])])
+    assert figures["evidence_share"] == pytest.approx(100 * (1 / 2 + 2 / 4 + 1) / 3)
+    assert figures["evidence_share_full"] == figures["evidence_share"]
+    assert (figures["accepted"], figures["length_min"], figures["length_max"]) == (3, 2, 4)
+    assert figures["length_mean"] == pytest.approx(10 / 3)
 
 
 def test_with_a_scope_the_share_is_of_the_scope():
-    found = of_views([view([0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0])])
-    assert found["evidence_share"] == pytest.approx(50)
-    assert found["evidence_share_full"] == pytest.approx(25)
+    figures = of_views([view([0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0])])
+    assert figures["evidence_share"] == pytest.approx(50)
+    assert figures["evidence_share_full"] == pytest.approx(25)
 
 
 def test_nothing_accepted_has_no_shares():
@@ -60,11 +60,11 @@ def test_nothing_accepted_has_no_shares():
 
 def test_agreement_counts_undecided_samples_as_not_agreeing():
     table = pa.Table.from_pylist([KEYS, KEYS, CABINET, UNKNOWN], GENERIC).select(audit.GENERIC_COLUMNS)
-    found = audit.of_samples([table])
-    assert found["agreement"] == 50
-    assert found["agrees"] == {"yes": 2, "no": 1, "unknown": 1}
-    assert found["attractors"] == {"1": 4}
-    assert found["annotators"] == {"a parser": 4}
+    figures = audit.of_samples([table])
+    assert figures["agreement"] == 50
+    assert figures["agrees"] == {"yes": 2, "no": 1, "unknown": 1}
+    assert figures["attractors"] == {"1": 4}
+    assert figures["annotators"] == {"a parser": 4}
 
 
 def test_the_table_holds_the_paper_beside_the_figures():

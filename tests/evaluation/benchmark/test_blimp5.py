@@ -34,8 +34,8 @@ DETERMINER = with_evidence(
 
 
 def record(uid, sentence=None, good=None, bad=None):
-    found = SENTENCES[uid]
-    sentence, good, bad = sentence or found[0], good or found[1], bad or found[2]
+    pair = SENTENCES[uid]
+    sentence, good, bad = sentence or pair[0], good or pair[1], bad or pair[2]
     return {"UID": uid, "sentence_good": sentence.format(good), "sentence_bad": sentence.format(bad)}
 
 
@@ -46,8 +46,8 @@ def balanced(tmp_path, singular, plural, **options):
     rows += [record(uid, f"Men {i} {{}}.", "wait", "waits") for i in range(plural)]
     rows += [record(uid) for uid in list(PARADIGMS)[:2]]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, options.pop("order", list)(rows))))
-    found = sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "data.jsonl"), balance=True, **options))
-    return list(sources.read(found)), found
+    survey = sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "data.jsonl"), balance=True, **options))
+    return list(sources.read(survey)), survey
 
 
 @pytest.mark.parametrize("uid", PARADIGMS)
@@ -79,11 +79,11 @@ def test_another_paradigm_is_a_reject_with_its_name(tmp_path):
 
 @pytest.mark.parametrize(("singular", "plural"), [(40, 15), (10, 30)])
 def test_a_balanced_draw_has_as_many_singulars_as_plurals_and_every_row_is_accounted_for(tmp_path, singular, plural):
-    rows, found = balanced(tmp_path, singular, plural)
+    rows, survey = balanced(tmp_path, singular, plural)
     accepted, rejects = [r for r in rows if not is_reject(r)], [r for r in rows if is_reject(r)]
     assert Counter(r["target"] for r in accepted) == {"waits": plural, "wait": plural, "themselves": 1, "these": 1}
     assert {r["reason"] for r in rejects} <= {"not drawn to balance singular and plural"}
-    assert len({r["sample_id"] for r in rows}) == len(rows) == found.read == found.drawn + found.rejected
+    assert len({r["sample_id"] for r in rows}) == len(rows) == survey.read == survey.drawn + survey.rejected
     distinct = {r["text"] for r in accepted if r["target"] == "waits"}
     assert len(distinct) + len(rejects) == singular
     copies = [r for r in accepted if "copy" in meta_of(r)]
@@ -98,10 +98,10 @@ def test_a_balanced_draw_is_decided_by_ids_and_seed_alone(tmp_path):
 
 
 def test_a_survey_counts_the_rows_of_each_part(tmp_path):
-    _, found = balanced(tmp_path, 10, 30)
-    again = sources.survey(found.origin, "paradigm")
+    _, result = balanced(tmp_path, 10, 30)
+    again = sources.survey(result.origin, "paradigm")
     assert again.parts == {"ana": 1, "dna": 1, "rpsv": 60}
-    assert replace(again, parts={}) == found
+    assert replace(again, parts={}) == result
 
 
 @pytest.mark.parametrize("source", ["blimp", "demo"])
@@ -114,8 +114,8 @@ def test_a_pattern_finds_files_in_several_folders(tmp_path):
     for folder, uid in (("a", "anaphor_number_agreement"), ("b", "determiner_noun_agreement_2")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"{uid}.jsonl").write_text(json.dumps(record(uid)))
-    found = sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "*_agreement*.jsonl")))
-    assert found.drawn == 2
+    survey = sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "*_agreement*.jsonl")))
+    assert survey.drawn == 2
     with pytest.raises(UserError, match=r"no \.jsonl file at .*none"):
         sources.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "none*.jsonl")))
 
@@ -127,14 +127,14 @@ def test_a_hub_data_set_gives_all_its_paradigms(tmp_path):
         datasets.Dataset.from_list([record(uid)]).to_parquet(tmp_path / uid / "train.parquet")
         configs += f"- config_name: {uid}\n  data_files: {uid}/train.parquet\n"
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    found = sources.survey(Origin("blimp5", "blimp5", hub=str(tmp_path)))
-    assert {meta_of(row)["paradigm"] for row in sources.read(found)} == {name for name, _ in PARADIGMS.values()}
+    survey = sources.survey(Origin("blimp5", "blimp5", hub=str(tmp_path)))
+    assert {meta_of(row)["paradigm"] for row in sources.read(survey)} == {name for name, _ in PARADIGMS.values()}
 
 
 @pytest.mark.parametrize("kind", MASKED)
 def test_a_masked_model_sees_the_noun_behind_its_determiner(tokenizers, kind):
     [view], _ = tokenise([DETERMINER], tokenizers[kind], kind=kinds.MASKED, max_length=64)
-    chosen = [i for i, found in enumerate(view["evidence_mask"]) if found]
+    chosen = [i for i, marked in enumerate(view["evidence_mask"]) if marked]
     assert min(chosen) > view["position"]
     assert tokenizers[kind].decode([view["input_ids"][i] for i in chosen]).strip() == "keys"
 
@@ -154,9 +154,9 @@ def test_of_an_evidence_word_in_pieces_all_count_or_the_first(tokenizers, kind):
         tokenise([row], tokenizers[kind], kind=kind_of(kind), max_length=99, first_piece=first)[0][0]["evidence_mask"]
         for first in (False, True)
     ]
-    starts = [i for i, found in enumerate(both[0]) if found and not both[0][i - 1]]
+    starts = [i for i, marked in enumerate(both[0]) if marked and not both[0][i - 1]]
     assert sum(both[0]) > len(starts) == 2
-    assert [i for i, found in enumerate(both[1]) if found] == starts
+    assert [i for i, marked in enumerate(both[1]) if marked] == starts
 
 
 def test_the_audit_tells_the_paradigms_apart(tokenizers):
@@ -165,19 +165,19 @@ def test_the_audit_tells_the_paradigms_apart(tokenizers):
     views, rejects = tokenise(rows, tokenizers["bpe"], kind=kinds.CAUSAL, max_length=64)
     assert (len(views), len(rejects)) == (1, 1)
     parts = audit.members([_table(rows, audit.GENERIC_COLUMNS)], "paradigm")
-    found = audit.of_parts([_table(views, audit.VIEW_COLUMNS)], parts, {"ana": 4, "rpsv": 2})
-    assert {part: (own["samples"], own["accepted"]) for part, own in found.items()} == {
+    figures = audit.of_parts([_table(views, audit.VIEW_COLUMNS)], parts, {"ana": 4, "rpsv": 2})
+    assert {part: (own["samples"], own["accepted"]) for part, own in figures.items()} == {
         "ana": (1, 1),
         "dnaa": (1, 0),
         "rpsv": (0, 0),
     }
     share = 100 * sum(views[0]["evidence_mask"]) / views[0]["length"]
-    assert found["ana"]["evidence_share"] == pytest.approx(share)
-    assert found["dnaa"]["evidence_share"] is None
+    assert figures["ana"]["evidence_share"] == pytest.approx(share)
+    assert figures["dnaa"]["evidence_share"] is None
     empty = {"rows_in": 2, "accepted": 1, "rejects": {}, "paper_share": None, "agreement": None, "attractors": {}}
     lines = audit.table({"blimp5": {"bpe": empty | audit.of_views([_table(views, audit.VIEW_COLUMNS)])}})
     assert not any("dnaa" in line for line in lines)
-    whole = empty | audit.of_views([_table(views, audit.VIEW_COLUMNS)]) | {"parts": found}
+    whole = empty | audit.of_views([_table(views, audit.VIEW_COLUMNS)]) | {"parts": figures}
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in audit.table({"blimp5": {"bpe": whole}})]
     assert cells[-3][:7] == ["blimp5", "ana", "4", "1", "25.0", "bpe", "1"]
     assert cells[-2:] == [
@@ -200,9 +200,9 @@ def test_published_paradigms_have_their_evidence_and_agree(shared):
     assert counts == {"ana": 1000, "dna": 500, "dnaa": 500, "darn": 500, "rpsv": 500}
     some = [row for row in accepted if row["sample_id"] < "1"]  # a sixteenth
     annotator = Annotator(str(shared / "models" / "en_ud_ewt_sm"))
-    found = [row for row in annotator.annotate(some, "sample") if not is_reject(row)]
-    assert len(found) > 0.8 * len(some)
-    assert sum(meta_of(row)["agrees"] is True for row in found) > 0.9 * len(found)
-    for row in found:
+    annotated = [row for row in annotator.annotate(some, "sample") if not is_reject(row)]
+    assert len(annotated) > 0.8 * len(some)
+    assert sum(meta_of(row)["agrees"] is True for row in annotated) > 0.9 * len(annotated)
+    for row in annotated:
         follows = row["evidence"][0][0] >= row["slot"]
         assert follows == (meta_of(row)["evidence"] == "noun")

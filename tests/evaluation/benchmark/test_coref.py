@@ -18,10 +18,10 @@ SENTENCE = Doc(
 
 
 def test_fastcoref_gives_clusters_in_the_words_of_the_parse(tiny_coref):
-    found = coref.Coreference(tiny_coref, device="cpu").clusters([SENTENCE] * 3 + [SENTENCE[:3].as_doc()])
-    assert len(found) == 4
-    assert found[0] == found[1] == found[2]
-    for clusters, length in zip(found, (6, 6, 6, 3), strict=True):
+    documents = coref.Coreference(tiny_coref, device="cpu").clusters([SENTENCE] * 3 + [SENTENCE[:3].as_doc()])
+    assert len(documents) == 4
+    assert documents[0] == documents[1] == documents[2]
+    for clusters, length in zip(documents, (6, 6, 6, 3), strict=True):
         assert all(0 <= start < end <= length for cluster in clusters for start, end in cluster)
 
 

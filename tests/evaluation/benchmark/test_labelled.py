@@ -61,9 +61,9 @@ def test_scores_come_from_csv_without_a_header(tmp_path):
 
 
 def test_reviews_are_files_in_folders_named_by_their_label(tmp_path):
-    for place, text in (("pos/0_9.txt", "Fine.<br />"), ("neg/1_2.txt", "Dull."), ("unsup/2_0.txt", "Who knows.")):
-        (tmp_path / "train" / place).parent.mkdir(parents=True)
-        (tmp_path / "train" / place).write_text(text)
+    for path, text in (("pos/0_9.txt", "Fine.<br />"), ("neg/1_2.txt", "Dull."), ("unsup/2_0.txt", "Who knows.")):
+        (tmp_path / "train" / path).parent.mkdir(parents=True)
+        (tmp_path / "train" / path).write_text(text)
     rows = {row["text"]: (row["label"], row["meta"]) for row in rows_of("imdb", tmp_path)}
     assert rows == {"Fine.<br />": ("positive", '{"rating": 9}'), "Dull.": ("negative", '{"rating": 2}')}
     with pytest.raises(UserError, match=r"no \.txt file"):

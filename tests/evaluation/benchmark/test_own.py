@@ -37,7 +37,7 @@ def test_a_row_has_its_slot_where_the_mark_was_and_its_evidence_by_its_words(tmp
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "expected"),
     [
         ([4, 8], ["keys"]),
         ([[4, 8]], ["keys"]),
@@ -49,9 +49,9 @@ def test_a_row_has_its_slot_where_the_mark_was_and_its_evidence_by_its_words(tmp
         (" keys ", ["keys"]),
     ],
 )
-def test_evidence_is_words_or_spans_of_the_text_as_written(tmp_path, given, found):
+def test_evidence_is_words_or_spans_of_the_text_as_written(tmp_path, given, expected):
     [row] = read(tmp_path, lines(GOOD | {"evidence": given}))
-    assert evidence(row) == found
+    assert evidence(row) == expected
 
 
 def test_a_slot_may_be_an_offset_and_a_foil_may_be_missing(tmp_path):

@@ -46,10 +46,10 @@ def test_values_are_those_of_transformers_processor(processor, channels, size):
     ours = Preprocessing.of(theirs.to_dict(), {"image_size": 224, "patch_size": 16, "num_channels": channels})
     pixels = image(*size, channels)
     expected = theirs(Image.fromarray(pixels), return_tensors="np")["pixel_values"][0]
-    found = ours.values(ours.fitted(decoded(encoded(pixels))))
-    assert found.shape == expected.shape == (channels, 224, 224)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
+    values = ours.values(ours.fitted(decoded(encoded(pixels))))
+    assert values.shape == expected.shape == (channels, 224, 224)
+    assert values.dtype == np.float32
+    np.testing.assert_allclose(values, expected, atol=1e-6, rtol=0)
 
 
 def test_shortest_edge_and_other_numbers_are_transformers_too():
@@ -137,9 +137,9 @@ def folder_of_classes(root: Path) -> Path:
 
 
 def test_folder_of_classes_is_read_and_broken_files_are_rejects_with_their_path(tmp_path):
-    found = sources.survey(Origin("images", "image_folder", path=str(folder_of_classes(tmp_path))))
-    rows = list(sources.read(found))
-    assert (found.read, found.drawn, found.rejected) == (6, 4, 2)
+    survey = sources.survey(Origin("images", "image_folder", path=str(folder_of_classes(tmp_path))))
+    rows = list(sources.read(survey))
+    assert (survey.read, survey.drawn, survey.rejected) == (6, 4, 2)
     assert sorted((row["text"], row["label"]) for row in rows if not is_reject(row)) == [
         ("cat/0.png", "cat"),
         ("cat/1.png", "cat"),
@@ -195,9 +195,9 @@ def test_idx_files_that_break_off_are_one_line(tmp_path, damage, said):
 
 @pytest.mark.skipif(not MNIST.is_dir(), reason="the shared MNIST files are not here")
 def test_published_digits_are_read():
-    found = sources.survey(Origin("images", "mnist", path=str(MNIST)))
-    rows = list(sources.read(found))
-    assert (found.read, found.rejected) == (1000, 0)
+    survey = sources.survey(Origin("images", "mnist", path=str(MNIST)))
+    rows = list(sources.read(survey))
+    assert (survey.read, survey.rejected) == (1000, 0)
     assert [row["label"] for row in rows[:5]] == ["7", "2", "1", "0", "4"]
     assert decoded(rows[0]["image"]).size == (28, 28)
 

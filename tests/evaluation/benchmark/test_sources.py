@@ -30,8 +30,8 @@ SQUAD = {"data": [{"title": "A", "paragraphs": [{"context": CONTEXT, "qas": [WHO
 def read(tmp_path, source, content, **options):
     file = tmp_path / f"data{sources.source_of(source).suffixes[0]}"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = sources.survey(Origin("task", source, path=str(options.pop("at", file)), **options))
-    return found, list(sources.read(found))
+    survey = sources.survey(Origin("task", source, path=str(options.pop("at", file)), **options))
+    return survey, list(sources.read(survey))
 
 
 def reject_of(tmp_path, source, content):
@@ -105,8 +105,8 @@ def test_answers_are_compared_by_their_first_piece(answer, piece):
 
 def test_unanswerable_questions_are_no_rows(tmp_path):
     impossible = {"question": "Why?", "id": "x", "answers": [], "is_impossible": True}
-    found, _ = read(tmp_path, "squad", squad(WHO, question("When?", "911"), impossible))
-    assert found.read == 2
+    survey, _ = read(tmp_path, "squad", squad(WHO, question("When?", "911"), impossible))
+    assert survey.read == 2
 
 
 BROKEN = [
@@ -162,8 +162,8 @@ def test_an_empty_context_is_a_reject(tmp_path):
 
 
 def test_rows_in_are_rows_out_and_rejects(tmp_path):
-    found, rows = read(tmp_path, "lgd", f"{LGD}\n1\tonly\ttwo\n{LGD}")
-    assert (found.read, found.drawn, found.rejected, found.left) == (3, 1, 2, 0)
+    survey, rows = read(tmp_path, "lgd", f"{LGD}\n1\tonly\ttwo\n{LGD}")
+    assert (survey.read, survey.drawn, survey.rejected, survey.left) == (3, 1, 2, 0)
     assert len(rows) == 3
 
 
@@ -197,12 +197,12 @@ def test_a_file_that_is_not_in_the_published_layout_is_an_error(tmp_path, conten
 def test_a_limit_draws_the_lowest_sample_ids_in_the_order_of_the_source(tmp_path):
     lines = [f"1\tthe keys {i} are\tthe keys {i} ***mask***\tare\tis" for i in range(20)]
     _, everything = read(tmp_path, "lgd", "\n".join(lines))
-    found, rows = read(tmp_path, "lgd", "\n".join(lines), limit=5)
+    survey, rows = read(tmp_path, "lgd", "\n".join(lines), limit=5)
     ids = [row["sample_id"] for row in everything]
     assert [row["sample_id"] for row in rows] == [i for i in ids if i in sorted(ids)[:5]]
-    assert (found.drawn, found.left) == (5, 15)
+    assert (survey.drawn, survey.left) == (5, 15)
     again, _ = read(tmp_path, "lgd", "\n".join(reversed(lines)), limit=5)
-    assert again.digest == found.digest
+    assert again.digest == survey.digest
 
 
 def test_articles_are_read_across_chunks(tmp_path, monkeypatch):
@@ -227,10 +227,10 @@ def test_hub_rows_give_the_samples_of_the_published_file(tmp_path):
     ]
     for split in ("train", "validation"):
         datasets.Dataset.from_list(rows).to_parquet(hub / f"{split}.parquet")
-    found = sources.survey(Origin("qa", "squad", hub=str(hub)))
-    from_hub = [row for row in sources.read(found) if not is_reject(row)]
+    survey = sources.survey(Origin("qa", "squad", hub=str(hub)))
+    from_hub = [row for row in sources.read(survey) if not is_reject(row)]
     assert from_hub == from_file
-    assert found.rejected == 2  # the second split repeats the first
+    assert survey.rejected == 2  # the second split repeats the first
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line():
@@ -240,9 +240,9 @@ def test_a_hub_that_cannot_be_reached_is_one_line():
 
 
 def test_the_demo_is_generated():
-    found = sources.survey(Origin("sva", "demo", limit=5, seed=1))
-    rows = list(sources.read(found))
-    assert (found.read, len(rows)) == (5, 5)
+    survey = sources.survey(Origin("sva", "demo", limit=5, seed=1))
+    rows = list(sources.read(survey))
+    assert (survey.read, len(rows)) == (5, 5)
     assert all(row["evidence"] for row in rows)
 
 
@@ -250,6 +250,6 @@ def test_the_demo_is_generated():
     ("task", "source", "accepted"), [("ra", "blimp", 1000), ("sva", "lgd", 5990), ("qa", "squad", 1506)]
 )
 def test_published_files_are_read_whole(shared, task, source, accepted):
-    found = sources.survey(Origin(task, source, path=str(shared / "data" / task)))
-    assert found.drawn == accepted
-    assert len(list(sources.read(found))) == found.read
+    survey = sources.survey(Origin(task, source, path=str(shared / "data" / task)))
+    assert survey.drawn == accepted
+    assert len(list(sources.read(survey))) == survey.read

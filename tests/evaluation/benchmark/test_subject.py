@@ -207,6 +207,6 @@ def test_a_determiner_without_a_noun_has_no_evidence(text):
         noun(parse(text)[2])
 
 
-@pytest.mark.parametrize(("word", "found"), [("this", "singular"), ("Those", "plural"), ("that", "singular")])
-def test_the_number_of_a_determiner(word, found):
-    assert number.of_determiner(word) == found
+@pytest.mark.parametrize(("word", "expected"), [("this", "singular"), ("Those", "plural"), ("that", "singular")])
+def test_the_number_of_a_determiner(word, expected):
+    assert number.of_determiner(word) == expected

@@ -115,7 +115,7 @@ def test_a_template_that_ends_with_a_special_token_does_not_move_the_prediction(
 def test_repeated_words_are_told_apart(tokenizers, kind):
     row = sample("t", "the old bridge the old bridge  the table", 30, "are", "have", evidence=[(19, 22)])
     view = one(tokenizers, kind, row)
-    chosen = [i for i, found in enumerate(view["evidence_mask"]) if found]
+    chosen = [i for i, marked in enumerate(view["evidence_mask"]) if marked]
     others = [i for i, token in enumerate(view["input_ids"]) if token == view["input_ids"][chosen[0]]]
     assert others[1] == chosen[0]
 
@@ -126,7 +126,7 @@ def test_answers_count_by_their_first_token(tokenizers, kind):
     assert "rollo".startswith(tokenizers[kind].decode([view["target_id"]]).strip().lower())
     scope = [token for token, inside in zip(view["input_ids"], view["scope_mask"], strict=True) if inside]
     assert tokenizers[kind].decode(scope).lower().split()[0] == "rollo"
-    assert all(inside for inside, found in zip(view["scope_mask"], view["evidence_mask"], strict=True) if found)
+    assert all(inside for inside, marked in zip(view["scope_mask"], view["evidence_mask"], strict=True) if marked)
 
 
 def asked(target, foil=None, context="The keys to the cabinet"):
@@ -224,8 +224,8 @@ def test_words_of_several_tokens_are_rejected_outside_qa_with_their_pieces(token
     views, [rejected] = views_of(tokenizers, kind, row)
     assert not views
     assert rejected["reason"] == "target or foil is not one token"
-    found, pieces = rejected["detail"].split(" is split into ")
-    assert found == repr(word)
+    shown, pieces = rejected["detail"].split(" is split into ")
+    assert shown == repr(word)
     assert len(pieces.split(", ")) > 1
     assert kind != "bpe_bos" or pieces == "'199', '8'"
     assert kind == "metaspace" or "".join(map(ast.literal_eval, pieces.split(", "))) == word
@@ -321,7 +321,7 @@ def check_evidence_of_words(tokenizer, masked, words, data):
     assert len(views) + len(rejects) == 1
     for view in views:
         assert view["length"] == len(view["input_ids"]) == len(view["evidence_mask"]) == len(view["special_mask"])
-        ids = [token for token, found in zip(view["input_ids"], view["evidence_mask"], strict=True) if found]
+        ids = [token for token, marked in zip(view["input_ids"], view["evidence_mask"], strict=True) if marked]
         if tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids:
             assert bare(tokenizer.decode(ids), tokenizer) == bare(text[slice(*span)], tokenizer)
 
@@ -358,7 +358,7 @@ def test_any_text_gives_a_view_with_its_evidence_or_a_reject(tokenizers, kind, b
     views, rejects = views_of(tokenizers, kind, row)
     assert len(views) + len(rejects) == 1
     for view in views:
-        ids = [token for token, found in zip(view["input_ids"], view["evidence_mask"], strict=True) if found]
+        ids = [token for token, marked in zip(view["input_ids"], view["evidence_mask"], strict=True) if marked]
         if tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids:
             assert bare(inside, tokenizer) in bare(tokenizer.decode(ids), tokenizer)
         assert not any(s and e for s, e in zip(view["special_mask"], view["evidence_mask"], strict=True))

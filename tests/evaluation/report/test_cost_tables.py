@@ -6,18 +6,18 @@ from jobs.methods import METHODS
 
 
 def number(model="gpt2", method="attnlrp", value=1.0, measure="backward_ms", **changes):
-    place = {"bench": "lrp", "device": "cpu", "part": "table_8", "model": model, "dtype": "float32", "method": method}
-    return {**place, "measure": measure, "value": value, **changes}
+    columns = {"bench": "lrp", "device": "cpu", "part": "table_8", "model": model, "dtype": "float32", "method": method}
+    return {**columns, "measure": measure, "value": value, **changes}
 
 
 def ours(*numbers):
-    found = explicit_against_modified(numbers, METHODS)
-    texts = [[cell_text(c, column) for c, column in zip(row.cells, found.columns, strict=True)] for row in found.rows]
-    return {row.labels: text for row, text in zip(found.rows, texts, strict=True) if row.section == "ours"}, found
+    table = explicit_against_modified(numbers, METHODS)
+    texts = [[cell_text(c, column) for c, column in zip(row.cells, table.columns, strict=True)] for row in table.rows]
+    return {row.labels: text for row, text in zip(table.rows, texts, strict=True) if row.section == "ours"}, table
 
 
 def test_a_model_has_its_medians_and_the_measured_speedup():
-    rows, found = ours(
+    rows, table = ours(
         number(method="gradient_x_input", value=4.0),
         number(value=5.0),
         number(method="attnlrp_explicit", value=9.0),
@@ -27,12 +27,12 @@ def test_a_model_has_its_medians_and_the_measured_speedup():
         number(value=8.0, part="memory"),
     )
     assert rows == {("gpt2", "cpu"): ["4.0", "9.0", "5.0", "1.85×"]}
-    assert {row.section for row in found.rows} == {"ours", "Close Look"}
+    assert {row.section for row in table.rows} == {"ours", "Close Look"}
 
 
 def test_the_last_of_a_model_and_device_counts():
     rows, _ = ours(number(value=5.0), number(value=2.0), number(value=3.0, device="gpu"))
-    assert {place: text[2] for place, text in rows.items()} == {("gpt2", "cpu"): "2.0", ("gpt2", "gpu"): "3.0"}
+    assert {labels: text[2] for labels, text in rows.items()} == {("gpt2", "cpu"): "2.0", ("gpt2", "gpu"): "3.0"}
 
 
 def test_other_precisions_are_named_and_what_was_not_measured_is_a_dash():
@@ -41,6 +41,6 @@ def test_other_precisions_are_named_and_what_was_not_measured_is_a_dash():
 
 
 def test_without_measurements_the_table_says_so():
-    rows, found = ours()
+    rows, table = ours()
     assert rows == {}
-    assert "which was not run for this store" in found.caption
+    assert "which was not run for this store" in table.caption

@@ -57,15 +57,15 @@ def test_areas_stand_with_their_intervals_and_their_difference_from_random(resul
     one = drawn_of()
     table = areas_table([one], results)
     assert [row.labels[1] for row in table.rows] == ["LRP", "Gradient×Input", "Gradient×Input, inverted", "Random"]
-    found = by_method(table, "ΔA")
+    cells = by_method(table, "ΔA")
     for label, method in (("LRP", "lrp"), ("Random", "random")):
         summary = one.areas.summaries[method, "delta_area"]
-        cell = found[label]
+        cell = cells[label]
         assert (cell.value, cell.low, cell.high, cell.n) == (summary.value, summary.low, summary.high, N)
-    assert found["LRP"].mark == "best"
-    assert found["LRP"].p < 0.05 < found["Random"].p
+    assert cells["LRP"].mark == "best"
+    assert cells["LRP"].p < 0.05 < cells["Random"].p
     over = by_method(table, "ΔA over random")
-    assert over["LRP"].value == pytest.approx(found["LRP"].value - found["Random"].value)
+    assert over["LRP"].value == pytest.approx(cells["LRP"].value - cells["Random"].value)
     assert over["LRP"].p < 0.05
     assert over["Random"].value is None
 
@@ -121,13 +121,13 @@ def test_every_pair_of_methods_is_tested(results):
 
 def test_methods_with_both_sides_are_points_and_their_rankings_are_compared(results):
     one = drawn_of()
-    found = points(one, results, {"lrp": 2.0, "random": 1.0, "gradient_x_input": 2.0})
-    assert [point.method for point in found] == list(NAMES)
-    assert agreement(found) == pytest.approx(1.0)
+    points_of = points(one, results, {"lrp": 2.0, "random": 1.0, "gradient_x_input": 2.0})
+    assert [point.method for point in points_of] == list(NAMES)
+    assert agreement(points_of) == pytest.approx(1.0)
     assert points(drawn_of("next_word"), results, {}) == [], "a task without evidence"
-    table = evidence_table([one], [found], results)
+    table = evidence_table([one], [points_of], results)
     assert by_method(table, "forwards")["LRP"].value == 2.0
-    assert by_method(table, "PG")["LRP"].value == found[0].evidence.value
+    assert by_method(table, "PG")["LRP"].value == points_of[0].evidence.value
 
 
 def test_figures_have_a_panel_for_each_model_and_order(results):
@@ -137,8 +137,8 @@ def test_figures_have_a_panel_for_each_model_and_order(results):
     for text in ("gpt2 · most relevant first", "llama · difference", "Gradient×Input"):
         assert text in first.svg
     assert f"{N} samples" in first.caption
-    found = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn]
-    [map_of_methods] = evidence_figure(drawn, found, results)
+    points_of = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn]
+    [map_of_methods] = evidence_figure(drawn, points_of, results)
     assert "gpt2 · sva · ρ = 1.00" in map_of_methods.svg
     assert "llama" not in map_of_methods.svg
     assert evidence_figure(drawn, [[], [], []], results) == []
@@ -214,5 +214,5 @@ def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
 def test_a_method_that_finds_evidence_by_rounding_is_no_point(results):
     place, variant = Place("gpt2", "sva", "float32", "lrp"), Variant("contrastive", "full", "non_special", "full")
     scores = {(place, variant, lead()): Score(50.0, 9), (place, variant._replace(tokens="all"), NOISE): Score(90.0, 9)}
-    found = points(drawn_of(), replace(results, scores=scores), dict.fromkeys(NAMES, 1.0))
-    assert [point.method for point in found] == ["gradient_x_input", "random"]
+    points_of = points(drawn_of(), replace(results, scores=scores), dict.fromkeys(NAMES, 1.0))
+    assert [point.method for point in points_of] == ["gradient_x_input", "random"]

@@ -20,9 +20,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def points(method="attnlrp", pooling="relu_token", order="least_first", seed=None, task="sva", shares=(1.0, 0.8, 0.5)):
-    place = {"model": "gpt2", "task": task, "method": method, "pooling": pooling, "order": order, "seed": seed}
+    columns = {"model": "gpt2", "task": task, "method": method, "pooling": pooling, "order": order, "seed": seed}
     for step, share in enumerate(shares):
-        yield place | {"step": step, "pruned_heads": [step] if step else [], "accuracy": share, "n": 10}
+        yield columns | {"step": step, "pruned_heads": [step] if step else [], "accuracy": share, "n": 10}
 
 
 def random_points(task="sva"):
@@ -70,11 +70,11 @@ def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_o
     wide, narrow = ElementTree.fromstring(figure.svg), ElementTree.fromstring(figure.narrow)
     texts = [["".join(node.itertext()) for node in tree.iter(f"{SVG}text")] for tree in (wide, narrow)]
     for title in ("gpt2 · ReLU dim", "gpt2 · ReLU per token", "gpt2 · no ReLU"):
-        assert [found.count(title) for found in texts] == [1, 1]
-    assert [found.count("accuracy, %") for found in texts] == [1, 3]
-    assert [found.count("100") for found in texts] == [1, 3]
-    assert [found.count("heads removed") for found in texts] == [3, 1]
-    assert [found.count("AttnLRP") for found in texts] == [1, 1], "one legend"
+        assert [own.count(title) for own in texts] == [1, 1]
+    assert [own.count("accuracy, %") for own in texts] == [1, 3]
+    assert [own.count("100") for own in texts] == [1, 3]
+    assert [own.count("heads removed") for own in texts] == [3, 1]
+    assert [own.count("AttnLRP") for own in texts] == [1, 1], "one legend"
     lines = [
         [node.get("d") for node in tree.iter(f"{SVG}path") if "stroke: #0072b2" in str(node.get("style"))]
         for tree in (wide, narrow)
@@ -84,8 +84,8 @@ def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_o
 
 
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
-    place = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
-    rows = [place | {"stage": "method", "wall_s": n / 9, "length": n, "batch": 2, "peak_bytes": None} for n in (8, 30)]
+    own = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
+    rows = [own | {"stage": "method", "wall_s": n / 9, "length": n, "batch": 2, "peak_bytes": None} for n in (8, 30)]
     assert runtime_figures([]) == []
     forward = [row | {"stage": "forward"} for row in rows]
     [figure] = runtime_figures([*rows, *forward])
@@ -99,14 +99,14 @@ def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
 
 
 def test_stages_of_a_pass_stand_side_by_side():
-    place = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "length": 8, "batch": 2}
+    columns = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "length": 8, "batch": 2}
     times = {"forward": (0.2, 0.4), "method": (1.0, 1.0)}
     rows = [
-        place | {"method": "gradients", "stage": stage, "wall_s": wall_s, "peak_bytes": 1 << 20}
+        columns | {"method": "gradients", "stage": stage, "wall_s": wall_s, "peak_bytes": 1 << 20}
         for stage, seconds in times.items()
         for wall_s in seconds
     ]
-    rows.append(place | {"method": "attnlrp", "stage": "backward", "wall_s": 0.6, "peak_bytes": None})
+    rows.append(columns | {"method": "attnlrp", "stage": "backward", "wall_s": 0.6, "peak_bytes": None})
     attnlrp, gradients = cost_table(costs(rows), METHODS).rows
     assert gradients.labels == ("gpt2", "float32", "gradients", "cpu", "≤ 8")
     assert [cell.value for cell in gradients.cells] == [pytest.approx(150), None, None, 500, 16, 1, 2]

@@ -51,18 +51,18 @@ def test_terminal_text_is_never_markup():
 
 def test_data_holds_tokens_once_and_a_row_a_line():
     lines = [Line("AttnLRP", [9.0, 0.12345678, -1.0], "contrastive"), Line("Random", [0.0, 1.0, 2.0])]
-    found = data(["[CLS]", " a", " b"], lines, [False, True, False], [True, False, False], text="a b", foil="is")
-    assert found["tokens"] == ["[CLS]", " a", " b"]
-    assert found["rows"][0] == {
+    entry = data(["[CLS]", " a", " b"], lines, [False, True, False], [True, False, False], text="a b", foil="is")
+    assert entry["tokens"] == ["[CLS]", " a", " b"]
+    assert entry["rows"][0] == {
         "label": "AttnLRP", "explanation": "contrastive", "scale": 1.0, "values": [9.0, 0.1235, -1.0], "hit": 1
     }  # fmt: skip
-    assert found["rows"][1]["hit"] == 0
-    assert (found["evidence"], found["special"], found["foil"], found["task"]) == ([0, 1, 0], [1, 0, 0], "is", None)
+    assert entry["rows"][1]["hit"] == 0
+    assert (entry["evidence"], entry["special"], entry["foil"], entry["task"]) == ([0, 1, 0], [1, 0, 0], "is", None)
 
 
 def test_data_points_inside_the_scope():
-    found = data(["a", "b"], [Line("m", [2.0, 1.0])], [False, True], scope=[False, True])
-    assert found["rows"][0]["hit"] == 1
+    entry = data(["a", "b"], [Line("m", [2.0, 1.0])], [False, True], scope=[False, True])
+    assert entry["rows"][0]["hit"] == 1
 
 
 def test_disagreement_is_the_share_of_pairs_that_point_elsewhere():

@@ -44,8 +44,8 @@ def test_intervals_and_tests_of_layers_are_those_of_their_samples():
     values = np.stack([draw.random((40, 6)), 0.05 + draw.random((40, 6))], 1)  # [N, M, K]
     values[:, 1, 5] = values[:, 0, 5] + 0.5  # of layer 2 and the last metric, beyond any chance
     names = tuple(of_layer(layer, metric) for layer in (1, 2) for metric in shown(BY_LAYER))
-    found = compare(values, NAMES, names, resamples=2000, seed=1)
-    compared = {("blimp5", "roberta-base"): found}
+    measured = compare(values, NAMES, names, resamples=2000, seed=1)
+    compared = {("blimp5", "roberta-base"): measured}
     table = layer_table(SCORES, METHODS, frozenset(), compared)
     differences = layer_differences(SCORES, METHODS, frozenset(), compared)
     for shown_table in (table, differences):

@@ -12,10 +12,10 @@ from tests.evaluation.report.test_tables import some_results
 
 def test_methods_stand_by_the_mean_of_their_models():
     results = some_results(models=("gpt2", "llama"))
-    for task, found in standings(results).items():
-        values = [one.value for one in found]
+    for task, standing in standings(results).items():
+        values = [one.value for one in standing]
         assert values == sorted(values, reverse=True)
-        for one in found:
+        for one in standing:
             own = [
                 score.value
                 for (place, variant, metric), score in results.scores.items()

@@ -18,9 +18,9 @@ def records_of(leaves):
     """The records of every leaf, read from what the site holds."""
     texts = [leaves.first, *(leaves.files[f"{leaves.name}/{at}.html"] for at in range(1, len(leaves.starts) - 1))]
     first, *others = texts
-    found = [json.loads(first)["first"], *(island(text, "leaf") for text in others)]
-    assert [sum(map(len, found[:at])) for at in range(len(found) + 1)] == list(leaves.starts)
-    return [record for leaf in found for record in leaf]
+    written = [json.loads(first)["first"], *(island(text, "leaf") for text in others)]
+    assert [sum(map(len, written[:at])) for at in range(len(written) + 1)] == list(leaves.starts)
+    return [record for leaf in written for record in leaf]
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 40])

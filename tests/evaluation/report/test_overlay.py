@@ -89,11 +89,11 @@ def image_of(uri: str) -> Image.Image:
 
 
 def test_entry_has_the_picture_and_an_overlay_and_words_for_each_line():
-    found = entry()
-    assert found["tokens"] == ["class token", "patch 1, 1", "patch 1, 2", "patch 2, 1", "patch 2, 2"]
-    assert image_of(found["image"]["source"]).size == (8, 8)
-    assert [image_of(row["overlay"]).size for row in found["rows"]] == [(8, 8), (2, 2)]  # pixels; patches
-    assert [row["alt"] for row in found["rows"]] == [
+    shown = entry()
+    assert shown["tokens"] == ["class token", "patch 1, 1", "patch 1, 2", "patch 2, 1", "patch 2, 2"]
+    assert image_of(shown["image"]["source"]).size == (8, 8)
+    assert [image_of(row["overlay"]).size for row in shown["rows"]] == [(8, 8), (2, 2)]  # pixels; patches
+    assert [row["alt"] for row in shown["rows"]] == [
         "relevance by <b>A</b>: most in the patch of row 2, column 1, not on evidence",
         "relevance by B: most in the patch of row 1, column 1, not on evidence",
     ]

@@ -34,9 +34,9 @@ def some_results(models=("gpt2",), dtypes=("float32",), missing=(), methods=("at
                     states[place] = "missing" if place in missing else "done"
                     if place not in missing:
                         scores |= dict(scores_of(place, VALUES[method]))
-    place = {(model, task): dtypes for model in models for task in ("sva", "qa")}
+    dtypes_of = {(model, task): dtypes for model in models for task in ("sva", "qa")}
     tasks = {name: TASKS[name] for name in ("sva", "qa")}
-    return Results(tuple(models), tasks, records(*methods), place, states, scores, **more)
+    return Results(tuple(models), tasks, records(*methods), dtypes_of, states, scores, **more)
 
 
 def scores_of(place, value):
@@ -71,36 +71,36 @@ def test_scores_of_rounding_noise_are_not_printed():
 
 
 def table(results, name):
-    return next(found for found in score_tables(results) if found.name == name)
+    return next(own for own in score_tables(results) if own.name == name)
 
 
-def values(found, row=0):
-    return [cell.value for cell in found.rows[row].cells]
+def values(result, row=0):
+    return [cell.value for cell in result.rows[row].cells]
 
 
 def test_overview_has_a_row_for_each_task_and_model_and_marks_the_best_two():
-    found = table(some_results(models=("gpt2", "llama")), "table1")
-    assert [(row.section, row.labels) for row in found.rows] == [
+    results = table(some_results(models=("gpt2", "llama")), "table1")
+    assert [(row.section, row.labels) for row in results.rows] == [
         ("sva", ("gpt2",)), ("sva", ("llama",)), ("qa", ("gpt2",)), ("qa", ("llama",))
     ]  # fmt: skip
-    assert [(c.group, c.label) for c in found.columns][:5] == [
+    assert [(c.group, c.label) for c in results.columns][:5] == [
         ("AttnLRP", "PG"), ("AttnLRP", "MRR"), ("AttnLRP", "RMA"), ("AttnLRP", "PTA"), ("LRP", "PG")
     ]  # fmt: skip
-    assert [cell.mark for cell in found.rows[0].cells[::4]] == ["best", "second", ""]
+    assert [cell.mark for cell in results.rows[0].cells[::4]] == ["best", "second", ""]
 
 
 def test_default_is_contrastive_full_without_special_tokens_and_in_context():
-    found = table(some_results(), "table1")
-    assert values(found)[0] == 60.0
-    assert values(found, row=1)[0] == 60.0, "qa counts the context only"
+    results = table(some_results(), "table1")
+    assert values(results)[0] == 60.0
+    assert values(results, row=1)[0] == 60.0, "qa counts the context only"
 
 
 def test_alti_stands_in_the_column_of_alti_logit():
     results = some_results(models=("bert",), methods=("alti", "random"))
     results = Results(**(vars(results) | {"methods": records("alti_logit", "alti", "random")}))
-    found = table(results, "table1")
-    assert found.columns[0].group == "ALTI-Logit/ALTI"
-    assert values(found)[0] == 30.0
+    shown = table(results, "table1")
+    assert shown.columns[0].group == "ALTI-Logit/ALTI"
+    assert values(shown)[0] == 30.0
 
 
 def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
@@ -108,18 +108,18 @@ def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
     results = some_results(missing=(place,))
     states = dict(results.states) | {place: "partial"}
     states.pop(Place("gpt2", "qa", "float32", "lrp"))
-    found = table(Results(**(vars(results) | {"states": states})), "table1")
-    assert [cell_text(row.cells[4], found.columns[4]) for row in found.rows] == ["partial", "–"]
-    assert "| partial |" in markdown(found)
+    shown = table(Results(**(vars(results) | {"states": states})), "table1")
+    assert [cell_text(row.cells[4], shown.columns[4]) for row in shown.rows] == ["partial", "–"]
+    assert "| partial |" in markdown(shown)
 
 
 def test_every_method_stands_beside_random_with_its_difference():
-    found = table(some_results(), "table1_random")
-    row = next(row for row in found.rows if row.labels == ("gpt2", "AttnLRP"))
+    results = table(some_results(), "table1_random")
+    row = next(row for row in results.rows if row.labels == ("gpt2", "AttnLRP"))
     assert (row.cells[0].value, row.cells[1].value) == (60.0, 40.0)
     assert len(row.cells) == 2 * len(METRICS)
-    last = next(row for row in found.rows if row.labels == ("gpt2", "Random"))
-    assert cell_text(last.cells[1], found.columns[1]) == "–"
+    last = next(row for row in results.rows if row.labels == ("gpt2", "Random"))
+    assert cell_text(last.cells[1], results.columns[1]) == "–"
 
 
 def test_difference_comes_with_its_interval_and_p_value():
@@ -134,10 +134,10 @@ def test_difference_comes_with_its_interval_and_p_value():
 
 
 def test_methods_are_compared_with_each_other():
-    found = table(some_results(), "table1_pairs")
-    assert [column.label for column in found.columns] == ["AttnLRP", "LRP", "Random"]
-    assert values(found) == [None, 10.0, 40.0]
-    assert values(found, row=2) == [-40.0, -30.0, None]
+    results = table(some_results(), "table1_pairs")
+    assert [column.label for column in results.columns] == ["AttnLRP", "LRP", "Random"]
+    assert values(results) == [None, 10.0, 40.0]
+    assert values(results, row=2) == [-40.0, -30.0, None]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_methods_are_compared_with_each_other():
     ],
 )
 def test_pairs_hold_two_settings_side_by_side(name, sides, pair):
-    found = table(some_results(), name)
-    row = found.rows[0]
-    assert tuple(column.side for column in found.columns[:2]) == sides
+    results = table(some_results(), name)
+    row = results.rows[0]
+    assert tuple(column.side for column in results.columns[:2]) == sides
     assert tuple(cell.value for cell in row.cells[:2]) == pytest.approx(pair)
     assert [cell.mark for cell in row.cells[:2]] == ["best", ""]
 
@@ -167,9 +167,9 @@ def test_pairs_leave_out_methods_and_tasks_without_the_choice():
 def test_precision_needs_both():
     assert table(some_results(), "table5").rows == ()
     assert "Nothing to show" in markdown(table(some_results(), "table5"))
-    found = table(some_results(dtypes=("float64", "bfloat16")), "table5")
-    assert values(found)[:2] == [60.0, 59.5]
-    assert found.rows[0].labels == ("gpt2", "bfloat16")
+    results = table(some_results(dtypes=("float64", "bfloat16")), "table5")
+    assert values(results)[:2] == [60.0, 59.5]
+    assert results.rows[0].labels == ("gpt2", "bfloat16")
 
 
 def test_tables_6_and_7_have_the_papers_numbers_and_7_every_method():
@@ -181,31 +181,31 @@ def test_tables_6_and_7_have_the_papers_numbers_and_7_every_method():
 
 
 def test_models_without_a_choice_of_embeddings_are_left_out_of_table_6():
-    found = some_results(models=("gpt2", "llama"))
-    full = {(place, variant, metric): score for (place, variant, metric), score in found.scores.items()}
+    results = some_results(models=("gpt2", "llama"))
+    full = {(place, variant, metric): score for (place, variant, metric), score in results.scores.items()}
     for place, variant, metric in full:
         if place.model == "llama" and variant.embedding == "partial":
             full[place, variant, metric] = full[place, variant._replace(embedding="full"), metric]
-    same = Results(**(vars(found) | {"scores": full}))
+    same = Results(**(vars(results) | {"scores": full}))
     assert {row.labels for row in table(same, "table6").rows} == {("gpt2",)}
     assert {row.labels for row in table(same, "table2").rows} == {("gpt2",), ("llama",)}
 
 
 def test_table_9_holds_shapes_and_accuracies_by_task():
     sizes = {"gpt2": Size(124_439_808, 12, 12, 768)}
-    found = table(some_results(models=("gpt2", "llama"), sizes=sizes), "table9")
-    assert values(found) == [pytest.approx(124.439808), 12, 12, 768, 97.0, 97.0]
-    assert values(found, row=1) == [None, None, None, None, 97.0, 97.0]
+    results = table(some_results(models=("gpt2", "llama"), sizes=sizes), "table9")
+    assert values(results) == [pytest.approx(124.439808), 12, 12, 768, 97.0, 97.0]
+    assert values(results, row=1) == [None, None, None, None, 97.0, 97.0]
 
 
 def test_close_look_stands_beside_a_published_model_only():
     ours = some_results(models=("mine",), published={("mine", "sva"): "gpt2"})
-    found = table(ours, "table1")
-    assert found.rows[0].cells[0].reference == 39, "table 1: gpt2, sva, AttnLRP, PG"
-    assert found.rows[0].cells[0].difference == 21
-    assert found.rows[1].cells[0].reference is None, "qa was not published data here"
-    assert "60.0 (39, +21.0)" in markdown(found, close_look=True)
-    assert "39" not in markdown(found)
+    shown = table(ours, "table1")
+    assert shown.rows[0].cells[0].reference == 39, "table 1: gpt2, sva, AttnLRP, PG"
+    assert shown.rows[0].cells[0].difference == 21
+    assert shown.rows[1].cells[0].reference is None, "qa was not published data here"
+    assert "60.0 (39, +21.0)" in markdown(shown, close_look=True)
+    assert "39" not in markdown(shown)
 
 
 @pytest.mark.parametrize(
@@ -258,15 +258,15 @@ def test_markdown_and_latex_escape_their_own_characters():
 
 
 def test_latex_rows_have_as_many_cells_as_their_columns_and_all_columns_are_there():
-    for found in score_tables(some_results(models=("gpt2", "llama"))):
-        text = latex(found)
-        heads, parts = len(found.heads), text.split(r"\begin{tabular}")[1:]
+    for results in score_tables(some_results(models=("gpt2", "llama"))):
+        text = latex(results)
+        heads, parts = len(results.heads), text.split(r"\begin{tabular}")[1:]
         widths = [len(re.match(r"\{l*(r*)\}", part)[1]) for part in parts]
-        assert sum(widths) == len(found.columns)
+        assert sum(widths) == len(results.columns)
         assert max(widths) <= MOST_COLUMNS
         for part, width in zip(parts, widths, strict=True):
             rows = [line for line in part.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-            assert {line.count(" & ") + 1 for line in rows} == {heads + width} if found.rows else True
+            assert {line.count(" & ") + 1 for line in rows} == {heads + width} if results.rows else True
 
 
 def test_a_group_of_columns_stays_together_where_it_fits():
@@ -316,9 +316,9 @@ def test_a_method_of_a_package_stands_where_its_record_says():
 def test_a_run_without_a_baseline_has_no_differences_from_it():
     results = some_results(methods=("attnlrp", "lrp"))
     assert results.baseline is None
-    found = table(results, "table1_random")
-    assert [column.side for column in found.columns] == [""] * len(METRICS)
-    assert [column.label for column in found.columns] == ["%"] * len(METRICS)
+    shown = table(results, "table1_random")
+    assert [column.side for column in shown.columns] == [""] * len(METRICS)
+    assert [column.label for column in shown.columns] == ["%"] * len(METRICS)
     assert some_results().baseline == "random"
 
 

@@ -40,12 +40,12 @@ def table_of(difference, seed, explanation="target", embedding="full", perturbat
 
 def test_means_are_over_samples_and_the_difference_is_lerf_minus_morf():
     table = table_of(2.0, 0)
-    found = areas_of({"lrp": table}, "zero", 200, 0)
+    measured = areas_of({"lrp": table}, "zero", 200, 0)
     rows = table.to_pylist()
     morf, lerf = ([row["area"] for row in rows if row["order"] == order] for order in ("morf", "lerf"))
-    assert found.summaries["lrp", "area_morf"].value == pytest.approx(np.mean(morf))
-    assert found.summaries["lrp", "area_lerf"].value == pytest.approx(np.mean(lerf))
-    delta = found.summaries["lrp", "delta_area"]
+    assert measured.summaries["lrp", "area_morf"].value == pytest.approx(np.mean(morf))
+    assert measured.summaries["lrp", "area_lerf"].value == pytest.approx(np.mean(lerf))
+    delta = measured.summaries["lrp", "delta_area"]
     assert delta.value == pytest.approx(np.mean(lerf) - np.mean(morf))
     assert delta.low < delta.value < delta.high
     assert (delta.n, delta.left_out) == (N, 0)
@@ -53,8 +53,8 @@ def test_means_are_over_samples_and_the_difference_is_lerf_minus_morf():
 
 def test_methods_that_differ_are_told_apart_and_those_that_do_not_are_not():
     tables = {"lrp": table_of(2.0, 0), "same": table_of(0.0, 1), "random": table_of(0.0, 2)}
-    found = areas_of(tables, "zero", 500, 0)
-    compared = found.comparison
+    measured = areas_of(tables, "zero", 500, 0)
+    compared = measured.comparison
     assert compared.methods == ("lrp", "same", "random")
     at = compared.metrics.index("delta_area")
     assert compared.p[0, 2, at] < 0.01
@@ -63,15 +63,15 @@ def test_methods_that_differ_are_told_apart_and_those_that_do_not_are_not():
 
 
 def test_samples_that_are_not_finite_are_left_out_and_counted():
-    found = areas_of({"lrp": table_of(2.0, 0, lost=(3, 4)), "random": table_of(0.0, 1)}, "zero", 100, 0)
-    assert (found.summaries["lrp", "delta_area"].n, found.summaries["lrp", "delta_area"].left_out) == (N - 2, 2)
-    assert found.comparison.n == N - 2
+    measured = areas_of({"lrp": table_of(2.0, 0, lost=(3, 4)), "random": table_of(0.0, 1)}, "zero", 100, 0)
+    assert (measured.summaries["lrp", "delta_area"].n, measured.summaries["lrp", "delta_area"].left_out) == (N - 2, 2)
+    assert measured.comparison.n == N - 2
 
 
 def test_methods_are_compared_on_the_samples_that_all_have():
-    found = areas_of({"lrp": table_of(2.0, 0, samples=30), "random": table_of(0.0, 1)}, "zero", 100, 0)
-    assert found.summaries["random", "delta_area"].n == N
-    assert found.comparison.n == 30
+    measured = areas_of({"lrp": table_of(2.0, 0, samples=30), "random": table_of(0.0, 1)}, "zero", 100, 0)
+    assert measured.summaries["random", "delta_area"].n == N
+    assert measured.comparison.n == 30
 
 
 def test_what_explains_the_target_is_told_before_a_contrast():
@@ -89,16 +89,16 @@ def test_other_perturbations_are_no_part_of_it():
 
 def test_curves_of_different_lengths_are_averaged_at_shares_of_their_tokens():
     table = table_of(2.0, 0)
-    found = mean_curves(table, "zero", ("target", "full"), 100, 0)
+    measured = mean_curves(table, "zero", ("target", "full"), 100, 0)
     for order in ("morf", "lerf"):
         curves = [(row["removed"], row["logit"]) for row in table.to_pylist() if row["order"] == order]
         at = 10
         expected = np.mean([np.interp(GRID[at] * removed[-1], removed, logit) for removed, logit in curves])
-        assert found[order].mean[at] == pytest.approx(expected)
-        assert found[order].low[at] < expected < found[order].high[at]
-        assert found[order].mean[0] == pytest.approx(4)
-        assert found[order].n == N
-    np.testing.assert_allclose(found["delta"].mean, found["lerf"].mean - found["morf"].mean, atol=1e-12)
+        assert measured[order].mean[at] == pytest.approx(expected)
+        assert measured[order].low[at] < expected < measured[order].high[at]
+        assert measured[order].mean[0] == pytest.approx(4)
+        assert measured[order].n == N
+    np.testing.assert_allclose(measured["delta"].mean, measured["lerf"].mean - measured["morf"].mean, atol=1e-12)
 
 
 def test_rank_correlation_is_spearmans_with_ties():

@@ -32,21 +32,21 @@ def evaluated(f, removed):
 
 def test_areas_are_those_of_flipping_one_token_at_a_time():
     counts = flip_counts(8, 100)
-    found = areas(evaluated(game, Ranking.of(RELEVANCE, EVERYTHING, TIES).curves(counts)), counts)
+    measured = areas(evaluated(game, Ranking.of(RELEVANCE, EVERYTHING, TIES).curves(counts)), counts)
     for i, values in enumerate(RELEVANCE.tolist()):
         for order in ("morf", "lerf"):
             expected = oracle.area(oracle.flipping(game, getattr(oracle, order)(values, TIES, EVERYTHING)))
-            assert found[f"area_{order}"][i] == expected
+            assert measured[f"area_{order}"][i] == expected
 
 
 def test_the_morf_area_of_flipping_is_the_lerf_area_of_insertion_and_the_difference_is_equation_31():
     counts = flip_counts(8, 100)  # eighths, so that nothing is rounded
-    found = areas(evaluated(game, Ranking.of(RELEVANCE, EVERYTHING, TIES).curves(counts)), counts)
+    measured = areas(evaluated(game, Ranking.of(RELEVANCE, EVERYTHING, TIES).curves(counts)), counts)
     for i, values in enumerate(RELEVANCE.tolist()):
         most, least = (order(values, TIES, EVERYTHING) for order in (oracle.morf, oracle.lerf))
-        assert found["area_morf"][i] == oracle.area(oracle.insertion(game, least))
-        assert found["area_lerf"][i] == oracle.area(oracle.insertion(game, most))
-        assert found["delta_area"][i] == oracle.equation_31(game, values, TIES, EVERYTHING)
+        assert measured["area_morf"][i] == oracle.area(oracle.insertion(game, least))
+        assert measured["area_lerf"][i] == oracle.area(oracle.insertion(game, most))
+        assert measured["delta_area"][i] == oracle.equation_31(game, values, TIES, EVERYTHING)
 
 
 def test_an_order_and_its_reverse_have_opposite_differences():
@@ -78,27 +78,27 @@ def test_what_top_shares_lose_and_keep_is_that_of_the_formulas():
     removed = Ranking.of(RELEVANCE, EVERYTHING, TIES).shares(share_counts(8))
     values = evaluated(probability, removed)
     correct = (values > 0.5).astype(float)
-    found = share_scores(values, correct, probability(frozenset()))
+    scores = share_scores(values, correct, probability(frozenset()))
     for i, relevance in enumerate(RELEVANCE.tolist()):
         order = oracle.morf(relevance, TIES, EVERYTHING)
-        assert found["aopc"][i].mean() == pytest.approx(oracle.aopc(probability, order, SHARES))
-        assert found["sufficiency"][i].mean() == pytest.approx(oracle.sufficiency(probability, order, SHARES))
+        assert scores["aopc"][i].mean() == pytest.approx(oracle.aopc(probability, order, SHARES))
+        assert scores["sufficiency"][i].mean() == pytest.approx(oracle.sufficiency(probability, order, SHARES))
         right = oracle.aopc(lambda gone: -float(probability(gone) > 0.5), order, SHARES)  # from what is right whole
-        assert found["accuracy"][i].mean() - (probability(frozenset()) > 0.5) == pytest.approx(right)
-    np.testing.assert_array_equal(found["sufficiency_accuracy"], correct[:, 1])
+        assert scores["accuracy"][i].mean() - (probability(frozenset()) > 0.5) == pytest.approx(right)
+    np.testing.assert_array_equal(scores["sufficiency_accuracy"], correct[:, 1])
 
 
 def test_outputs_that_are_not_numbers_make_no_accuracy_either():
-    found = share_scores(np.array([[np.nan, 0.5], [0.5, 0.5]]), np.ones((2, 2)), 0.75)
-    assert np.isnan(found["accuracy"]).tolist() == [True, False]
+    scores = share_scores(np.array([[np.nan, 0.5], [0.5, 0.5]]), np.ones((2, 2)), 0.75)
+    assert np.isnan(scores["accuracy"]).tolist() == [True, False]
     lost = share_scores(np.full((2, 2), 0.5), np.ones((2, 2)), np.nan)
     assert all(np.isnan(values).all() for values in lost.values())
 
 
 def test_a_summary_counts_what_it_leaves_out():
-    found = summarise(np.array([1.0, np.nan, 3.0, np.inf, 2.0]), 500, seed=0)
-    assert (found.value, found.n, found.left_out) == (2.0, 3, 2)
-    assert 1.0 <= found.low < 2.0 < found.high <= 3.0
+    measured = summarise(np.array([1.0, np.nan, 3.0, np.inf, 2.0]), 500, seed=0)
+    assert (measured.value, measured.n, measured.left_out) == (2.0, 3, 2)
+    assert 1.0 <= measured.low < 2.0 < measured.high <= 3.0
     nothing = summarise(np.full(3, np.nan), 500, seed=0)
     assert (nothing.n, nothing.left_out) == (0, 3)
     assert np.isnan([nothing.value, nothing.low, nothing.high]).all()
@@ -110,10 +110,10 @@ def test_variants_without_an_order_are_gaps_in_the_results():
     ranking, counts = Ranking.of(relevance, EVERYTHING, TIES), flip_counts(8, 100)
     states = States.of(ranking.curves(counts)[ranking.finite])
     values = evaluated(game, states.removed)[states.points[0]]
-    found = areas(with_gaps(values, ranking.finite), counts)["delta_area"]
+    measured = areas(with_gaps(values, ranking.finite), counts)["delta_area"]
     whole = areas(evaluated(game, Ranking.of(RELEVANCE, EVERYTHING, TIES).curves(counts)), counts)["delta_area"]
-    np.testing.assert_array_equal(found[[0, 2]], whole[[0, 2]])
-    assert np.isnan(found[1])
+    np.testing.assert_array_equal(measured[[0, 2]], whole[[0, 2]])
+    assert np.isnan(measured[1])
 
 
 def test_methods_are_compared_on_the_samples_that_all_have():
@@ -122,11 +122,11 @@ def test_methods_are_compared_on_the_samples_that_all_have():
     values[:, 0] += 1
     values[:5, 1] = np.nan
     values[:, 2] = np.nan
-    found = paired(values, ("good", "bad", "broken"), ("delta_area",), 300, seed=0)
-    assert (found.methods, found.n) == (("good", "bad"), 55)
-    assert found.mean[0, 0] == pytest.approx(values[5:, 0].mean())
-    assert found.p[0, 1, 0] < 0.01
-    assert found.difference_low[0, 1, 0] > 0.9
+    measured = paired(values, ("good", "bad", "broken"), ("delta_area",), 300, seed=0)
+    assert (measured.methods, measured.n) == (("good", "bad"), 55)
+    assert measured.mean[0, 0] == pytest.approx(values[5:, 0].mean())
+    assert measured.p[0, 1, 0] < 0.01
+    assert measured.difference_low[0, 1, 0] > 0.9
     assert paired(np.full((4, 2, 1), np.nan), ("a", "b"), ("delta_area",), 300, seed=0) is None
 
 
@@ -135,10 +135,10 @@ def test_pearson_is_the_mean_correlation_over_shares():
     gold = rng.random(200) * 5
     predictions = 1e6 + gold[:, None] * np.array([1.0, -0.5]) + rng.normal(size=(200, 2))
     expected = np.mean([oracle.pearson(predictions[:, k].tolist(), gold.tolist()) for k in (0, 1)])
-    found = pearson(predictions, gold, 400, seed=0).summary
-    assert (found.value, found.n) == (pytest.approx(expected, abs=1e-9), 200)
-    assert found.low < found.value < found.high
-    assert found.high - found.low < 0.3
+    measured = pearson(predictions, gold, 400, seed=0).summary
+    assert (measured.value, measured.n) == (pytest.approx(expected, abs=1e-9), 200)
+    assert measured.low < measured.value < measured.high
+    assert measured.high - measured.low < 0.3
     gaps = predictions.copy()
     gaps[7, 1] = np.nan
     assert (pearson(gaps, gold, 400, seed=0).n, pearson(gaps, gold, 400, seed=0).left_out) == (199, 1)
@@ -146,8 +146,8 @@ def test_pearson_is_the_mean_correlation_over_shares():
 
 def test_predictions_that_do_not_vary_have_no_correlation():
     gold = np.random.default_rng(2).random(30)
-    found = pearson(np.full((30, 1), 0.1), gold, 50, seed=0).summary
-    assert np.isnan([found.value, found.low, found.high]).all()
+    measured = pearson(np.full((30, 1), 0.1), gold, 50, seed=0).summary
+    assert np.isnan([measured.value, measured.low, measured.high]).all()
     assert pearson(np.zeros((1, 1)), gold[:1], 50, seed=0).n == 1
 
 
@@ -156,9 +156,9 @@ def test_every_measure_prefers_an_order_by_what_tokens_are_worth_to_the_reverse(
     ranking, counts = Ranking.of(np.stack([worth, -worth]), EVERYTHING, TIES), flip_counts(8, 100)
     curves = (~ranking.curves(counts)) @ worth
     tops = (~ranking.shares(share_counts(8))) @ worth
-    found = areas(curves, counts) | share_scores(tops, tops > 0.5, worth.sum())
-    for name, values in found.items():
+    scores = areas(curves, counts) | share_scores(tops, tops > 0.5, worth.sum())
+    for name, values in scores.items():
         good, bad = values.reshape(2, -1).mean(axis=1)
         assert (good > bad) == MEASURES[name].higher_is_better, name
         assert good != bad
-    assert MEASURES.keys() == {*found, "pearson", "sufficiency_pearson"}
+    assert MEASURES.keys() == {*scores, "pearson", "sufficiency_pearson"}

@@ -75,8 +75,8 @@ def test_the_callers_autocast_and_training_mode_change_no_output():
     expected = Flipper(view, "zero", 64).run(samples)
     view.model.train()
     with torch.autocast("cpu", torch.bfloat16):
-        for found, wanted in zip(Flipper(view, "zero", 64).run(samples), expected, strict=True):
-            np.testing.assert_array_equal(found.logit, wanted.logit)
+        for outputs, wanted in zip(Flipper(view, "zero", 64).run(samples), expected, strict=True):
+            np.testing.assert_array_equal(outputs.logit, wanted.logit)
 
 
 @pytest.mark.parametrize("budget", [1, 24, 10_000])
@@ -87,13 +87,13 @@ def test_states_run_together_equal_one_forward_each(view, way, budget):
         view.model(input_ids=torch.tensor([rows[3]["input_ids"]])).logits[0, rows[3]["position"]].argmax()
     )
     samples = [(row, states_of(view, row, way=way)) for row in rows]
-    found = Flipper(view, way, budget, MASK_ID).run(samples)
-    for (row, states), outputs in zip(samples, found, strict=True):
+    result = Flipper(view, way, budget, MASK_ID).run(samples)
+    for (row, states), outputs in zip(samples, result, strict=True):
         expected = np.array([alone(view, row, set(np.flatnonzero(gone)), way) for gone in states.removed]).T
         np.testing.assert_allclose([outputs.logit, outputs.log_probability], expected[:2], rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(outputs.correct, expected[2])
         np.testing.assert_allclose(outputs.probability, np.exp(expected[1]), rtol=1e-9)
-    assert found[3].correct.max() == 1, "some state leaves the prediction as it is"
+    assert result[3].correct.max() == 1, "some state leaves the prediction as it is"
 
 
 def test_points_of_curves_read_the_state_they_ask_for(view, way):
@@ -193,11 +193,11 @@ def test_out_of_memory_halves_the_budget_after_the_failed_batch_is_freed(monkeyp
 
     monkeypatch.setattr(ModelView, "hidden", scarce)
     flipper = Flipper(view, "zero", 10_000)
-    found = flipper.run(samples)
+    result = flipper.run(samples)
     assert flipper.halved >= 2
     assert 25 <= flipper.token_budget <= 50
     assert max(sizes[flipper.halved :]) <= 50
-    for outputs, others in zip(found, expected, strict=True):
+    for outputs, others in zip(result, expected, strict=True):
         np.testing.assert_allclose(outputs.logit, others.logit, rtol=1e-9, atol=1e-9)
 
 
@@ -272,7 +272,7 @@ def test_tokens_and_heads_are_removed_together(view, way):
     kept = (torch.rand(view.n_layers, 2, view.n_heads, generator=generator) < 0.5).double()
     layers = [HeadsLeft(torch.arange(2), layer) for layer in kept]
     with tokens_removed(view, batch, removed, way, MASK_ID) as changed, heads_removed(view, layers):
-        found = view.logits(view.hidden(changed), changed)[:, 0]
+        logits = view.logits(view.hidden(changed), changed)[:, 0]
     for i, (row, gone) in enumerate(zip(rows, ({1}, {0}), strict=True)):
         with heads_removed(view, [HeadsLeft(torch.arange(1), layer[i : i + 1]) for layer in kept]):
-            assert alone(view, row, gone, way)[0] == pytest.approx(float(found[i]), rel=1e-9, abs=1e-9)
+            assert alone(view, row, gone, way)[0] == pytest.approx(float(logits[i]), rel=1e-9, abs=1e-9)

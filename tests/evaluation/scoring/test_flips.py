@@ -32,8 +32,8 @@ def sets(states):
 @given(samples())
 def test_states_are_those_of_flipping_one_token_after_another(sample):
     relevance, chosen, ties = sample
-    found = Ranking.of(relevance, chosen, ties).curves(flip_counts(int(chosen.sum()), 100))
-    for values, curves in zip(relevance.tolist(), found, strict=True):
+    result = Ranking.of(relevance, chosen, ties).curves(flip_counts(int(chosen.sum()), 100))
+    for values, curves in zip(relevance.tolist(), result, strict=True):
         for order, curve in zip(ORDERS, curves, strict=True):
             assert sets(curve) == oracle.flipping(lambda gone: gone, getattr(oracle, order)(values, ties, chosen))
 
@@ -68,10 +68,10 @@ def test_steps_are_exact_up_to_their_number_and_even_beyond():
     assert flip_counts(7, 7).tolist() == list(range(8))
     assert flip_counts(3, 100).tolist() == [0, 1, 2, 3]
     assert flip_counts(1, 5).tolist() == [0, 1]
-    found = flip_counts(512, 100)
-    assert (found[0], found[-1], len(found)) == (0, 512, 101)
-    assert set(np.diff(found)) == {5, 6}
-    np.testing.assert_allclose(found, np.linspace(0, 512, 101), atol=0.5)
+    counts = flip_counts(512, 100)
+    assert (counts[0], counts[-1], len(counts)) == (0, 512, 101)
+    assert set(np.diff(counts)) == {5, 6}
+    np.testing.assert_allclose(counts, np.linspace(0, 512, 101), atol=0.5)
 
 
 @pytest.mark.parametrize("steps", [0, -3])
@@ -115,8 +115,8 @@ def test_deletion_stops_at_one_token():
     assert sets(most) == [set(), {0}, {0, 2}, {0, 2}]
     assert sets(least) == [set(), {1}, {1, 2}, {1, 2}]
     part = np.array([True, True, False])
-    found = Ranking.of(relevance, part, np.arange(3), keep_one=True).curves(flip_counts(2, 100))[0, 0]
-    assert sets(found) == [set(), {0}, {0, 1}]
+    gone = Ranking.of(relevance, part, np.arange(3), keep_one=True).curves(flip_counts(2, 100))[0, 0]
+    assert sets(gone) == [set(), {0}, {0, 1}]
     _, rest = Ranking.of(relevance, everything, np.arange(3), keep_one=True).shares(np.array([0, 1]))[0]
     assert sets(rest) == [{1, 2}, {1, 2}]
 

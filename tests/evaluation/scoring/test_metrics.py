@@ -26,24 +26,24 @@ READINGS = ("iou", "iou_positive", "iou_soft", "rra", "ap", "dot", "dot_softmax"
 
 def one(relevance, evidence, chosen=None, names=CLOSE_LOOK):
     row = (relevance, evidence) if chosen is None else (relevance, evidence, chosen)
-    found = score_rows([row]).values
-    return {name: float(found[name][0]) for name in names}
+    scores = score_rows([row]).values
+    return {name: float(scores[name][0]) for name in names}
 
 
 def test_by_hand_without_ties():
-    found = one([0.5, -1.0, 2.0, 1.0], [True, False, False, False])
-    assert found == pytest.approx({"pg": 0, "pg2": 0, "mrr": 1 / 3, "mrr_strict": 1 / 3, "rma": 0.5 / 3.5, "pta": 0.5})
+    scores = one([0.5, -1.0, 2.0, 1.0], [True, False, False, False])
+    assert scores == pytest.approx({"pg": 0, "pg2": 0, "mrr": 1 / 3, "mrr_strict": 1 / 3, "rma": 0.5 / 3.5, "pta": 0.5})
 
 
 def test_by_hand_with_two_evidence_tokens():
-    found = one([3.0, -1.0, 2.0, 1.0], [False, True, True, False])
-    assert found == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.5, "mrr_strict": 0.5, "rma": 2 / 6, "pta": 0.25})
+    scores = one([3.0, -1.0, 2.0, 1.0], [False, True, True, False])
+    assert scores == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.5, "mrr_strict": 0.5, "rma": 2 / 6, "pta": 0.25})
 
 
 def test_reference_ranks_demote_everything_when_values_tie():
-    found = one([5.0, 0.0, 0.0, 0.0], [True, False, False, False])
-    assert found["mrr"] == pytest.approx(1 / 3), "n = 4, two distinct values: 4 - 2 + 1"
-    assert found["mrr_strict"] == 1
+    scores = one([5.0, 0.0, 0.0, 0.0], [True, False, False, False])
+    assert scores["mrr"] == pytest.approx(1 / 3), "n = 4, two distinct values: 4 - 2 + 1"
+    assert scores["mrr_strict"] == 1
 
 
 def test_the_first_of_several_maxima_is_pointed_at():
@@ -54,13 +54,13 @@ def test_the_first_of_several_maxima_is_pointed_at():
 
 
 def test_all_zero_relevance_has_no_mass():
-    found = one([0.0, 0.0, 0.0, 0.0], [False, True, False, False])
-    assert found == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.25, "mrr_strict": 1, "rma": 0, "pta": 0.75})
+    scores = one([0.0, 0.0, 0.0, 0.0], [False, True, False, False])
+    assert scores == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.25, "mrr_strict": 1, "rma": 0, "pta": 0.75})
 
 
 def test_only_negative_relevance_has_no_mass_but_ranks():
-    found = one([-3.0, -1.0, -2.0], [False, True, False])
-    assert found == pytest.approx({"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 0, "pta": 2 / 3})
+    scores = one([-3.0, -1.0, -2.0], [False, True, False])
+    assert scores == pytest.approx({"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 0, "pta": 2 / 3})
 
 
 def test_a_single_token_is_all_right_or_all_wrong():
@@ -68,8 +68,8 @@ def test_a_single_token_is_all_right_or_all_wrong():
 
 
 def test_readings_of_the_overlap_by_hand():
-    found = one([3.0, 2.0, -1.0, 1.0], [True, False, True, False], names=READINGS[:4])
-    assert found == pytest.approx({"iou": 1 / 3, "iou_positive": 1 / 4, "iou_soft": 1 / 3, "rra": 1 / 2})
+    scores = one([3.0, 2.0, -1.0, 1.0], [True, False, True, False], names=READINGS[:4])
+    assert scores == pytest.approx({"iou": 1 / 3, "iou_positive": 1 / 4, "iou_soft": 1 / 3, "rra": 1 / 2})
     negative = one([-1.0, -2.0], [True, False], names=READINGS[:4])
     assert negative == {"iou": 0, "iou_positive": 0, "iou_soft": 0, "rra": 1}, "only ranks need no positive relevance"
 
@@ -81,8 +81,8 @@ def test_the_first_of_equal_tokens_are_among_the_largest():
 
 
 def test_precision_and_dot_product_of_the_papers_example():
-    found = one([0.3, 0.1, 0.5, 0.1], [True, False, False, False], names=("ap", "dot"))
-    assert found == pytest.approx({"ap": 0.5, "dot": 0.3})
+    scores = one([0.3, 0.1, 0.5, 0.1], [True, False, False, False], names=("ap", "dot"))
+    assert scores == pytest.approx({"ap": 0.5, "dot": 0.3})
 
 
 def test_precision_of_equal_tokens_does_not_depend_on_their_order():
@@ -103,10 +103,10 @@ def test_tokens_that_are_not_chosen_do_not_count():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_relevance_that_is_not_finite_is_never_right(value):
-    found = score_rows([([value, 1.0], [True, False]), ([1.0, 0.0], [True, False])])
-    assert found.defect.tolist() == [NOT_FINITE, 0]
-    assert all(values[0] == 0 for values in found.values.values())
-    assert found.values["pg"][1] == 1, "and its neighbours are not touched"
+    scores = score_rows([([value, 1.0], [True, False]), ([1.0, 0.0], [True, False])])
+    assert scores.defect.tolist() == [NOT_FINITE, 0]
+    assert all(values[0] == 0 for values in scores.values.values())
+    assert scores.values["pg"][1] == 1, "and its neighbours are not touched"
 
 
 def test_relevance_that_is_not_finite_outside_the_chosen_tokens_does_not_matter():
@@ -114,14 +114,14 @@ def test_relevance_that_is_not_finite_outside_the_chosen_tokens_does_not_matter(
 
 
 def test_a_sample_without_chosen_evidence_is_never_right():
-    found = score_rows([([-1.0, -2.0], [False, False]), ([1.0, 2.0], [True, False], [False, True])])
-    assert found.defect.tolist() == [NO_EVIDENCE, NO_EVIDENCE]
-    assert all((values == 0).all() for values in found.values.values())
+    scores = score_rows([([-1.0, -2.0], [False, False]), ([1.0, 2.0], [True, False], [False, True])])
+    assert scores.defect.tolist() == [NO_EVIDENCE, NO_EVIDENCE]
+    assert all((values == 0).all() for values in scores.values.values())
 
 
 def test_a_sample_without_tokens_is_never_right():
-    found = score_rows([([], []), ([1.0], [True]), ([2.0], [False], [False])])
-    assert found.defect.tolist() == [NO_EVIDENCE, 0, NO_EVIDENCE]
+    scores = score_rows([([], []), ([1.0], [True]), ([2.0], [False], [False])])
+    assert scores.defect.tolist() == [NO_EVIDENCE, 0, NO_EVIDENCE]
 
 
 def test_shapes_that_do_not_fit_are_refused():
@@ -144,11 +144,11 @@ def test_many_samples_at_once_equal_one_at_a_time(drawn, dtype, block_tokens):
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_TOKENS", block_tokens)
-        found = score_rows(rows, dtype)
+        scores = score_rows(rows, dtype)
     for name, oracle in oracles_metrics.METRICS.items():
         kept = [[(r, e) for r, e, c in zip(*row, strict=True) if c] for row in rows]
         expected = [oracle([r for r, _ in row], [e for _, e in row]) for row in kept]
-        np.testing.assert_allclose(found.values[name], expected, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(scores.values[name], expected, rtol=1e-6, err_msg=name)
 
 
 def test_every_metric_of_close_look_is_declared_and_has_a_column():
@@ -184,8 +184,8 @@ def test_a_metric_that_needs_no_evidence_is_told_of_samples_without():
     spread = metrics.Metric("spread", "Spread", lambda block: block.count, unit="tokens", needs_evidence=False)
     values, evidence = np.array([3.0, 1.0, 2.0, 1.0, np.nan]), np.array([1, 0, 0, 0, 0], bool)
     known = {"pg": METRICS["pg"], "spread": spread}
-    found = score(values, evidence, np.ones(5, bool), np.array([0, 2, 4, 5]), known)
-    np.testing.assert_array_equal(found.defect, [metrics.FINE, NO_EVIDENCE, NOT_FINITE])
-    np.testing.assert_array_equal(found.values["spread"], [2, 2, 0])
-    np.testing.assert_array_equal(found.values["pg"], [1, 0, 0])
+    scores = score(values, evidence, np.ones(5, bool), np.array([0, 2, 4, 5]), known)
+    np.testing.assert_array_equal(scores.defect, [metrics.FINE, NO_EVIDENCE, NOT_FINITE])
+    np.testing.assert_array_equal(scores.values["spread"], [2, 2, 0])
+    np.testing.assert_array_equal(scores.values["pg"], [1, 0, 0])
     assert (spread.scale, METRICS["pg"].scale) == (1.0, 100.0)

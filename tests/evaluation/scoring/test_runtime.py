@@ -6,8 +6,8 @@ from evaluation.scoring.runtime import Pass, bucket, costs
 
 
 def row(wall_s, length=10, batch=2, peak=None, **more):
-    place = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
-    return place | {"stage": "method", "wall_s": wall_s, "length": length, "batch": batch, "peak_bytes": peak} | more
+    columns = {"task": "sva", "model": "gpt2", "dtype": "float32", "device": "cpu", "method": "gradients"}
+    return columns | {"stage": "method", "wall_s": wall_s, "length": length, "batch": batch, "peak_bytes": peak} | more
 
 
 def test_medians_and_quartiles_of_a_sample():
@@ -20,9 +20,9 @@ def test_medians_and_quartiles_of_a_sample():
 
 def test_lengths_models_devices_and_stages_are_apart():
     rows = [row(1), row(1, length=17), row(1, model="llama"), row(1, device="H200", peak=7), row(1, stage="forward")]
-    found = costs(rows)
-    assert len(found) == 5
-    assert {cost.peak_bytes for cost in found.values()} == {None, 7}
+    measured = costs(rows)
+    assert len(measured) == 5
+    assert {cost.peak_bytes for cost in measured.values()} == {None, 7}
 
 
 def test_buckets_end_at_powers_of_two():

@@ -33,9 +33,9 @@ def relevance(rows):
 def test_a_task_without_evidence_has_means_without_a_value_and_no_defect():
     without = views([("a", [0, 0, 0], [0, 0, 1], None)]).to_pylist()
     masks = Masks.of(pa.Table.from_pylist([row | {"evidence_mask": None} for row in without], VIEW))
-    found, defects = score_relevance(relevance([("a", [1, 2, 3], 1, None)]), masks, {})
+    shown, defects = score_relevance(relevance([("a", [1, 2, 3], 1, None)]), masks, {})
     assert defects == {}
-    told = summarise(found, {}).to_pylist()
+    told = summarise(shown, {}).to_pylist()
     assert {row["metric"] for row in told} == set(METRICS)
     assert {(row["value"], row["n"]) for row in told} == {(None, 0)}
 
@@ -45,10 +45,10 @@ SPECIAL_LAST = views([("a", [0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 0, 0]), ("b", [1,
 
 def facts_of(metric, parts):
     """The means of this name, of relevance that comes in parts."""
-    found = Means(Masks.of(SPECIAL_LAST))
+    result = Means(Masks.of(SPECIAL_LAST))
     for part in parts:
-        found.add(part)
-    return [row for row in found.table().to_pylist() if row["metric"] == metric]
+        result.add(part)
+    return [row for row in result.table().to_pylist() if row["metric"] == metric]
 
 
 def by_variant(table):
@@ -56,8 +56,8 @@ def by_variant(table):
 
 
 def test_tokens_and_scope_choose_what_counts():
-    found, defects = score_relevance(relevance([("a", [0, 2, 3, 9], 1, 0)]), Masks.of(SPECIAL_LAST))
-    rows = by_variant(found)
+    shown, defects = score_relevance(relevance([("a", [0, 2, 3, 9], 1, 0)]), Masks.of(SPECIAL_LAST))
+    rows = by_variant(shown)
     assert not defects
     assert {key: row["pta"] for key, row in rows.items()} == pytest.approx(
         {
@@ -73,8 +73,8 @@ def test_tokens_and_scope_choose_what_counts():
 
 def test_a_task_without_scopes_has_the_full_scope_only():
     masks = Masks.of(views([("a", [0, 1], [1, 0], None)]))
-    found, _ = score_relevance(relevance([("a", [0, 2], 1, 0)]), masks)
-    assert set(found["scope"].to_pylist()) == {"full"}
+    shown, _ = score_relevance(relevance([("a", [0, 2], 1, 0)]), masks)
+    assert set(shown["scope"].to_pylist()) == {"full"}
 
 
 def test_views_with_and_without_scope_are_refused():
@@ -84,8 +84,8 @@ def test_views_with_and_without_scope_are_refused():
 
 def test_rows_join_by_sample_whatever_their_order():
     rows = [("b", [1, 2, 3], 1, 0), ("a", [1, 5, 3, 4], 1, 0), ("b", [5, 2, 9], 1, 0)]
-    found, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
-    full = [r for r in found.to_pylist() if (r["tokens"], r["scope"]) == ("all", "full")]
+    shown, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
+    full = [r for r in shown.to_pylist() if (r["tokens"], r["scope"]) == ("all", "full")]
     assert [(r["sample_id"], round(1 / r["mrr"])) for r in full] == [("b", 3), ("a", 1), ("b", 2)]
 
 
@@ -106,8 +106,8 @@ def test_defects_are_counted_by_name():
 
 def test_means_are_over_correct_samples_in_percent():
     rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 0), ("b", [9, 1, 0], 0, 1)]
-    found, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
-    told = {(r["tokens"], r["scope"], r["metric"]): (r["value"], r["n"]) for r in summarise(found).to_pylist()}
+    shown, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
+    told = {(r["tokens"], r["scope"], r["metric"]): (r["value"], r["n"]) for r in summarise(shown).to_pylist()}
     assert told["all", "full", "pg"] == (50, 2)
     expected = 100 * (oracles_metrics.mrr([0, 1, 0, 0], [0, 1, 0, 0]) + oracles_metrics.mrr([0, 1, 0], [1, 0, 0])) / 2
     assert told["all", "full", "mrr"][0] == pytest.approx(expected)
@@ -132,16 +132,16 @@ def test_relevance_below_the_rounding_of_a_logit_it_shares_out_is_noise():
 
 
 def test_without_correct_samples_there_is_no_mean():
-    found, _ = score_relevance(relevance([("b", [0, 1, 0], 0, 1)]), Masks.of(SPECIAL_LAST))
-    assert {(r["value"], r["n"]) for r in summarise(found).to_pylist()} == {(None, 0)}
+    shown, _ = score_relevance(relevance([("b", [0, 1, 0], 0, 1)]), Masks.of(SPECIAL_LAST))
+    assert {(r["value"], r["n"]) for r in summarise(shown).to_pylist()} == {(None, 0)}
 
 
 def test_a_tie_of_logits_is_not_correct_and_a_sample_without_foil_is_not_counted():
     rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 1, 1), ("b", [0, 1, 0], 1, None)]
     [row] = facts_of("accuracy", [relevance(rows)])
     assert (row["value"], row["n"]) == (50, 2)
-    found, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
-    assert found.filter(found["correct"])["sample_id"].unique().to_pylist() == ["a"]
+    shown, _ = score_relevance(relevance(rows), Masks.of(SPECIAL_LAST))
+    assert shown.filter(shown["correct"])["sample_id"].unique().to_pylist() == ["a"]
 
 
 def test_accuracy_counts_a_sample_once_however_many_variants_it_has():
@@ -154,9 +154,9 @@ def test_accuracy_counts_a_sample_once_however_many_variants_it_has():
 
 def test_a_cell_without_samples_has_no_means_and_no_accuracy():
     nothing = relevance([])
-    found, defects = score_relevance(nothing, Masks.of(views([])))
-    assert (len(found), defects) == (0, {})
-    assert summarise(found).num_rows == 0
+    shown, defects = score_relevance(nothing, Masks.of(views([])))
+    assert (len(shown), defects) == (0, {})
+    assert summarise(shown).num_rows == 0
     [row] = facts_of("accuracy", [nothing])
     assert (row["value"], row["n"]) == (None, 0)
     assert facts_of("noise", [nothing]) == []
@@ -173,9 +173,9 @@ def test_means_of_parts_are_those_of_the_whole(cuts):
     parts = [whole.slice(start, end - start) for start, end in pairwise(edges)]
     at_once, merged = Means(Masks.of(SPECIAL_LAST)), Means(Masks.of(SPECIAL_LAST))
     every = at_once.add(whole)
-    found = pa.concat_tables([merged.add(part) for part in parts])
+    own = pa.concat_tables([merged.add(part) for part in parts])
     order = [(name, "ascending") for name in (*VARIANT, "sample_id", "correct", "pta")]
-    assert found.sort_by(order).equals(every.sort_by(order))
+    assert own.sort_by(order).equals(every.sort_by(order))
     assert merged.defects == at_once.defects
     for one, other in zip(at_once.table().to_pylist(), merged.table().to_pylist(), strict=True):
         assert other == {

@@ -26,9 +26,9 @@ def test_sign_flips_agree_with_all_signs_enumerated():
     difference = values[:, 0, 0] - values[:, 1, 0]
     sums = [abs(np.dot(signs, difference)) for signs in itertools.product((-1, 1), repeat=8)]
     exact = np.mean([total >= abs(difference.sum()) - 1e-12 for total in sums])
-    found = sign_flip_p(values, 20_000, seed=0)
-    assert found[0, 1, 0] == pytest.approx(exact, abs=0.02)
-    assert found[0, 1, 0] == found[1, 0, 0]
+    measured = sign_flip_p(values, 20_000, seed=0)
+    assert measured[0, 1, 0] == pytest.approx(exact, abs=0.02)
+    assert measured[0, 1, 0] == measured[1, 0, 0]
 
 
 def test_methods_that_are_equal_on_every_sample_do_not_differ():
@@ -46,20 +46,20 @@ def test_holm_by_hand():
     p = np.ones((3, 3, 1))
     for (i, j), value in {(0, 1): 0.01, (0, 2): 0.04, (1, 2): 0.03}.items():
         p[i, j] = p[j, i] = value
-    found = holm(p)[:, :, 0]
-    assert (found[0, 1], found[1, 2], found[0, 2]) == pytest.approx((0.03, 0.06, 0.06))
-    assert (found == found.T).all()
-    assert (np.diag(found) == 1).all()
+    measured = holm(p)[:, :, 0]
+    assert (measured[0, 1], measured[1, 2], measured[0, 2]) == pytest.approx((0.03, 0.06, 0.06))
+    assert (measured == measured.T).all()
+    assert (np.diag(measured) == 1).all()
 
 
 def test_a_clear_difference_is_found_and_its_interval_excludes_zero():
     rng = np.random.default_rng(4)
     values = np.stack([rng.random((200, 1)) < 0.8, rng.random((200, 1)) < 0.5], axis=1).astype(float)
-    found = compare(values, ("good", "bad"), ("pg",), 500, seed=0)
-    good, bad = found.at("good", "pg"), found.at("bad", "pg")
-    assert found.p[good[0], bad[0], 0] < 0.01
-    assert found.difference_low[0, 1, 0] > 0 > found.difference_high[1, 0, 0]
-    assert found.low[good] < found.mean[good] < found.high[good]
+    measured = compare(values, ("good", "bad"), ("pg",), 500, seed=0)
+    good, bad = measured.at("good", "pg"), measured.at("bad", "pg")
+    assert measured.p[good[0], bad[0], 0] < 0.01
+    assert measured.difference_low[0, 1, 0] > 0 > measured.difference_high[1, 0, 0]
+    assert measured.low[good] < measured.mean[good] < measured.high[good]
 
 
 def test_chunks_and_a_second_call_give_the_same_numbers(monkeypatch):

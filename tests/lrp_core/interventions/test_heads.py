@@ -25,10 +25,10 @@ def test_rows_that_share_lower_layers_have_the_numbers_of_rows_that_do_not(view)
     draw = np.random.default_rng(0).integers(0, 2, (6, view.n_layers, view.n_heads)).astype(np.uint8)
     draw[:3, 0] = draw[0, 0]  # three masks that agree in the first layer
     masks = np.unique(draw.reshape(6, -1), axis=0).reshape(-1, view.n_layers, view.n_heads)
-    found = []
+    collected = []
     for shared in (True, False):
         layers = list(branches(view, masks, shared=shared))
         with heads_removed(view, layers):
-            found.append(view.hidden(sample))
+            collected.append(view.hidden(sample))
     assert len(next(branches(view, masks)).parents) < len(masks)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(collected[0], collected[1], rtol=1e-12, atol=1e-12)

@@ -23,9 +23,9 @@ def edited(view, layer, neuron, change):
 def test_a_scaled_neuron_is_its_value_vector_scaled(view, batch):
     expected = edited(view, 1, 3, lambda vector: vector * -2).hidden(batch)
     with neurons_scaled(view, [{(1, 3): -2.0}] * len(batch)):
-        found = view.hidden(batch)
+        states = view.hidden(batch)
     real = batch.attention_mask.bool()
-    torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(states[real], expected[real], rtol=1e-9, atol=1e-10)
 
 
 def test_a_neuron_set_adds_so_much_of_its_value_vector(view, batch):
@@ -38,9 +38,9 @@ def test_a_neuron_set_adds_so_much_of_its_value_vector(view, batch):
     else:
         bias += 1.5 * vector
     with neurons_set(view, [{(0, 2): 1.5}] * len(batch)):
-        found = view.hidden(batch)
+        states = view.hidden(batch)
     real = batch.attention_mask.bool()
-    torch.testing.assert_close(found[real], silent.hidden(batch)[real], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(states[real], silent.hidden(batch)[real], rtol=1e-9, atol=1e-10)
 
 
 def test_rows_and_positions_that_are_not_named_keep_their_numbers(view, batch):
@@ -48,11 +48,11 @@ def test_rows_and_positions_that_are_not_named_keep_their_numbers(view, batch):
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
     where[0, 3] = True
     with neurons_set(view, [{(0, 0): 4.0, (1, 7): -4.0}, {}, {}], where):
-        found = view.hidden(batch)
-    assert torch.equal(found[1:], plain[1:])
-    assert not torch.equal(found[0, 3], plain[0, 3])
+        states = view.hidden(batch)
+    assert torch.equal(states[1:], plain[1:])
+    assert not torch.equal(states[0, 3], plain[0, 3])
     if view.kind.causal:
-        torch.testing.assert_close(found[0, :3], plain[0, :3], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(states[0, :3], plain[0, :3], rtol=1e-12, atol=1e-12)
 
 
 def test_neurons_and_heads_combine_and_the_model_is_whole_again(view, batch):

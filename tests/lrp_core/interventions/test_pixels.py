@@ -25,21 +25,21 @@ def batch():
 def test_a_patch_that_is_gone_takes_its_pixels_with_it_and_no_others(view, batch):
     removed = torch.from_numpy(np.random.default_rng(1).random((2, 37)) < 0.4)
     fill = (0.25, -1.0, 2.0)
-    found = pixels_replaced(view, batch, removed, fill).pixel_values
+    values = pixels_replaced(view, batch, removed, fill).pixel_values
     for sample in range(2):
         for row in range(24):
             for column in range(24):
                 gone = removed[sample, 1 + 6 * (row // 4) + column // 4]
                 expected = torch.tensor(fill) if gone else batch.pixel_values[sample, :, row, column]
-                torch.testing.assert_close(found[sample, :, row, column], expected)
+                torch.testing.assert_close(values[sample, :, row, column], expected)
 
 
 def test_single_pixels_are_replaced_where_the_mask_is_of_pixels(view, batch):
     removed = torch.from_numpy(np.random.default_rng(2).random((2, 24 * 24)) < 0.3)
-    found = pixels_replaced(view, batch, removed, (0.0, 0.0, 0.0)).pixel_values
+    values = pixels_replaced(view, batch, removed, (0.0, 0.0, 0.0)).pixel_values
     expected = batch.pixel_values.clone()
     expected.movedim(1, -1)[removed.view(2, 24, 24)] = 0
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(values, expected)
 
 
 def test_the_class_token_has_no_pixels(view, batch):

@@ -56,8 +56,8 @@ def test_zeroed_tokens_are_tokens_without_an_embedding_in_their_places(family, s
     rows = [{**row, "input_ids": [min(t, nothing - 1) for t in row["input_ids"]]} for row in ragged_rows(view)]
     chosen, batch = choice(view, rows), Batch.collate(rows, pad_id=0, side=side)
     with tokens_removed(view, batch, padded(chosen, batch, side), "zero") as changed:
-        found = logits_of(view, changed)
-    for row, gone, logits in zip(rows, chosen, found, strict=True):
+        result = logits_of(view, changed)
+    for row, gone, logits in zip(rows, chosen, result, strict=True):
         ids = [nothing if out else t for t, out in zip(row["input_ids"], gone.tolist(), strict=True)]
         torch.testing.assert_close(logits, alone(view, {**row, "input_ids": ids}), **CLOSE)
 
@@ -69,8 +69,8 @@ def test_masked_tokens_are_the_mask_token(family, side):
     rows = ragged_rows(view)
     chosen, batch = choice(view, rows), Batch.collate(rows, pad_id=0, side=side)
     with tokens_removed(view, batch, padded(chosen, batch, side), "mask", MASK_ID) as changed:
-        found = logits_of(view, changed)
-    for row, gone, logits in zip(rows, chosen, found, strict=True):
+        result = logits_of(view, changed)
+    for row, gone, logits in zip(rows, chosen, result, strict=True):
         ids = [MASK_ID if out else t for t, out in zip(row["input_ids"], gone.tolist(), strict=True)]
         torch.testing.assert_close(logits, alone(view, {**row, "input_ids": ids}), **CLOSE)
 
@@ -85,9 +85,9 @@ def test_a_deletion_closes_up_and_predicts_at_the_last_token_that_remains(family
     chosen[2][:-1] = True  # one token is left
     chosen[2][-1] = False
     with tokens_removed(view, batch, padded(chosen, batch, side), "delete") as changed:
-        found = logits_of(view, changed)
+        result = logits_of(view, changed)
         assert changed.input_ids.shape[1] == max(int((~gone).sum()) for gone in chosen)
-    for row, gone, logits in zip(rows, chosen, found, strict=True):
+    for row, gone, logits in zip(rows, chosen, result, strict=True):
         torch.testing.assert_close(logits, alone(view, without(row, gone)), **CLOSE)
 
 
@@ -108,9 +108,9 @@ def test_removals_nest(batch):
     zeroed, masked = (torch.zeros(batch.input_ids.shape, dtype=torch.bool) for _ in range(2))
     zeroed[:, 0] = masked[:, 1] = True
     with tokens_removed(view, batch, masked, "mask", MASK_ID) as changed, tokens_removed(view, changed, zeroed, "zero"):
-        found = logits_of(view, changed)
+        logits = logits_of(view, changed)
     with tokens_removed(view, batch, zeroed, "zero") as first, tokens_removed(view, first, masked, "mask", 2) as both:
-        assert torch.equal(logits_of(view, both), found)
+        assert torch.equal(logits_of(view, both), logits)
 
 
 @pytest.mark.parametrize("way", ["zero", "mask"])

@@ -11,27 +11,27 @@ from tests.asked import EXPLANATIONS, close, explain
 @pytest.mark.parametrize(("threshold", "lowest"), [(1.0, 0.0), (0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
 def test_grad_attention_rollout_equals_the_product_of_maps(view, rows, explanation, threshold, lowest):
     options = {"discard_threshold": threshold, "lowest": lowest}
-    found = explain("grad_attention_rollout", view, rows, explanation=explanation, **options)
+    relevance = explain("grad_attention_rollout", view, rows, explanation=explanation, **options)
     maps = [oracles.attention_maps(view, row, explanation) for row in rows]
     products = [oracles.grad_attention_rollout(*of_row, threshold, lowest) for of_row in maps]
-    close(found, [product[row["position"]] for product, row in zip(products, rows, strict=True)])
+    close(relevance, [product[row["position"]] for product, row in zip(products, rows, strict=True)])
 
 
 @pytest.mark.parametrize(("threshold", "lowest"), [(0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
 def test_attention_rollout_discards_outliers_as_both_papers_do(view, rows, threshold, lowest):
-    found = explain("attention_rollout", view, rows, discard_threshold=threshold, lowest=lowest)
+    relevance = explain("attention_rollout", view, rows, discard_threshold=threshold, lowest=lowest)
     wanted = []
     for row in rows:
         maps, _, seen = oracles.attention_maps(view, row, "target")
         wanted.append(oracles.rollout(maps, seen, threshold, lowest)[row["position"]])
-    close(found, wanted)
+    close(relevance, wanted)
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 def test_gradcam_weighs_the_last_map_with_its_mean_gradient(view, rows, explanation):
-    found = explain("gradcam", view, rows, explanation=explanation)
-    for ours, row in zip(found, rows, strict=True):
+    relevance = explain("gradcam", view, rows, explanation=explanation)
+    for ours, row in zip(relevance, rows, strict=True):
         maps, gradients, _ = oracles.attention_maps(view, row, explanation)
         wanted = oracles.gradcam(maps[-1], gradients[-1], row["position"])
         torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-9)
-    assert any(ours.any() for ours in found)
+    assert any(ours.any() for ours in relevance)

@@ -16,9 +16,9 @@ from tests.tiny import ragged_rows, tiny_model
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize("rule", ["right", "gauss_legendre"])
 def test_integrated_gradients_equal_the_formula(view, rows, rule, explanation):
-    found = explain("integrated_gradients", view, rows, steps=7, rule=rule, explanation=explanation)
+    relevance = explain("integrated_gradients", view, rows, steps=7, rule=rule, explanation=explanation)
     wanted = [oracles.integrated_gradients(view, row, explanation, 7, rule, torch.tensor(0.0)).sum(-1) for row in rows]
-    close(found, wanted)
+    close(relevance, wanted)
 
 
 def test_integrated_gradients_start_at_the_pad_token_where_asked(view, rows):
@@ -27,61 +27,65 @@ def test_integrated_gradients_start_at_the_pad_token_where_asked(view, rows):
             explain("integrated_gradients", view, rows, baseline="pad")
         return
     pad = view.token_embedding(torch.tensor(view.config.pad_token_id))
-    found = explain("integrated_gradients", view, rows, steps=5, baseline="pad", explanation="target")
-    close(found, [oracles.integrated_gradients(view, row, "target", 5, "right", pad).sum(-1) for row in rows])
+    relevance = explain("integrated_gradients", view, rows, steps=5, baseline="pad", explanation="target")
+    close(relevance, [oracles.integrated_gradients(view, row, "target", 5, "right", pad).sum(-1) for row in rows])
 
 
 def test_integrated_gradients_sum_to_the_difference_from_the_baseline(view, rows):
     """RMSNorm undoes any scaling, so that the path from zero has its whole way in its first thousandth."""
     batch, baseline = Batch.collate(rows, 0), "pad" if view.family.norm == "rms" else "zero"
-    found = METHODS["integrated_gradients"](view, batch, steps=300, baseline=baseline)
+    relevance = METHODS["integrated_gradients"](view, batch, steps=300, baseline=baseline)
     for i, row in enumerate(rows):
         x = oracles.tokens(view, row)
         start = (
             view.token_embedding(torch.zeros(len(x), dtype=torch.int64)) if baseline == "pad" else torch.zeros_like(x)
         )
         empty = oracles.number(oracles.logits(view, row, start), row, "contrastive")
-        torch.testing.assert_close(found.baseline[i], empty, **CLOSE)
+        torch.testing.assert_close(relevance.baseline[i], empty, **CLOSE)
         torch.testing.assert_close(
-            found.explained[i], oracles.number(oracles.logits(view, row), row, "contrastive"), **CLOSE
+            relevance.explained[i], oracles.number(oracles.logits(view, row), row, "contrastive"), **CLOSE
         )
-    torch.testing.assert_close(found.residual, found.tokens.sum(-1) - (found.explained - found.baseline))
-    assert (found.residual.abs() < 0.02).all()
+    torch.testing.assert_close(
+        relevance.residual, relevance.tokens.sum(-1) - (relevance.explained - relevance.baseline)
+    )
+    assert (relevance.residual.abs() < 0.02).all()
 
 
 @pytest.mark.parametrize("name", ["integrated_gradients", "gradient_x_input", "lrp", "attnlrp"])
 def test_norms_of_a_tokens_relevance_promise_no_sum(view, rows, name):
     batch = Batch.collate(rows, 0)
-    found = {how: METHODS[name](view, batch, reduce=how, embedding="partial") for how in ("sum", "l1", "l2")}
-    assert found["sum"].residual is not None
-    assert found["l1"].residual is found["l2"].residual is None
+    relevance = {how: METHODS[name](view, batch, reduce=how, embedding="partial") for how in ("sum", "l1", "l2")}
+    assert relevance["sum"].residual is not None
+    assert relevance["l1"].residual is relevance["l2"].residual is None
     real = batch.attention_mask.bool()
-    assert (found["sum"].tokens.abs() <= found["l1"].tokens)[real].all()
-    assert (found["l2"].tokens < found["l1"].tokens)[real].all()
-    assert (found["l1"].tokens < found["l2"].tokens * view.d_model**0.5)[real].all()
+    assert (relevance["sum"].tokens.abs() <= relevance["l1"].tokens)[real].all()
+    assert (relevance["l2"].tokens < relevance["l1"].tokens)[real].all()
+    assert (relevance["l1"].tokens < relevance["l2"].tokens * view.d_model**0.5)[real].all()
 
 
 @pytest.mark.parametrize("reduce", ["l1", "l2"])
 def test_reduced_gradients_are_norms_over_the_embedding(view, rows, reduce):
-    found = explain("gradient_x_input", view, rows, reduce=reduce, embedding="partial", explanation="target")
+    relevance = explain("gradient_x_input", view, rows, reduce=reduce, embedding="partial", explanation="target")
     each = [oracles.gradient(view, row, x := oracles.tokens(view, row), "target") * x for row in rows]
-    close(found, [product.norm(p=int(reduce[1]), dim=-1) for product in each])
-    found = explain("integrated_gradients", view, rows, steps=3, reduce=reduce, explanation="target")
+    close(relevance, [product.norm(p=int(reduce[1]), dim=-1) for product in each])
+    relevance = explain("integrated_gradients", view, rows, steps=3, reduce=reduce, explanation="target")
     each = [oracles.integrated_gradients(view, row, "target", 3, "right", torch.tensor(0.0)) for row in rows]
-    close(found, [product.norm(p=int(reduce[1]), dim=-1) for product in each])
+    close(relevance, [product.norm(p=int(reduce[1]), dim=-1) for product in each])
 
 
 @pytest.mark.parametrize("name", ["gradient_x_input", "gradient_l1"])
 def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(view, rows, name):
-    found = METHODS[name](view, Batch.collate(rows, 0), explanation="log_prob", embedding=METHODS[name].embeddings[-1])
-    assert found.residual is None
+    relevance = METHODS[name](
+        view, Batch.collate(rows, 0), explanation="log_prob", embedding=METHODS[name].embeddings[-1]
+    )
+    assert relevance.residual is None
     for i, row in enumerate(rows):
         x = oracles.tokens(view, row)
         gradient = oracles.gradient(view, row, x, "log_prob")
         wanted = (gradient * x).sum(-1) if name == "gradient_x_input" else gradient.abs().sum(-1)
-        torch.testing.assert_close(found.tokens[i, : len(x)], wanted, **CLOSE)
+        torch.testing.assert_close(relevance.tokens[i, : len(x)], wanted, **CLOSE)
         number = oracles.number(oracles.logits(view, row), row, "log_prob")
-        torch.testing.assert_close(found.explained[i], number, **CLOSE)
+        torch.testing.assert_close(relevance.explained[i], number, **CLOSE)
         assert number < 0
 
 
@@ -89,14 +93,14 @@ def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(vi
 def test_smoothgrad_equals_the_formula_on_its_own_noise(view, rows, scale):
     batch = Batch.collate(rows, 0)
     noise = Noise(batch, view.d_model, seed=3)
-    found = explain("smoothgrad", view, rows, samples=4, sigma=0.2, scale=scale, seed=3, reduce="l1")
+    relevance = explain("smoothgrad", view, rows, samples=4, sigma=0.2, scale=scale, seed=3, reduce="l1")
     wanted = []
     for i, row in enumerate(rows):
         x = oracles.tokens(view, row)
         sigma = 0.2 * (x.max() - x.min() if scale == "relative" else 1)
         drawn = [sigma * noise(k)[i, : len(x)] for k in range(4)]
         wanted.append(oracles.smoothgrad(view, row, "contrastive", drawn).abs().sum(-1))
-    close(found, wanted)
+    close(relevance, wanted)
 
 
 def test_smoothgrad_noise_is_normal_and_of_the_sample_alone(view, rows):
@@ -140,11 +144,11 @@ def test_methods_that_differ_in_what_they_do_with_a_gradient_share_its_pass(name
     assert one.key() != other.key()
     both = [method.bound(Request(method.name, "target", "partial")) for method in (one, other)]
     sizes, _ = widths(view)
-    found = one.compute(view, batch, both)
+    result = one.compute(view, batch, both)
     together = len(sizes)
     for method, request in zip((one, other), both, strict=True):
         alone = method(view, batch, explanation="target", embedding="partial")
-        torch.testing.assert_close(found[request].tokens, alone.tokens)
+        torch.testing.assert_close(result[request].tokens, alone.tokens)
     assert len(sizes) == 3 * together
     if name == "attnlrp":
         assert one.group == METHODS["gradient_l1"].group

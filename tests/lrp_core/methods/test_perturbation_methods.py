@@ -16,8 +16,8 @@ from tests.tiny import ragged_rows, tiny_model
 def test_atman_equals_one_forward_a_token(view, rows, explanation, as_printed):
     asked = {"explanation": "target", "score": "log_prob"} if explanation == "log_prob" else {"score": "logit"}
     asked = {"explanation": explanation} | asked
-    found = explain("atman", view, rows, suppression=0.7, as_printed=as_printed, **asked)
-    close(found, [oracles.atman(view, row, explanation, 0.7, as_printed) for row in rows])
+    relevance = explain("atman", view, rows, suppression=0.7, as_printed=as_printed, **asked)
+    close(relevance, [oracles.atman(view, row, explanation, 0.7, as_printed) for row in rows])
 
 
 @pytest.mark.parametrize("how", ["zero", "mask", "delete"])
@@ -34,15 +34,15 @@ def test_occlusion_equals_one_forward_a_token(view, rows, explanation, how):
             {**row, "input_ids": [3 if t == row["position"] else i for t, i in enumerate(row["input_ids"])]}
             for row in rows
         ]
-    found = explain("occlusion", view, rows, how=how, explanation=explanation)
-    close(found, [oracles.occlusion(view, row, explanation, how) for row in rows])
+    relevance = explain("occlusion", view, rows, how=how, explanation=explanation)
+    close(relevance, [oracles.occlusion(view, row, explanation, how) for row in rows])
 
 
 def test_deleting_the_only_token_says_nothing(view):
     if "delete" in view.kind.perturbations:
-        found = explain("occlusion", view, ragged_rows(view, (1, 3)), how="delete")
-        assert found[0].tolist() == [0.0]
-        assert found[1].all()
+        relevance = explain("occlusion", view, ragged_rows(view, (1, 3)), how="delete")
+        assert relevance[0].tolist() == [0.0]
+        assert relevance[1].all()
 
 
 @pytest.mark.parametrize("name", ["atman", "occlusion", "integrated_gradients", "smoothgrad", "kernel_shap"])
@@ -85,17 +85,17 @@ def test_explanations_of_one_call_are_those_of_two(view, rows, name):
     method, batch = METHODS[name], Batch.collate(rows, 0)
     both = [method.bound(Request(name, explanation, method.embeddings[0])) for explanation in method.explanations]
     assert len(both) > 1
-    found = method.compute(view, batch, both)
+    result = method.compute(view, batch, both)
     for request in both:
         alone = method(view, batch, explanation=request.explanation)
-        torch.testing.assert_close(found[request].tokens, alone.tokens, rtol=1e-9, atol=1e-12)
-        assert torch.equal(found[request].explained, alone.explained)
+        torch.testing.assert_close(result[request].tokens, alone.tokens, rtol=1e-9, atol=1e-12)
+        assert torch.equal(result[request].explained, alone.explained)
 
 
 def test_no_foil_explains_the_target_in_every_method(view, rows):
     alone = replace(Batch.collate(rows, 0), foil_ids=None)
     for name in ("integrated_gradients", "smoothgrad", "grad_attention_rollout", "gradcam", "atman", "occlusion"):
-        found = METHODS[name](view, alone)
-        assert found.logit_foil is None
+        relevance = METHODS[name](view, alone)
+        assert relevance.logit_foil is None
         both = METHODS[name](view, Batch.collate(rows, 0), explanation="target")
-        torch.testing.assert_close(found.tokens, both.tokens, **CLOSE)
+        torch.testing.assert_close(relevance.tokens, both.tokens, **CLOSE)

@@ -33,37 +33,37 @@ def rows(view) -> list[dict]:
 @pytest.mark.parametrize("explanation", ["contrastive", "target"])
 def test_logat_is_the_stock_head_on_each_token(view, rows, explanation):
     batch = Batch.collate(rows, 0, "left")
-    found = METHODS["logat"](view, batch, explanation=explanation, layers=True)
+    relevance = METHODS["logat"](view, batch, explanation=explanation, layers=True)
     for i, row in enumerate(rows):
         states = oracles.hidden_states(view, row)
         for layer in range(view.n_layers):
             pair = oracles.logat(view, row, states[layer + 1])
             wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
-            torch.testing.assert_close(found.layers[i, layer, -len(wanted) :], wanted, **CLOSE)
-        torch.testing.assert_close(found.tokens[i], found.layers[i, -1])
-        torch.testing.assert_close(found.tokens[i, batch.position[i]], found.explained[i])
+            torch.testing.assert_close(relevance.layers[i, layer, -len(wanted) :], wanted, **CLOSE)
+        torch.testing.assert_close(relevance.tokens[i], relevance.layers[i, -1])
+        torch.testing.assert_close(relevance.tokens[i, batch.position[i]], relevance.explained[i])
 
 
 def words() -> PreTrainedTokenizerFast:
     """Knows w0 to w9 by their numbers."""
-    found = Tokenizer(WordLevel({f"w{i}": i for i in range(10)}, unk_token="w0"))
-    found.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=found, unk_token="w0")
+    own = Tokenizer(WordLevel({f"w{i}": i for i in range(10)}, unk_token="w0"))
+    own.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=own, unk_token="w0")
 
 
 def test_logat_of_another_word_is_the_same_head_on_its_logit(view, rows):
     view, batch = replace(view, read_tokenizer=words), Batch.collate(rows, 0)
     for word, explanation in product(("w7", "foil"), ("contrastive", "target")):
-        found = METHODS["logat"](view, batch, explanation=explanation, layers=True, word=word)
+        relevance = METHODS["logat"](view, batch, explanation=explanation, layers=True, word=word)
         for i, row in enumerate(rows):
             turned = {"target_id": row["foil_id"], "foil_id": row["target_id"]} if word == "foil" else {"target_id": 7}
             for layer, state in enumerate(oracles.hidden_states(view, row)[1:]):
                 pair = oracles.logat(view, row | turned, state)
                 wanted = pair[:, 0] - pair[:, 1] if explanation == "contrastive" else pair[:, 0]
-                torch.testing.assert_close(found.layers[i, layer, : len(wanted)], wanted, **CLOSE)
-            torch.testing.assert_close(found.tokens[i, row["position"]], found.explained[i])
+                torch.testing.assert_close(relevance.layers[i, layer, : len(wanted)], wanted, **CLOSE)
+            torch.testing.assert_close(relevance.tokens[i, row["position"]], relevance.explained[i])
         plain = METHODS["logat"](view, batch, explanation=explanation)
-        assert torch.equal(found.logit_target, plain.logit_target), "what tells whether a prediction is right"
+        assert torch.equal(relevance.logit_target, plain.logit_target), "what tells whether a prediction is right"
 
 
 def test_a_word_that_is_none_is_refused_in_one_line():
@@ -93,8 +93,8 @@ def test_normxlogit_is_the_norm_of_the_input_times_logat(view, rows, which):
 def test_the_norm_of_every_layer_of_normxlogit_is_that_of_the_input(view, rows):
     batch = Batch.collate(rows, 0)
     norms = METHODS["embedding_norm"](view, batch).tokens[:, None]
-    found, logat = (METHODS[name](view, batch, layers=True).layers for name in ("normxlogit", "logat"))
-    torch.testing.assert_close(found, norms * logat)
+    relevance, logat = (METHODS[name](view, batch, layers=True).layers for name in ("normxlogit", "logat"))
+    torch.testing.assert_close(relevance, norms * logat)
 
 
 def test_requests_of_one_forward_are_those_of_several(view, rows):
@@ -105,13 +105,13 @@ def test_requests_of_one_forward_are_those_of_several(view, rows):
         for explanation in METHODS[name].explanations
     ]
     hook = view.model.base_model.register_forward_pre_hook(lambda *_: forwards.append(1))
-    found = METHODS["logat"].compute(view, batch, asked)
+    relevance = METHODS["logat"].compute(view, batch, asked)
     hook.remove()
     assert len(forwards) == 1
     for request in asked:
         alone = METHODS[request.method](view, batch, explanation=request.explanation, **dict(request.options))
-        assert torch.equal(found[request].tokens, alone.tokens)
-        assert torch.equal(found[request].explained, alone.explained)
+        assert torch.equal(relevance[request].tokens, alone.tokens)
+        assert torch.equal(relevance[request].explained, alone.explained)
 
 
 def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
@@ -120,30 +120,30 @@ def test_what_stands_behind_a_causal_prediction_gets_nothing(view):
     (row,) = ragged_rows(view, (9,))
     early, cut = {**row, "position": 4}, {**row, "input_ids": row["input_ids"][:5], "position": 4}
     for name in (*STATES, "value_zeroing"):
-        (found,), (wanted,) = explain(name, view, [early]), explain(name, view, [cut])
-        torch.testing.assert_close(found[:5], wanted, **CLOSE)
-        assert not found[5:].any()
+        (relevance,), (wanted,) = explain(name, view, [early]), explain(name, view, [cut])
+        torch.testing.assert_close(relevance[:5], wanted, **CLOSE)
+        assert not relevance[5:].any()
 
 
 def test_value_zeroing_equals_a_run_for_every_layer_and_token(view, rows):
     batch = Batch.collate(rows, 0, "left")
-    found = METHODS["value_zeroing"](view, batch, layers=True, token_budget=25)
+    relevance = METHODS["value_zeroing"](view, batch, layers=True, token_budget=25)
     for i, row in enumerate(rows):
         maps, length, position = oracles.value_zeroing(view, row), len(row["input_ids"]), row["position"]
         for layer, wanted in enumerate(maps):
-            torch.testing.assert_close(found.layers[i, layer, -length:], wanted[position], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(relevance.layers[i, layer, -length:], wanted[position], rtol=1e-5, atol=1e-6)
         product = torch.linalg.multi_dot(maps[::-1])[position]
-        torch.testing.assert_close(found.tokens[i, -length:], product, rtol=1e-5, atol=1e-6)
-        assert not found.tokens[i, :-length].any()
-        assert not found.layers[i, :, :-length].any()
-        assert abs(float(found.tokens[i].sum()) - 1) < 1e-6
+        torch.testing.assert_close(relevance.tokens[i, -length:], product, rtol=1e-5, atol=1e-6)
+        assert not relevance.tokens[i, :-length].any()
+        assert not relevance.layers[i, :, :-length].any()
+        assert abs(float(relevance.tokens[i].sum()) - 1) < 1e-6
 
 
 def test_value_zeroing_keeps_its_digits_in_float32():
     exact, single = tiny_model("bert"), tiny_model("bert", dtype="float32")
     batch = Batch.collate(ragged_rows(exact), 0)
-    wanted, found = (METHODS["value_zeroing"](view, batch).tokens for view in (exact, single))
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-7)
+    wanted, relevance = (METHODS["value_zeroing"](view, batch).tokens for view in (exact, single))
+    torch.testing.assert_close(relevance.double(), wanted, rtol=1e-4, atol=1e-7)
 
 
 def test_the_model_is_bit_identical_after_value_zeroing(view, rows):
@@ -160,14 +160,14 @@ def test_layers_of_a_method_without_any_are_refused(view, rows):
 
 def test_what_the_norm_says_of_a_layer_is_the_norm_of_the_states_that_its_head_reads(view, rows):
     batch = Batch.collate(rows, 0, "left")
-    plain, found = METHODS["embedding_norm"](view, batch), METHODS["embedding_norm"](view, batch, layers=True)
-    assert torch.equal(found.tokens, plain.tokens)
+    plain, relevance = METHODS["embedding_norm"](view, batch), METHODS["embedding_norm"](view, batch, layers=True)
+    assert torch.equal(relevance.tokens, plain.tokens)
     for i, row in enumerate(rows):
         states = oracles.hidden_states(view, row)
         for layer in range(view.n_layers):
             wanted = oracles.norm_behind(view, states[layer + 1])
             seen = row["position"] + 1 if view.kind.causal else len(wanted)
-            torch.testing.assert_close(found.layers[i, layer, -len(wanted) :][:seen], wanted[:seen], **CLOSE)
+            torch.testing.assert_close(relevance.layers[i, layer, -len(wanted) :][:seen], wanted[:seen], **CLOSE)
 
 
 def test_noise_of_each_layer_is_drawn_anew_and_leaves_that_of_tokens(view, rows):

@@ -39,10 +39,10 @@ def differences(name, task):
 def test_lrp_and_attnlrp_beat_random_and_random_is_no_better_than_its_reverse(name):
     p_random = []
     for task in ("sva", "next_word"):
-        found = differences(name, task)
-        low, high = interval(bootstrap_means(found, RESAMPLES, 0))
+        result = differences(name, task)
+        low, high = interval(bootstrap_means(result, RESAMPLES, 0))
         assert low[0] > high[2], f"{task}: lrp beside random"
         assert low[1] > high[2], f"{task}: attnlrp beside random"
-        beside_zero = np.stack([found[:, 2], np.zeros(SAMPLES)], axis=1)[..., None]
+        beside_zero = np.stack([result[:, 2], np.zeros(SAMPLES)], axis=1)[..., None]
         p_random.append(float(sign_flip_p(beside_zero, FLIPS * RESAMPLES, 0)[0, 1, 0]))
     assert min(step_down(p_random)) > 0.05

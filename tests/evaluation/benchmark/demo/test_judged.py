@@ -76,8 +76,8 @@ def shipped(request):
 
 def test_shipped_models_judge_unseen_draws(shipped):
     name, view, tokenizer = shipped
-    found = heads.measured(view.model, tokenizer, HEADS[name], 400, UNSEEN_SEED)
-    assert found >= (0.9 if name == "bert-score" else 0.95)
+    measured = heads.measured(view.model, tokenizer, HEADS[name], 400, UNSEEN_SEED)
+    assert measured >= (0.9 if name == "bert-score" else 0.95)
 
 
 def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segments(shipped):

@@ -39,13 +39,13 @@ def test_on_trained_classifiers_methods_beat_random_in_aopc_but_for_those_whose_
     flips = Flips(
         DELETE if view.kind.causal else MASK, len(SHARES), False, 0, tokenizer.mask_token_id, SHARES_OF_TOKENS
     )
-    relevance = np.stack([found.double().numpy() for found in tokens.values()])  # [M, N, T]
+    relevance = np.stack([values.double().numpy() for values in tokens.values()])  # [M, N, T]
     asked = [Asked.of(row, relevance[:, at, : row["length"]], flips, False) for at, row in enumerate(rows)]
     curves, _ = draw(view, asked, flips, 8192)
     scores = [share_scores(one.probability[..., 1:], one.correct[..., 1:], one.probability[0, 0, 0]) for one in curves]
     aopc = dict(zip(tokens, np.mean([of_sample["aopc"] for of_sample in scores], axis=(0, 2)), strict=True))
-    no_better = {method for method, found in aopc.items() if found < aopc["random"] + CLEARLY} - {"random"}
-    assert no_better <= NO_BETTER[name], {method: round(found, 3) for method, found in aopc.items()}
+    no_better = {method for method, values in aopc.items() if values < aopc["random"] + CLEARLY} - {"random"}
+    assert no_better <= NO_BETTER[name], {method: round(values, 3) for method, values in aopc.items()}
     assert aopc["lrp"] > aopc["random"] + 0.1
     if name == "bert-sentiment":  # the norm of the embeddings makes their gradients orthogonal to them
         assert np.abs(relevance[list(tokens).index("gradient_x_input")]).max() < 1e-4
