@@ -135,7 +135,7 @@ class UnknownComposite(UserError):
 
 
 @dataclass(frozen=True)
-class Choice:
+class CompositeChoice:
     """The composites that a method may be given: those with a name, and others over its `groups`."""
 
     named: Mapping[str, Spec]
@@ -158,9 +158,9 @@ class Choice:
         return next((name for name, spec in self.named.items() if str(spec) == value), value)
 
 
-OF_ATTNLRP = Choice({EPSILON: Spec(), VIT: Spec.of(_VIT)}, tuple(RULES))
+OF_ATTNLRP = CompositeChoice({EPSILON: Spec(), VIT: Spec.of(_VIT)}, tuple(RULES))
 #: Attention weights are constant there (CP-LRP).
-OF_LRP = Choice(
+OF_LRP = CompositeChoice(
     {EPSILON: Spec(), VIT: Spec.of({group: rule for group, rule in _VIT.items() if group != SOFTMAX})},
     tuple(group for group in RULES if group != SOFTMAX),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.report.figures import ORDERS, POOLINGS, Curve, curve_label
+from evaluation.report.figures import ORDERS, POOLINGS, PruningCurve, curve_label
 from evaluation.report.results import Methods, close_look, label, rank
 from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, mark
 from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
@@ -18,7 +18,7 @@ STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregatio
 _MIB = 1 << 20
 
 
-def areas(curves: Sequence[Curve], methods: Methods, lacking: Collection[tuple[str, str, str]] = ()) -> Table:
+def areas(curves: Sequence[PruningCurve], methods: Methods, lacking: Collection[tuple[str, str, str]] = ()) -> Table:
     """Area under each pruning curve: the mean accuracy over the share of heads removed.
 
     `lacking` are (task, model, method) whose curves are wanted and not drawn: their cells are missing.
@@ -147,5 +147,5 @@ def _published_runtimes(names: Sequence[str]) -> list[Row]:
     ]
 
 
-def _area(curve: Curve) -> float:
+def _area(curve: PruningCurve) -> float:
     return float(np.trapezoid(curve.accuracy, curve.removed / curve.removed[-1]))

@@ -28,7 +28,7 @@ Tasks = Mapping[str, Task]
 
 
 @dataclass(frozen=True)
-class Curve:
+class PruningCurve:
     """Accuracy [S] in percent after `removed` [S] heads; `low` and `high` are the extremes of `runs` random orders."""
 
     model: str
@@ -44,7 +44,7 @@ class Curve:
     samples: int = 0
 
 
-def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[PruningCurve]:
     """`rows` are those of the pruning schema with their `model` and `task`; random orders become one mean curve."""
     runs: dict[tuple[str, str, str, str, str], dict[Any, list[tuple[int, int, float]]]] = {}
     samples = {}
@@ -59,11 +59,11 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
         removed = np.cumsum(paths[0][:, 1])
         accuracy = np.stack([path[:, 2] for path in paths])  # [seeds, S]
         low, high = (accuracy.min(axis=0), accuracy.max(axis=0)) if len(paths) > 1 else (None, None)
-        curves.append(Curve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), samples[key]))
+        curves.append(PruningCurve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), samples[key]))
     return curves
 
 
-def pruning_figures(curves: Sequence[Curve], methods: Methods, tasks: Tasks) -> list[Figure]:
+def pruning_figures(curves: Sequence[PruningCurve], methods: Methods, tasks: Tasks) -> list[Figure]:
     """The main text's figure of a task that has one (ReLU per token), a figure a task (every pooling), both numbered as
     in Close Look; then the other order, which is ours.
 
@@ -87,7 +87,7 @@ def pruning_figures(curves: Sequence[Curve], methods: Methods, tasks: Tasks) -> 
 
 
 def _pruning_figure(
-    curves: Sequence[Curve],
+    curves: Sequence[PruningCurve],
     methods: Methods,
     task: str,
     order: str,
@@ -142,7 +142,7 @@ def curve_label(methods: Methods, method: str) -> str:
     return "Random" if method == RANDOM else label(methods, method)
 
 
-def _draw_curve(axis: Axes, curve: Curve, methods: Methods, left: Mapping[str, str]) -> None:
+def _draw_curve(axis: Axes, curve: PruningCurve, methods: Methods, left: Mapping[str, str]) -> None:
     """`left` are colours of methods that have none of their own."""
     if curve.order == RANDOM:
         look: dict[str, Any] = {"color": GREY, "linestyle": "--"}

@@ -65,12 +65,12 @@ class Line(NamedTuple):
     label: str
     values: Sequence[float]
     explanation: str = "none"
-    curve: Curve | None = None  # where tokens were taken away in this order
+    curve: LogitCurve | None = None  # where tokens were taken away in this order
     decoder: Sequence[float] | None = None  # of an encoder-decoder: relevance of what the decoder has seen
     of: str | None = None  # of a classifier, among the lines of EVERY_LABEL: the label that is explained
 
 
-class Curve(NamedTuple):
+class LogitCurve(NamedTuple):
     """The target's logit as tokens go: the most relevant first, and the least."""
 
     removed: Sequence[int]
@@ -127,7 +127,7 @@ def _short(values: Sequence[float]) -> list[float]:
     return [float(f"{value:.4g}") if math.isfinite(value) else 0.0 for value in values]
 
 
-def _rounded(curve: Curve) -> dict[str, Any]:
+def _rounded(curve: LogitCurve) -> dict[str, Any]:
     """Four digits of each logit; JSON knows no NaN, which is null there."""
 
     def short(value: float) -> float | None:

@@ -15,7 +15,7 @@ NOT_POOLED = "none"  # the pooling of what stems from no relevance
 
 
 @dataclass(frozen=True)
-class Curve:
+class RemovalOrder:
     """An order in which the heads of a model are removed; a head is layer * H + its index."""
 
     method: str
@@ -27,7 +27,7 @@ class Curve:
 
 def ranked_curves(
     relevance: Mapping[tuple[str, str], np.ndarray], orders: Sequence[str] = RANKED_ORDERS
-) -> list[Curve]:
+) -> list[RemovalOrder]:
     """The curves of head relevance [N, L * H] by (method, pooling), averaged over N samples; ties go by head index.
 
     Raises UserError for relevance that is not finite.
@@ -40,14 +40,14 @@ def ranked_curves(
         keys = {"least_first": mean, "most_first": -mean}
         for order in orders:
             heads = tuple(np.argsort(keys[order], kind="stable").tolist())
-            curves.append(Curve(method, pooling, order, None, heads))
+            curves.append(RemovalOrder(method, pooling, order, None, heads))
     return curves
 
 
-def random_curves(n_heads: int, runs: int, seed: int) -> list[Curve]:
+def random_curves(n_heads: int, runs: int, seed: int) -> list[RemovalOrder]:
     """`runs` random orders of all `n_heads` heads; their seeds are `seed`, `seed` + 1 and so on."""
     return [
-        Curve(RANDOM, NOT_POOLED, RANDOM, run, tuple(np.random.default_rng(run).permutation(n_heads).tolist()))
+        RemovalOrder(RANDOM, NOT_POOLED, RANDOM, run, tuple(np.random.default_rng(run).permutation(n_heads).tolist()))
         for run in range(seed, seed + runs)
     ]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.scoring.head_orders import Curve
+from evaluation.scoring.head_orders import RemovalOrder
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readout import label_logits
@@ -28,7 +28,7 @@ class Sweep:
     `shared` False runs every mask through all layers, as a comparison.
     """
 
-    def __init__(self, view: ModelView, curves: Sequence[Curve], step: int = 1, *, shared: bool = True) -> None:
+    def __init__(self, view: ModelView, curves: Sequence[RemovalOrder], step: int = 1, *, shared: bool = True) -> None:
         self.view, self.curves, self._shared = view, curves, shared
         total = view.n_layers * view.n_heads
         self.removed = np.unique([*range(0, total, step), total])  # [S] heads removed at each point
@@ -39,7 +39,7 @@ class Sweep:
         self.masks = unpacked.reshape(-1, view.n_layers, view.n_heads)  # [M, L, H], 1 where a head is left
         self._passes: dict[int, list[list[HeadsLeft]]] = {}
 
-    def _masks(self, curve: Curve) -> np.ndarray:
+    def _masks(self, curve: RemovalOrder) -> np.ndarray:
         """[S, L * H], 1 where a head is left."""
         turn = np.argsort(curve.heads)  # [L * H], when each head goes
         return (turn >= self.removed[:, None]).astype(np.uint8)

@@ -12,7 +12,7 @@ Curve = Mapping[float, float]  # by what grows, such as tokens: a positive numbe
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Overtaking:
     """Where a curve that lay below another comes to lie above it, or the reverse."""
 
     at: float
@@ -28,7 +28,7 @@ def power_law(curve: Curve) -> tuple[float, float] | None:
     return math.exp(fit.intercept), fit.slope
 
 
-def crossings(first: Curve, second: Curve) -> list[Crossing]:
+def crossings(first: Curve, second: Curve) -> list[Overtaking]:
     """Where both are measured, straight lines between the logarithms; where these never cross, the power laws may.
 
     Nothing is said of what lies further out than the measured range is wide.
@@ -40,7 +40,7 @@ def crossings(first: Curve, second: Curve) -> list[Crossing]:
         if (gap > 0) != (next_gap > 0):
             share = gap / (gap - next_gap)
             at = math.exp(math.log(x) + share * (math.log(next_x) - math.log(x)))
-            known.append(Crossing(at, False, next_gap > 0))
+            known.append(Overtaking(at, False, next_gap > 0))
     if known or len(common) < 2:
         return known
     law, other = power_law({x: first[x] for x in common}), power_law({x: second[x] for x in common})
@@ -50,7 +50,7 @@ def crossings(first: Curve, second: Curve) -> list[Crossing]:
     if exponent == other_exponent:
         return []
     at = math.log(other_factor / factor) / (exponent - other_exponent)  # a logarithm: what is parallel meets far off
-    return [Crossing(math.exp(at), True, exponent > other_exponent)] if _beyond(at, common) else []
+    return [Overtaking(math.exp(at), True, exponent > other_exponent)] if _beyond(at, common) else []
 
 
 def _beyond(at: float, measured: list[float]) -> bool:

@@ -37,7 +37,7 @@ Sample = tuple[dict[str, Any], States]
 
 
 @dataclass(frozen=True)
-class Case:
+class FlipCase:
     """A model, samples with their states, and the tokens of a batch."""
 
     view: ModelView
@@ -99,7 +99,7 @@ def speed(bench: Bench, name: str, length: int, chosen: argparse.Namespace) -> N
     rows = chosen.rows or 4 * max(1, chosen.token_budget // length)
     source = random.Random(0)
     samples = [_sample(view, random_row(view, length, source), rows // 2) for _ in range(2)]
-    case = Case(view, samples, chosen.token_budget)
+    case = FlipCase(view, samples, chosen.token_budget)
     count = sum(len(states.removed) for _, states in samples)
     runs: dict[str, Callable[[], None]] = {
         "flipped": case.run,
@@ -117,7 +117,7 @@ def speed(bench: Bench, name: str, length: int, chosen: argparse.Namespace) -> N
     bench.ratio(f"{title}: rows/s flipped / bare", ratio.pop("median"), TARGET, "higher", geometry=name, **ratio)
     size = max(1, chosen.token_budget // length)  # one full batch
     row, states = samples[0]
-    batch = Case(view, [(row, States(states.removed[:size], ()))], chosen.token_budget)
+    batch = FlipCase(view, [(row, States(states.removed[:size], ()))], chosen.token_budget)
     size = len(batch.samples[0][1].removed)
     flipped = _peak_bytes(batch.run, chosen.device)
     bare = _peak_bytes(lambda: _bare(view, length, size, chosen.token_budget), chosen.device)
@@ -158,7 +158,7 @@ def packing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
     """
     view = _model(name, chosen)
     rows = rows_like_sva(view, 2 if chosen.quick else 4)
-    packed = Case(view, [_sample(view, row, 40) for row in rows], chosen.token_budget)
+    packed = FlipCase(view, [_sample(view, row, 40) for row in rows], chosen.token_budget)
     single = replace(packed, token_budget=1)
     runs: dict[str, Callable[[], None]] = {"packed": packed.run, "one at a time": single.run}
     seconds = interleave(runs, chosen.repeats, device=chosen.device)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from evaluation.scoring.head_orders import Curve, random_curves
+from evaluation.scoring.head_orders import RemovalOrder, random_curves
 from evaluation.scoring.pruning import Sweep
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
 from jobs.bench.samples import LENGTHS, sva_like
@@ -28,12 +28,12 @@ SAMPLES = 1000  # of sva
 
 
 @dataclass(frozen=True)
-class Case:
+class PruneCase:
     """A model, single-sample batches, random curves of its heads, and the tokens of a pass."""
 
     view: ModelView
     samples: list[Batch]
-    curves: list[Curve]
+    curves: list[RemovalOrder]
     token_budget: int
 
     def sweep(self, curves: slice = slice(None), shared: bool = True) -> Sweep:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         view = random_model(config, dtype=chosen.dtype, device=chosen.device)
         samples = [batch.to(chosen.device) for batch in sva_like(view, chosen.samples)]
         curves = random_curves(layers * geometry.heads, chosen.curves, seed=0)
-        case = Case(view, samples, curves, chosen.token_budget)
+        case = PruneCase(view, samples, curves, chosen.token_budget)
         speed(bench, name, case, chosen)
         agreement(bench, name, case)
         del view, case
@@ -81,7 +81,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 # what is measured
 
 
-def speed(bench: Bench, name: str, case: Case, chosen: argparse.Namespace) -> None:
+def speed(bench: Bench, name: str, case: PruneCase, chosen: argparse.Namespace) -> None:
     """Seconds a sample and point of a curve: one forward each, and four ways to batch them."""
     runs = {
         "one at a time": lambda: _one_at_a_time(case, chosen.device),
@@ -108,7 +108,7 @@ def speed(bench: Bench, name: str, case: Case, chosen: argparse.Namespace) -> No
     _project(bench, name, case, summary(shared)["median"], summary(one)["median"])
 
 
-def _project(bench: Bench, name: str, case: Case, shared_s: float, one_s: float) -> None:
+def _project(bench: Bench, name: str, case: PruneCase, shared_s: float, one_s: float) -> None:
     """Hours of all curves of the paper on sva, from the work of the measured sweep and that of the whole one.
 
     The work of a sweep is its layers times rows; random orders stand for ranked ones.
@@ -130,12 +130,12 @@ def _project(bench: Bench, name: str, case: Case, shared_s: float, one_s: float)
     print(f"{name}: {CURVES} curves x {SAMPLES} sva samples: {shared_h:.2f} h, {one_h:.1f} h one at a time")
 
 
-def _layer_rows(sweep: Sweep, case: Case) -> int:
+def _layer_rows(sweep: Sweep, case: PruneCase) -> int:
     passes = sweep.passes(case.samples[0], case.token_budget)
     return sum(len(layer.parents) for layers in passes for layer in layers)
 
 
-def agreement(bench: Bench, name: str, case: Case) -> None:
+def agreement(bench: Bench, name: str, case: PruneCase) -> None:
     """The largest difference between margins of the sweep and those of one forward each, relative to their spread."""
     sample, sweep = case.samples[0], case.sweep()
     together = sweep.margins(sample, case.token_budget)
@@ -149,7 +149,7 @@ def agreement(bench: Bench, name: str, case: Case) -> None:
 
 
 @torch.inference_mode()
-def _one_at_a_time(case: Case, device: str) -> float:
+def _one_at_a_time(case: PruneCase, device: str) -> float:
     """A forward for every sample and mask, on some of the masks."""
     sweep = case.sweep()
     masks = sweep.masks[:: max(1, len(sweep.masks) // 8)]
@@ -163,7 +163,7 @@ def _one_at_a_time(case: Case, device: str) -> float:
 
 
 @torch.inference_mode()
-def _samples_batched(case: Case, device: str) -> float:
+def _samples_batched(case: PruneCase, device: str) -> float:
     """The usual evaluation: padded batches of samples, all under one mask."""
     size = max(1, case.token_budget // 32)
     rows = [_row(case.samples[i % len(case.samples)]) for i in range(size)]
@@ -177,7 +177,7 @@ def _samples_batched(case: Case, device: str) -> float:
     return (time.perf_counter() - start) / len(batch)
 
 
-def _sweeps(sweeps: list[Sweep], case: Case) -> float:
+def _sweeps(sweeps: list[Sweep], case: PruneCase) -> float:
     """Sweeps one after another; planning them is part of it."""
     start = time.perf_counter()
     for sweep in sweeps:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.cluster.recorder import METRICS, TAGS, Metric
+from jobs.cluster.recorder import METRICS, TAGS, RayCounter
 from jobs.store.spent import KINDS
 
 FILE = Path(__file__).parents[1] / "deploy" / "grafana.json"
@@ -40,17 +40,17 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def _rates(metric: Metric) -> dict[str, Any]:
+def _rates(metric: RayCounter) -> dict[str, Any]:
     query = f"sum by ({', '.join(TAGS)}) (rate({metric.exported}{{{_CHOSEN}}}[$__rate_interval]))"
     return _panel(f"{metric.field} a second", metric.about, [(query, _legend())])
 
 
-def _counted(metric: Metric) -> dict[str, Any]:
+def _counted(metric: RayCounter) -> dict[str, Any]:
     query = f"sum by ({', '.join(TAGS)}) (increase({metric.exported}{{{_CHOSEN}}}[$__range]))"
     return _panel(metric.field, f"{metric.about}, in the time shown", [(query, _legend())])
 
 
-def _spent(metrics: Sequence[Metric]) -> dict[str, Any]:
+def _spent(metrics: Sequence[RayCounter]) -> dict[str, Any]:
     """Seconds a second are workers."""
     queries = [(f"sum(rate({m.exported}{{{_CHOSEN}}}[$__rate_interval]))", m.about) for m in metrics]
     panel = _panel("workers, by what they do", "a worker that is explaining all the time counts as one", queries)

@@ -29,7 +29,7 @@ TAGS = ("model", "stage")
 
 
 @dataclass(frozen=True)
-class Metric:
+class RayCounter:
     """A counter of Ray, tagged by model and stage; `field` of reports is added up."""
 
     field: str
@@ -47,13 +47,13 @@ class Metric:
 
 
 METRICS = (
-    Metric("units", "units that workers reported"),
-    Metric("rows", "rows of units: samples, or curves of pruning"),
-    Metric("tokens", "tokens of rows"),
-    Metric("rejects", "rows that could not be explained"),
-    Metric("splits", "batches halved for want of memory"),
-    Metric("errors", "units that failed"),
-    *(Metric(f"{kind}_s", f"seconds that workers spent {about}") for kind, about in KINDS.items()),
+    RayCounter("units", "units that workers reported"),
+    RayCounter("rows", "rows of units: samples, or curves of pruning"),
+    RayCounter("tokens", "tokens of rows"),
+    RayCounter("rejects", "rows that could not be explained"),
+    RayCounter("splits", "batches halved for want of memory"),
+    RayCounter("errors", "units that failed"),
+    *(RayCounter(f"{kind}_s", f"seconds that workers spent {about}") for kind, about in KINDS.items()),
 )
 
 
@@ -130,7 +130,7 @@ class Recorder:
                 counters[field].inc(value, {"model": model, "stage": self._stage})
 
 
-def _counter(metric: Metric) -> Any:
+def _counter(metric: RayCounter) -> Any:
     from ray.util.metrics import Counter
 
     return Counter(metric.name, metric.about, TAGS)

@@ -18,7 +18,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Part(Frozen):
+class PartOfRun(Frozen):
     """What concerns a part of the run: the tasks, models and methods that its lists name; all where one is null."""
 
     def takes(self, **named: str) -> bool:

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from evaluation.benchmark.contexts import LENGTH
-from jobs.config.base import Explanation, Frozen, Part
+from jobs.config.base import Explanation, Frozen, PartOfRun
 from jobs.config.models import Name
 
 MOST = 50  # neurons of a sample that are kept
 
 
-class KnockoutConfig(Part):
+class KnockoutConfig(PartOfRun):
     """Knock-outs: the explained number without the first n neurons of each ranking."""
 
     tasks: tuple[str, ...] | None = None  # of those whose neurons are kept; null: all
@@ -26,7 +26,7 @@ class KnockoutConfig(Part):
     counts: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] = Field(default=(1, 2, 5, 10, 20, 50), min_length=1)
 
 
-class CorpusConfig(Part):
+class CorpusConfig(PartOfRun):
     """Texts in which the contexts are looked for in which each neuron is most active (AttnLRP 4.3)."""
 
     name: Name = "corpus"  # what folders and tables call it

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from jobs.config.base import Embedding, Explanation, Part
+from jobs.config.base import Embedding, Explanation, PartOfRun
 from lrp_core.explained import NONE
 from lrp_core.kinds import Kind
 from lrp_core.types import Request
@@ -20,7 +20,7 @@ PIXEL_STEPS = 64
 Measure = Literal["areas", "shares"]
 
 
-class PerturbConfig(Part):
+class PerturbConfig(PartOfRun):
     """Curves of perturbed inputs (AttnLRP B.2, NormXLogit 5), at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all

@@ -22,7 +22,7 @@ from pydantic import (
 from evaluation.benchmark.samples import Beginning, Words
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
-from jobs.config.base import Embedding, Explanation, Frozen, Part
+from jobs.config.base import Embedding, Explanation, Frozen, PartOfRun
 from jobs.config.composites import composed
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
@@ -65,7 +65,7 @@ class TaskConfig(Frozen):
     words: Words | None = None  # first_difference: a causal model may be asked for words of several tokens
 
 
-class PruneConfig(Part):
+class PruneConfig(PartOfRun):
     """Head pruning: which curves to draw, at the first precision of each model and task."""
 
     tasks: tuple[str, ...] | None = None  # null: all that `heads` names
@@ -205,9 +205,9 @@ class RunConfig(Frozen):
                 raise ValueError(f"{where}: no task {task!r}{nearest(task, known)}")
         return self
 
-    def parts(self) -> Iterator[tuple[str, Part]]:
+    def parts(self) -> Iterator[tuple[str, PartOfRun]]:
         """(config key, record) of what names some of the run's tasks, models or methods."""
-        parts: dict[str, Part | None] = {"prune": self.prune, "perturb": self.perturb}
+        parts: dict[str, PartOfRun | None] = {"prune": self.prune, "perturb": self.perturb}
         if self.neurons is not None:
             parts |= {"neurons.knockout": self.neurons.knockout, "neurons.corpus": self.neurons.corpus}
         yield from ((key, part) for key, part in parts.items() if part is not None)

@@ -121,7 +121,7 @@ class CrossAttention:
 
 
 @dataclass(frozen=True)
-class Variant:
+class FamilyVariant:
     """Models of the same type whose config has `value` as `field`: they are laid out as `family` says."""
 
     field: str
@@ -190,7 +190,7 @@ class Family:
     group_field: str | None = None  # field of the config: so many blocks, each of which several layers share
     lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
-    variants: tuple[Variant, ...] = ()  # layouts that the config chooses
+    variants: tuple[FamilyVariant, ...] = ()  # layouts that the config chooses
     classes: str | None = (
         None  # module that registers the models' classes with transformers, which knows most by itself
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lrp_core.families.base import CrossAttention, Decoder, Family, Requirement, Variant
+from lrp_core.families.base import CrossAttention, Decoder, Family, FamilyVariant, Requirement
 from lrp_core.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(
@@ -56,4 +56,4 @@ def _both(gated: bool) -> Family:
     return replace(_half("encoder", "layer.1", gated), decoder=decoder)
 
 
-T5 = replace(_both(gated=True), variants=(Variant("is_gated_act", False, _both(gated=False)),))
+T5 = replace(_both(gated=True), variants=(FamilyVariant("is_gated_act", False, _both(gated=False)),))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jobs.bench import context
 from jobs.bench.context_ways import CHECKPOINT, FORWARD, PERTURBATION
-from jobs.bench.growth import Crossing, crossings, power_law
+from jobs.bench.growth import Overtaking, crossings, power_law
 from jobs.bench.storage import numbers
 from lrp_core.types import UserError
 
@@ -105,7 +105,7 @@ def test_a_power_law_is_found_and_curves_cross_where_they_do():
     (inside,) = crossings(square, line)
     assert (inside.at, inside.extrapolated, inside.above) == (pytest.approx(80), False, True)
     (beyond,) = crossings(square, {x: 3 * y for x, y in line.items()})
-    assert beyond == Crossing(pytest.approx(240), True, True)
+    assert beyond == Overtaking(pytest.approx(240), True, True)
     assert crossings(square, {x: 2 * y for x, y in square.items()}) == []
     assert crossings(square, {x: 1e6 * y for x, y in line.items()}) == []
     assert power_law({32.0: 1.0}) is None

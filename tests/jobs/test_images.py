@@ -14,7 +14,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.plan.fits import tasks_of
 from jobs.plan.geometries import geometry_of
 from jobs.plan.models import resolve
-from jobs.stages.perturb.compute import Drawing, Said, shared_by_pixels
+from jobs.stages.perturb.compute import Claim, CurveDrawing, shared_by_pixels
 from lrp_core import load_model
 from lrp_core.types import UserError
 
@@ -91,8 +91,8 @@ def test_curves_are_those_of_slow_forwards(view, resolved, rows, way, pixels):
     for row in rows:
         tokens, own = rng.normal(size=37).astype(np.float32), rng.normal(size=576).astype(np.float32)
         logit = max(logit_slowly(view, row["pixel_values"], target) for target in (0, 1))
-        said[row["sample_id"]] = [Said("attnlrp", "target", "full", tokens, logit, own if pixels else None)]
-    drawing = Drawing(view, "float32", (flips,), 4096, {"attnlrp": said})
+        said[row["sample_id"]] = [Claim("attnlrp", "target", "full", tokens, logit, own if pixels else None)]
+    drawing = CurveDrawing(view, "float32", (flips,), 4096, {"attnlrp": said})
     drawn = drawing.run(rows, Untroubled())
     assert not drawn.rejects
     assert len(drawn.rows["attnlrp"]) == 6

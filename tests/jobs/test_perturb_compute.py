@@ -11,7 +11,7 @@ from evaluation.schema import CURVES, RELEVANCE_DOUBLE
 from evaluation.scoring.flips import candidates, flip_counts, tie_order
 from evaluation.scoring.perturbing import Flips
 from jobs.cluster.attempts import Attempts
-from jobs.stages.perturb.compute import Drawing, said_by
+from jobs.stages.perturb.compute import CurveDrawing, said_by
 from jobs.store import Store
 from lrp_core import ModelView
 from tests import oracles_faithfulness as oracle
@@ -82,7 +82,7 @@ def drawing_of(view, rows, said=None, token_budget=10_000, **options):
         method: relevance_of(view, rows, variants, seed) for seed, (method, variants) in enumerate(VARIANTS.items())
     }
     said = said or {method: said_by(method, table, VARIANTS[method]) for method, table in tables.items()}
-    return Drawing(view, "float64", flips_of(view, **options), token_budget, said)
+    return CurveDrawing(view, "float64", flips_of(view, **options), token_budget, said)
 
 
 @pytest.mark.parametrize(("steps", "flip_special"), [(100, True), (3, True), (100, False)])
@@ -133,7 +133,7 @@ def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):
     )
     said = {method: said_by(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
     monkeypatch.setattr(ModelView, "hidden", counting)
-    drawing = Drawing(view, "float64", flips_of(view)[:1], 10_000, said)
+    drawing = CurveDrawing(view, "float64", flips_of(view)[:1], 10_000, said)
     drawing.run(rows, attempts)
     assert sum(counted) == 12, "both orders of six tokens; their ends are the same"
 

@@ -36,7 +36,7 @@ PARADIGMS = {
 }
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """Two sentences that differ in one word: `before`, the words, the punctuation behind them, and what follows."""
 
     before: str
@@ -46,7 +46,7 @@ class Pair(NamedTuple):
     after: str
 
 
-def pair(good_sentence: str, bad_sentence: str) -> Pair:
+def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
     """Where the two sentences differ. Raises Malformed unless it is in exactly one word."""
     good, bad = good_sentence.split(" "), bad_sentence.split(" ")
     differ = [i for i, (left, right) in enumerate(zip(good, bad, strict=False)) if left != right]
@@ -56,7 +56,7 @@ def pair(good_sentence: str, bad_sentence: str) -> Pair:
     words = [_WORD.fullmatch(sentence[at]) for sentence in (good, bad)]
     if words[0] is None or words[1] is None or words[0][2] != words[1][2]:
         raise Malformed("the differing word is no word", f"{good[at]} / {bad[at]}")
-    return Pair(" ".join(good[:at]), words[0][1], words[1][1], words[0][2], " ".join(good[at + 1 :]))
+    return SentencePair(" ".join(good[:at]), words[0][1], words[1][1], words[0][2], " ".join(good[at + 1 :]))
 
 
 def parse(record: Any) -> Row:

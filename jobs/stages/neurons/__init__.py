@@ -28,7 +28,7 @@ from jobs.plan.products.heatmaps import HeatmapsCell, wanted_heatmaps
 from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
 from jobs.plan.products.writings import WritingsCell, wanted_writings
 from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
-from jobs.stages.neurons.corpus import Reading, account, means_of, reading_of
+from jobs.stages.neurons.corpus import CorpusReading, account, means_of, reading_of
 from jobs.stages.neurons.heatmaps import blocks_of
 from jobs.stages.neurons.heatmaps import complete as explained
 from jobs.stages.neurons.worker import KnockoutTask, NeuronWorker, Ranked
@@ -94,7 +94,7 @@ class Pool:
     """What is missing of a model in one precision."""
 
     ranked: list[RankedCell] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)  # one at most
+    readings: list[CorpusReading] = field(default_factory=list)  # one at most
     writings: list[WritingsCell] = field(default_factory=list)  # one at most
     heatmaps: list[HeatmapsCell] = field(default_factory=list)  # one at most
 

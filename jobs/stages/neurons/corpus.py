@@ -23,7 +23,7 @@ from jobs.plan.inputs import without_samples
 from jobs.plan.products.contexts import ContextsCell
 from jobs.plan.products.heatmaps import HeatmapsCell, wanted_heatmaps
 from jobs.stages.neurons.heatmaps import HeatmapTask, complete, layer_name, tasks_of
-from jobs.stages.neurons.reading import Reader, ReadingTask
+from jobs.stages.neurons.reading import CorpusReader, ReadingTask
 from jobs.store import Artifact, Ledger
 from lrp_core.types import UserError
 
@@ -34,7 +34,7 @@ _FACTS = ("contexts", "tokens", "without_tokens")
 
 
 @dataclass(frozen=True)
-class Reading:
+class CorpusReading:
     """What is to be read of the corpus by one model."""
 
     config: RunConfig
@@ -49,7 +49,7 @@ class Reading:
         there, units = set(self.ledger.shards(self.cell.artifact)), range(self.surveyed.survey.units)
         return frozenset(unit for unit in units if self.cell.artifact.shard(_part(unit)) not in there)
 
-    def reader(self) -> Reader:
+    def reader(self) -> CorpusReader:
         """Makes the missing units."""
         settings, model = corpus_settings(self.config), self.cell.model.resolved
         length = min(settings.tokens, model.max_length)
@@ -57,7 +57,7 @@ class Reading:
         maps = tuple(tasks_of(self.config, self.ledger, self.heatmaps)) if self.heatmaps else ()
         # It travels to the workers, so it holds nothing of the run's samples.
         make = partial(_task, self.cell.artifact, length, settings.top, budget, maps)
-        return Reader(self.surveyed.corpus, self.surveyed.characters, make, self.missing)
+        return CorpusReader(self.surveyed.corpus, self.surveyed.characters, make, self.missing)
 
     def block(self) -> pa.Table:
         """What the reader makes the units for."""
@@ -78,14 +78,14 @@ class Reading:
         return []
 
 
-def reading_of(config: RunConfig, ledger: Ledger, cell: ContextsCell) -> Reading:
+def reading_of(config: RunConfig, ledger: Ledger, cell: ContextsCell) -> CorpusReading:
     """Raises UserError where the corpus cannot be had."""
     corpus = surveyed(config, ledger)
     # Of one unit, no other part takes a neuron's contexts away: they can be explained at once.
     whole = corpus.survey.units == 1
     maps = next(wanted_heatmaps(config, cell.model, ledger), None) if whole else None
     ready = maps is not None and all(map(ledger.is_done, maps.neurons))
-    return Reading(config, ledger, cell, corpus, maps if ready else None)
+    return CorpusReading(config, ledger, cell, corpus, maps if ready else None)
 
 
 def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:

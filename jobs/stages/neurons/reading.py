@@ -63,7 +63,7 @@ def is_reading(task: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Reader:
+class CorpusReader:
     """Ray Data task: makes the units of the corpus that are wanted, in order, as the corpus is read."""
 
     corpus: Corpus

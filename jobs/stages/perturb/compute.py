@@ -37,7 +37,7 @@ ROUNDING = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
 
 @dataclass(frozen=True)
-class Said:
+class Claim:
     """What a method's variant says of a sample."""
 
     method: str
@@ -55,7 +55,7 @@ class Said:
 
 
 @dataclass
-class Drawn:
+class DrawnCurves:
     """Rows of the curves' schema and rejects, by method. `splits` counts halvings for want of memory."""
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -73,16 +73,16 @@ class Drawn:
         return pa.Table.from_pylist(rows, schema=REJECT)
 
 
-def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Said]]:
+def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
     """By sample id, what the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order."""
-    said: dict[str, dict[tuple[str, str], Said]] = defaultdict(dict)
+    said: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
     tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
     for row, (sample, explanation, embedding, logit) in enumerate(zip(*names, strict=True)):
         if (explanation, embedding) in variants:
             values, of_pixels = tokens[row], pixels[row]
             assert values is not None
-            said[sample][explanation, embedding] = Said(method, explanation, embedding, values, logit, of_pixels)
+            said[sample][explanation, embedding] = Claim(method, explanation, embedding, values, logit, of_pixels)
     return {sample: [own[v] for v in variants if v in own] for sample, own in said.items()}
 
 
@@ -103,7 +103,7 @@ def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class CurveDrawing:
     """The curves of a unit's samples on one model; `said` has what each method says, by method and sample id.
 
     Rows without a target have the curves of the model's own prediction, as they were explained for.
@@ -113,14 +113,14 @@ class Drawing:
     dtype: str
     ways: tuple[Flips, ...]
     token_budget: int
-    said: Mapping[str, Mapping[str, Sequence[Said]]]
+    said: Mapping[str, Mapping[str, Sequence[Claim]]]
 
-    def run(self, rows: Sequence[Row], attempts: Attempts) -> Drawn:
+    def run(self, rows: Sequence[Row], attempts: Attempts) -> DrawnCurves:
         """All rows together or, where that fails or has ended workers, row by row.
 
         Raises the error of a lost device, and what no row is to blame for.
         """
-        drawn = Drawn()
+        drawn = DrawnCurves()
         kept = [row for row in rows if self._may_be_drawn(row, drawn)]
         suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in kept))
         outcome = Reject("", "", "") if attempts.begin_batch("all") or suspicious else self._attempt(kept)
@@ -132,7 +132,7 @@ class Drawing:
         attempts.end_batch("all")
         return drawn
 
-    def _may_be_drawn(self, row: Row, drawn: Drawn) -> bool:
+    def _may_be_drawn(self, row: Row, drawn: DrawnCurves) -> bool:
         """Whether some method has relevance of the row and some token may go; what is missing is noted."""
         for method, said in self.said.items():
             if row["sample_id"] not in said:
@@ -146,7 +146,7 @@ class Drawing:
             return False
         return True
 
-    def _says(self, row: Row) -> list[Said]:
+    def _says(self, row: Row) -> list[Claim]:
         return [one for said in self.said.values() for one in said.get(row["sample_id"], ())]
 
     def _asked(self, row: Row, flips: Flips) -> Asked:
@@ -170,7 +170,7 @@ class Drawing:
             reason = "out_of_memory" if is_out_of_memory(error) else "model_error"
             return Reject(rows[0]["sample_id"], reason, describe(error))
 
-    def _draw_alone(self, row: Row, drawn: Drawn, attempts: Attempts) -> None:
+    def _draw_alone(self, row: Row, drawn: DrawnCurves, attempts: Attempts) -> None:
         mark = f"{row['sample_id']}|curves"
         if attempts.begin_row(mark):
             self._reject(row, "ended_worker", f"the process ended while drawing it{attempts.reason}", drawn)
@@ -182,10 +182,10 @@ class Drawing:
             self._keep([row], outcome, drawn)
         attempts.end_row(mark)
 
-    def _reject(self, row: Row, reason: str, detail: str, drawn: Drawn) -> None:
+    def _reject(self, row: Row, reason: str, detail: str, drawn: DrawnCurves) -> None:
         _reject(row, [said.method for said in self._says(row)], reason, detail, drawn)
 
-    def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: Drawn) -> None:
+    def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: DrawnCurves) -> None:
         """The curves of `rows`; a method that explained another logit than this forward gives gets a reject instead."""
         drawn.splits += sum(flipper.halved for _, flipper in outcome)
         for row, curves in zip(rows, zip(*(curves for curves, _ in outcome), strict=True), strict=True):
@@ -231,13 +231,13 @@ def _booleans(values: np.ndarray) -> list[bool | None]:
     return [None if value != value else bool(value) for value in values.tolist()]
 
 
-def _reject(row: Row, methods: Iterable[str], reason: str, detail: str, drawn: Drawn) -> None:
+def _reject(row: Row, methods: Iterable[str], reason: str, detail: str, drawn: DrawnCurves) -> None:
     """A reject for each method, once."""
     for method in dict.fromkeys(methods):
         if all(reject.sample_id != row["sample_id"] for reject in drawn.rejects[method]):
             drawn.rejects[method].append(Reject(row["sample_id"], reason, detail))
 
 
-def _differs(said: Said, whole: float, dtype: str) -> bool:
+def _differs(said: Claim, whole: float, dtype: str) -> bool:
     """False where the logit `whole` of the input as it is now is not finite: that shows in the curve."""
     return abs(said.logit - whole) > ROUNDING[dtype] * max(1.0, abs(said.logit))

@@ -21,7 +21,7 @@ from jobs.store import Store
 from jobs.store.retry import retried
 
 if TYPE_CHECKING:
-    from jobs.stages.perturb.compute import Drawn, Said
+    from jobs.stages.perturb.compute import Claim, DrawnCurves
     from lrp_core import ModelView
 
 
@@ -77,7 +77,7 @@ class Perturber:
 
     def _run(self, task: CurvesTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Draw and commit; what there is to report of it."""
-        from jobs.stages.perturb.compute import Drawing
+        from jobs.stages.perturb.compute import CurveDrawing
         from lrp_core.readout import rows_for
 
         view, names = self._loaded(task.dtype), {row["sample_id"] for row in rows}
@@ -87,7 +87,7 @@ class Perturber:
         attempts.begin()
         with attempts.survived():
             try:
-                drawn = Drawing(view, task.dtype, task.flips, task.token_budget, said).run(labelled, attempts)
+                drawn = CurveDrawing(view, task.dtype, task.flips, task.token_budget, said).run(labelled, attempts)
             except Exception as error:
                 end_with_device(error, attempts)
                 raise
@@ -97,15 +97,15 @@ class Perturber:
         rejected = {reject.sample_id for rejects in drawn.rejects.values() for reject in rejects}
         return {"splits": drawn.splits, "rejects": len(rejected)}
 
-    def _commit(self, part: CellPart, drawn: Drawn) -> None:
+    def _commit(self, part: CellPart, drawn: DrawnCurves) -> None:
         self._store.write_shard(part.path, drawn.table(part.method), CURVES, drawn.reject_table(part.method))
 
-    def _said(self, part: CellPart, dtype: str, names: set[str]) -> dict[str, list[Said]]:
+    def _said(self, part: CellPart, dtype: str, names: set[str]) -> dict[str, list[Claim]]:
         """By sample id, of the samples `names`."""
         from jobs.stages.perturb.compute import RELEVANCE_COLUMNS, said_by
 
         schema = RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE
-        said: dict[str, list[Said]] = {}
+        said: dict[str, list[Claim]] = {}
         for path in part.relevance:
             table = self._store.read(path, schema, RELEVANCE_COLUMNS)
             own = pa.array([name in names for name in table["sample_id"].to_pylist()], pa.bool_())

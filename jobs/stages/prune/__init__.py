@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.schema import HEADS
-from evaluation.scoring.head_orders import RANDOM, Curve, random_curves, ranked_curves
+from evaluation.scoring.head_orders import RANDOM, RemovalOrder, random_curves, ranked_curves
 from jobs.cluster.scheduler import Work, run_all
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import make_plan
@@ -109,7 +109,7 @@ def _units(
         yield first, PruningUnit(title, tuple(shard for _, shard in group), settings.step, budget)
 
 
-def _ranked(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: CurveSet) -> list[Curve]:
+def _ranked(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: CurveSet) -> list[RemovalOrder]:
     table = ledger.read(curves.heads, HEADS)
     if curves.method == RANDOM:
         return random_curves(len(table["relevance"][0]), settings.random_runs, config.seed)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import PRUNING
-from evaluation.scoring.head_orders import Curve, area
+from evaluation.scoring.head_orders import RemovalOrder, area
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
@@ -27,7 +27,7 @@ class Shard:
     """Curves that are committed together, and the tokens of their forwards."""
 
     path: str
-    curves: tuple[Curve, ...]
+    curves: tuple[RemovalOrder, ...]
     tokens: int
 
 
@@ -41,7 +41,7 @@ class PruningUnit:
     token_budget: int
 
     @property
-    def curves(self) -> tuple[Curve, ...]:
+    def curves(self) -> tuple[RemovalOrder, ...]:
         return tuple(curve for shard in self.shards for curve in shard.curves)
 
     def to_json(self) -> str:
@@ -54,7 +54,7 @@ class PruningUnit:
 
 
 def _shard(raw: dict[str, Any]) -> Shard:
-    curves = tuple(Curve(**{**curve, "heads": tuple(curve["heads"])}) for curve in raw["curves"])
+    curves = tuple(RemovalOrder(**{**curve, "heads": tuple(curve["heads"])}) for curve in raw["curves"])
     return Shard(**{**raw, "curves": curves})
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.benchmark.pictures import pixels_of
-from evaluation.report.heatmap import EVERY_LABEL, Curve, Line, beyond_noise, data, pieces, seen
+from evaluation.report.heatmap import EVERY_LABEL, Line, LogitCurve, beyond_noise, data, pieces, seen
 from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.results import Place, Results, rank
 from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
@@ -139,7 +139,7 @@ class _Known:
         task: str,
         cells: Mapping[str, Artifact],
         chosen: list[str],
-        curves: Mapping[CurveOf, Curve],
+        curves: Mapping[CurveOf, LogitCurve],
         labels: Mapping[str, Artifact] = MappingProxyType({}),
     ) -> None:
         self.store, self.model, self.task, self.curves = store, model, task, curves
@@ -232,7 +232,7 @@ def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedMod
     return {"sample_id": sample["sample_id"], "text": text, "slot": len(text), "target": target, "foil": None}
 
 
-def _line(label: str, row: dict[str, Any], curve: Curve | None) -> Line:
+def _line(label: str, row: dict[str, Any], curve: LogitCurve | None) -> Line:
     line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
     if row["residual"] is None:  # of a method that does not share out a logit
         return line
@@ -244,7 +244,9 @@ def _line_of_label(label: str, row: dict[str, Any]) -> Line:
     return line if row["residual"] is None else beyond_noise(line, [row["explained"]])
 
 
-def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, Curve]:
+def _curves(
+    config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]
+) -> dict[CurveOf, LogitCurve]:
     """Those that are drawn of the chosen samples, in the first way that tokens are taken away."""
     rows: dict[CurveOf, dict[str, dict[str, Any]]] = {}
     for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
@@ -258,7 +260,7 @@ def _curves(config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chos
     curves = {}
     for curve_of, own in rows.items():
         morf, lerf = own["morf"], own["lerf"]
-        curves[curve_of] = Curve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
+        curves[curve_of] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
     return curves
 
 

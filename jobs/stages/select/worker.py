@@ -29,7 +29,7 @@ from jobs.store.retry import retried
 
 if TYPE_CHECKING:
     from jobs.stages.attribute.compute import Outcome, Reject
-    from jobs.stages.perturb.compute import Drawn
+    from jobs.stages.perturb.compute import DrawnCurves
 
 LENGTHS = range(64)  # powers of two; no text is longer
 
@@ -85,7 +85,7 @@ class Selector(Worker):
 
     def _try(self, task: TrialsTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Explain, draw and commit; what there is to report of it."""
-        from jobs.stages.perturb.compute import Drawing, said_by
+        from jobs.stages.perturb.compute import CurveDrawing, said_by
         from lrp_core.readout import rows_for
 
         unit = task.explain
@@ -97,7 +97,7 @@ class Selector(Worker):
             explained = _Explained.of(unit, self._explain(unit, view, own, attempts))
             said = {name: said_by(name, table, variants) for name, (table, variants) in explained.tables.items()}
             try:
-                drawn = Drawing(view, unit.dtype, (task.flips,), task.token_budget, said).run(own, attempts)
+                drawn = CurveDrawing(view, unit.dtype, (task.flips,), task.token_budget, said).run(own, attempts)
             except Exception as error:
                 end_with_device(error, attempts)
                 raise
@@ -119,7 +119,7 @@ class Selector(Worker):
         self,
         method: MethodTrials,
         rows: Sequence[Mapping[str, Any]],
-        drawn: Drawn,
+        drawn: DrawnCurves,
         rejects: Mapping[str, Sequence[Reject]],
     ) -> None:
         """A row for each sample that has finite curves in some trial, a reject for each other."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.head_orders import Curve, area, random_curves, ranked_curves
+from evaluation.scoring.head_orders import RemovalOrder, area, random_curves, ranked_curves
 from evaluation.scoring.pruning import Sweep
 from lrp_core import Batch
 from lrp_core.types import UserError
@@ -122,8 +122,8 @@ def test_the_model_is_as_before_after_a_sweep(view, batch):
 def test_ranked_curves_average_over_samples_and_break_ties_by_head():
     relevance = {("attnlrp", "none"): np.array([[3.0, 1.0, 0.0, 2.0], [1.0, 1.0, 0.0, 0.0]])}  # means 2 1 0 1
     least, most = ranked_curves(relevance)
-    assert least == Curve("attnlrp", "none", "least_first", None, (2, 1, 3, 0))
-    assert most == Curve("attnlrp", "none", "most_first", None, (0, 1, 3, 2))
+    assert least == RemovalOrder("attnlrp", "none", "least_first", None, (2, 1, 3, 0))
+    assert most == RemovalOrder("attnlrp", "none", "most_first", None, (0, 1, 3, 2))
 
 
 def test_relevance_that_is_not_finite_is_refused():
