@@ -65,7 +65,7 @@ class Layer:
         return scores
 
     def at(self, position: Tensor) -> Layer:
-        """The same block with one destination for each sample [B]: residual, query, attended and allowed are rows."""
+        """This block with one destination for each sample [B]: residual, query, attended and allowed are rows."""
         at = torch.arange(len(position), device=position.device)
         return replace(
             self,

@@ -62,7 +62,7 @@ def globenc(
     layers: bool = False,
     byte_budget: int | None = None,
 ) -> dict[Request, Relevance]:
-    """As alti, with GlobEnc's maps. Its plan is that of alti, whose vectors take the bytes."""
+    """Relevance as that of alti, with GlobEnc's maps. The plan is alti's, since its vectors take the bytes."""
     return _explain(view, batch, requests, GLOBENC, byte_budget, layers=layers)
 
 

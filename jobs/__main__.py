@@ -215,7 +215,7 @@ def main() -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """None for what nobody foresaw."""
+    """The exit code of a foreseen error; None for any other."""
     from evaluation.schema import SchemaMismatch
     from jobs.cluster.pools import ClusterUnreachable
     from jobs.plan.hub import ModelUnavailable

@@ -30,7 +30,7 @@ _ENTRIES_AT_ONCE = 1 << 22  # of activations that are sorted into bins
 
 @dataclass
 class LayerActivity:
-    """Of the neurons of one layer; F neurons, K contexts."""
+    """The activity of the neurons of one layer; F neurons, K contexts."""
 
     values: Tensor  # [F, K] the largest activations, in descending order; -inf where there is no context
     contexts: Tensor  # [F, K] int64, the contexts' numbers; of equal activations the lower comes first
@@ -40,7 +40,7 @@ class LayerActivity:
 
 
 class Activity:
-    """Of all neurons of a model, over the contexts that were added."""
+    """The activity of all neurons of a model, over the contexts that were added."""
 
     def __init__(self, view: ModelView, top: int, apart: Collection[int] = ()) -> None:
         """Keeps the `top` contexts of each neuron; at tokens whose ids are `apart`, activations do not count.

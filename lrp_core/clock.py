@@ -28,7 +28,7 @@ class StageClock:
 
     @property
     def seconds(self) -> dict[tuple[str, str], float]:
-        """By (method, stage)."""
+        """Seconds by (method, stage)."""
         measured: dict[tuple[str, str], float] = defaultdict(float)
         for methods, stage, start, end in self._laps:
             for method in methods:

@@ -51,7 +51,7 @@ class Spec:
 
     @classmethod
     def of(cls, written: Any) -> Spec:
-        """From `{group: rule}` or its canonical form. Raises UserError for what is not known, naming the nearest."""
+        """The spec of `{group: rule}` or its canonical form. Raises UserError for unknown names, naming the nearest."""
         if isinstance(written, str):
             written = dict(map(_part, written.split(", "))) if written != EPSILON else {}
         if not isinstance(written, Mapping):

@@ -37,7 +37,7 @@ class Context:
 
     @property
     def number(self) -> int:
-        """Of the text in the corpus, from 0."""
+        """The number of the text in the corpus, from 0."""
         return -self.rank
 
 
@@ -94,7 +94,7 @@ def explain_context(view: ModelView, context: Context, layer: int, neuron: int, 
 def explain_contexts(
     view: ModelView, asked: Sequence[tuple[Context, int, int]], method: str = "attnlrp"
 ) -> list[list[float]]:
-    """The same of several contexts, each with its layer and neuron, in one forward and one backward.
+    """The relevance of several contexts, each with its layer and neuron, in one forward and one backward.
 
     Raises UnsupportedMethod for methods of another family, UserError as `check_neuron`.
     """

@@ -74,7 +74,7 @@ class EncoderDecoderView(ModelView):
 
     @cached_property
     def blocks(self) -> list[BlockView]:
-        """Those of the encoder, then those of the decoder."""
+        """The blocks of the encoder, then those of the decoder."""
         return [*self.encoder_blocks, *self.decoder_blocks]
 
     @cached_property
@@ -91,7 +91,7 @@ class EncoderDecoderView(ModelView):
 
     @property
     def attentions_over_text(self) -> list[AttentionView]:
-        """Those whose keys are the encoder's tokens."""
+        """The attentions whose keys are the encoder's tokens."""
         return [*self.attentions[: self.n_encoder_layers], *self.cross_attentions]
 
     def asking(self, batch: Batch, layer: int) -> Tensor:

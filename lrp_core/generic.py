@@ -157,5 +157,5 @@ class GenericView(ModelView):
 
 
 def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:
-    """Of these rows of [B, T, ...], which have as many real tokens each, those tokens."""
+    """The real tokens of these rows of [B, T, ...], which have as many each."""
     return of_tokens[rows][real[rows]].unflatten(0, (len(rows), -1))

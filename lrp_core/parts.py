@@ -142,7 +142,7 @@ class Readout(nn.Module):
     """The product of the unembedding, as a module, so that rules find it."""
 
     def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Of states [B, D], all by `weight` [C, D]; or [B, ..., D], each sample's by its own [B, C, D]: [B, C, ...]."""
+        """[B, C] from states [B, D] by `weight` [C, D]; or [B, C, ...] from [B, ..., D], each sample by its own [B, C, D]."""
         if weight.dim() == 2:
             logits = state @ weight.T
             return logits if bias is None else logits + bias
@@ -215,7 +215,7 @@ class BlockView:
 
     @property
     def sum_norms(self) -> tuple[NormView, NormView]:
-        """Of a post-norm block, behind the sums of residual and attention, and of residual and MLP."""
+        """The norms of a post-norm block, behind the sums of residual and attention, and of residual and MLP."""
         assert self.attention_norm is not None
         return self.attention_norm, self.mlp_norm
 
@@ -240,7 +240,7 @@ class BlockView:
         return weight.unflatten(0, (self.n_heads, self.head_dim)), bias
 
     def projections(self) -> dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]]:
-        """By module what it puts out: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
+        """What each module puts out: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
         shapes = {"queries": (self.n_heads, self.head_dim), **dict.fromkeys(("keys", "values"), (self.n_kv_heads, -1))}
         outputs: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
         for at, (module, (name, shape)) in enumerate(

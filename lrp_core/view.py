@@ -200,7 +200,7 @@ class ModelView:
 
     @property
     def attentions_over_text(self) -> list[AttentionView]:
-        """Those whose keys are the tokens of the text."""
+        """The attentions whose keys are the tokens of the text."""
         return self.attentions
 
     def asking(self, batch: Batch, layer: int) -> Tensor:

@@ -151,7 +151,7 @@ def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
 
 
 def _parts_table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """The same by part, for the tasks that have parts, after an empty line."""
+    """The table of the tasks' parts, after an empty line; nothing where no task has parts."""
     rows: list[tuple[str, ...]] = [_PART_HEADINGS]
     for task, tokenizers in audit.items():
         for tokenizer, whole in tokenizers.items():

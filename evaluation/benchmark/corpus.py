@@ -85,7 +85,7 @@ def stamps(corpus: Corpus) -> list[list[str | int]]:
 
 
 def entries(corpus: Corpus) -> Iterator[Entry | Malformed]:
-    """Its texts, and in between why what stands elsewhere is none. Raises UserError where it cannot be had."""
+    """The texts of the corpus, and in between why an entry holds none. Raises UserError where it cannot be had."""
     number = 0
     for where, text in _texts(corpus):
         if corpus.limit is not None and number == corpus.limit:
@@ -140,7 +140,7 @@ def _checked(text: str | Malformed) -> str | Malformed:
 
 
 def units(corpus: Corpus, characters: int) -> Iterator[list[Entry]]:
-    """Its texts in order, as many together as make so many `characters`, at least one."""
+    """The texts of the corpus in order, as many together as make so many `characters`, at least one."""
     pending: list[Entry] = []
     size = 0
     for entry in entries(corpus):

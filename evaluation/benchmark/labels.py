@@ -18,7 +18,7 @@ def distinct(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def sharing(name: str, labels: Sequence[str]) -> list[str]:
-    """Those of `distinct` labels that have been `name` before."""
+    """The labels of `distinct` that were called `name` before."""
     return [label for at, label in enumerate(labels) if plain(label) == plain(_numbered(name, at))]
 
 

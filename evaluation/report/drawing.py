@@ -50,7 +50,7 @@ _NAME_OF_X, _NAME_OF_Y = 0.26, 0.42  # inches from a panel to the names of its a
 
 
 def spare_colours(names: Iterable[str], methods: Methods) -> dict[str, str]:
-    """Of those methods that have no colour of their own, one that none of the others has, as long as there are any."""
+    """Colours of the methods whose records have none: unused ones as long as there are any."""
     ordered = sorted(set(names), key=partial(rank, methods))
     own = {methods[name].colour for name in ordered if name in methods}
     plain = [name for name in ordered if name not in methods or methods[name].colour is None]

@@ -58,7 +58,7 @@ class Explorer:
 
     @property
     def choices_element(self) -> Markup:
-        """For the page of the explorer, beside its leaves."""
+        """The element of the explorer's page that holds the choices, beside its leaves."""
         facts = Markup(escaped_json({"fields": FIELDS, "pairs": dict(self.pairs), **self.choices}))
         return Markup('<script type="application/json" id="sample-choices">{}</script>').format(facts)
 

@@ -21,7 +21,7 @@ _LEAST = 1e-9  # that a scale of powers of ten shows
 
 @dataclass(frozen=True)
 class Extremes:
-    """Of each sample, in units of the explained number, the largest relevance of a token and what the sum misses."""
+    """The largest relevance of a token of each sample, and what the sum misses, in units of the explained number."""
 
     model: str
     task: str
@@ -145,7 +145,7 @@ def layers_table(layers: Sequence[ByLayer], methods: Methods) -> Table:
 
 
 def _by_place(every: Sequence[_Measured], methods: Methods) -> dict[_Place, list[_Measured]]:
-    """Those that have samples, in the order of their methods."""
+    """What has samples, by place, in the order of the methods."""
     shown: dict[_Place, list[_Measured]] = {}
     for one in sorted((one for one in every if len(one.largest)), key=lambda one: rank(methods, one.method)):
         shown.setdefault((one.task, one.model, one.dtype), []).append(one)
@@ -153,7 +153,7 @@ def _by_place(every: Sequence[_Measured], methods: Methods) -> dict[_Place, list
 
 
 def _colours(shown: Mapping[_Place, Sequence[Extremes | ByLayer]], methods: Methods) -> dict[str, str | None]:
-    """By the names of the methods, in which each is drawn."""
+    """The colours in which methods are drawn, by their names."""
     names = {one.method for own in shown.values() for one in own}
     spare = spare_colours(names, methods)
     return {name: methods[name].colour or spare.get(name) for name in names}

@@ -261,7 +261,7 @@ def _left_out(one: Drawn, method: str) -> Cell:
 
 
 def _over_baseline(one: Drawn, row: Shown, results: Results) -> Cell:
-    """Of methods alone: the opposite of one has no test of its own."""
+    """The difference of a method from the baseline; the opposite of a method has no test of its own."""
     if results.baseline is None or row.inverted:
         return Cell(state=UNDEFINED)
     return _difference(one, row.method, results.baseline)

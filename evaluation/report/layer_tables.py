@@ -66,7 +66,7 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: Missing
 
 
 def layer_differences(scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons) -> Table:
-    """The same cells: how far each method is from the best of its layer and metric, on samples that all have."""
+    """How far each method is from the best of its layer and metric, on samples that all have; cells as above."""
 
     def cells(task: str, model: str, layer: int, metric: str, named: Sequence[str]) -> list[Cell]:
         together = compared.get((task, model))

@@ -34,7 +34,7 @@ class Standing:
 
 
 def standings(results: Results) -> dict[str, list[Standing]]:
-    """By task, the best first."""
+    """The methods of every task, the best first."""
     return {task: sorted(_of_task(results, task), key=lambda one: (-one.value, one.method)) for task in results.scored}
 
 
@@ -119,7 +119,7 @@ def _of_task(results: Results, task: str) -> Iterator[Standing]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None where one of them is not known."""
+    """The mean; None where a value is not known."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 

@@ -65,7 +65,7 @@ class Leaves:
 
     @classmethod
     def of_json(cls, name: str, records: Iterable[str], budget_bytes: float = LEAF_BYTES) -> Leaves:
-        """The same of what :func:`escaped_json` made.
+        """Leaves of records that :func:`escaped_json` made.
 
         A leaf is full when it would be larger than `budget_bytes`; a record larger than that has a leaf of its own.
         """
@@ -87,7 +87,7 @@ class Leaves:
 
     @property
     def first(self) -> Markup:
-        """For the page: where leaves begin, and the records of the first."""
+        """The element of the page that says where leaves begin, and holds the records of the first."""
         return Markup('{"starts":%s,"first":%s}') % (Markup(json.dumps(self.starts)), Markup(self.arrays[0]))
 
 

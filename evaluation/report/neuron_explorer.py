@@ -62,7 +62,7 @@ class NeuronExplorer:
 
     @property
     def choices_element(self) -> Markup:
-        """For the page of neurons, beside its leaves."""
+        """The element of the page of neurons that holds the choices, beside its leaves."""
         facts = Markup(escaped_json({"fields": FIELDS, **self.choices}))
         return Markup('<script type="application/json" id="neuron-choices">{}</script>').format(facts)
 

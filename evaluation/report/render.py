@@ -18,7 +18,7 @@ MOST_COLUMNS = 12  # of numbers, beside each other on a page of LaTeX
 
 
 def number(value: float, digits: int, signed: bool = False) -> str:
-    """With a minus sign of the width of a digit; a rounded zero has no sign."""
+    """A number in text: its minus sign has the width of a digit, and a rounded zero has no sign."""
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
     if not round(value, digits):
         text = text.lstrip("+-")

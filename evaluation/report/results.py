@@ -23,7 +23,7 @@ def label(methods: Methods, name: str) -> str:
 
 
 def rank(methods: Methods, name: str) -> tuple[int, str]:
-    """For sorting methods as the tables do."""
+    """The key by which tables sort methods."""
     return (methods[name].order if name in methods else LAST, name)
 
 

@@ -48,7 +48,7 @@ class MeanCurve:
 
 
 def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, seed: int) -> Areas:
-    """From tables of AREA_COLUMNS by method. Samples that are not finite are left out and counted."""
+    """Areas of methods, from their tables of AREA_COLUMNS. Samples that are not finite are left out and counted."""
     variants = {method: variant for method, table in tables.items() if (variant := told(table)) is not None}
     by_sample = {method: _by_sample(tables[method], perturbation, variant) for method, variant in variants.items()}
     by_sample = {method: samples for method, samples in by_sample.items() if samples}
@@ -87,7 +87,7 @@ def preferred(variants: Iterable[Variant]) -> Variant | None:
 def mean_curves(
     table: pa.Table, perturbation: str, variant: Variant, resamples: int, seed: int
 ) -> dict[str, MeanCurve]:
-    """By order, and their difference as `delta`, from a table of CURVE_COLUMNS; without samples that are not finite."""
+    """Mean curves by order, and their difference as `delta`, from a table of CURVE_COLUMNS; of finite samples."""
     kept = _of(table, perturbation, variant)
     values = {}
     for order in ORDERS:

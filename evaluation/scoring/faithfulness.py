@@ -147,7 +147,7 @@ def _interval(resampled: np.ndarray) -> tuple[float, float]:
 
 
 def _correlation(moments: np.ndarray) -> np.ndarray:
-    """From the means [5, ...] of x, y, x x, y y and x y; NaN where x or y varies by no more than rounding."""
+    """Pearson's r from the means [5, ...] of x, y, x x, y y and x y; NaN where x or y varies by rounding alone."""
     x, y, xx, yy, xy = moments
     varies = (xx - x * x > 1e-12 * xx) & (yy - y * y > 1e-12 * yy)
     spread = np.sqrt(np.where(varies, (xx - x * x) * (yy - y * y), 1))

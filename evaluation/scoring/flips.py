@@ -47,7 +47,7 @@ class Flips:
 
     @property
     def percent(self) -> tuple[int, ...] | None:
-        """Of the tokens that may go, at each state; None for areas."""
+        """The percentages of tokens that are gone, state by state; None for areas."""
         return None if self.measure == AREAS else (0, *SHARES)
 
     def most_states(self, lengths: np.ndarray) -> np.ndarray:
@@ -145,7 +145,7 @@ class Ranking:
 
     @classmethod
     def of(cls, relevance: np.ndarray, chosen: np.ndarray, ties: np.ndarray, *, keep_one: bool = False) -> Ranking:
-        """From signed `relevance` [V, T], the tokens `chosen` [T] to flip and the order of equal ones, `ties` [T].
+        """The ranking by signed `relevance` [V, T] of the tokens `chosen` [T]; `ties` [T] orders equal ones.
 
         `keep_one` is for deletion, which stops at one token: a last flip of the whole input changes nothing.
         """

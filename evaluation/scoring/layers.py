@@ -16,7 +16,7 @@ _MEANS = [*VARIANT, "layer", "metric", "value", "n"]
 
 
 def score_layers(layers: pa.Table, masks: Masks, metrics: Mapping[str, Metric]) -> tuple[pa.Table, pa.Table]:
-    """Of each layer the means over correctly predicted samples, as of relevance, and every sample.
+    """The scores of each layer: means over correctly predicted samples, as of relevance, and every sample's.
 
     Columns: VARIANT, layer, metric, value, n; and VARIANT, layer, sample_id, correct, metrics as they compute. `layers`
     is of the schema LAYERS. Raises what `score_relevance` raises.

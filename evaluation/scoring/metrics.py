@@ -175,7 +175,7 @@ def iou_positive(block: Block) -> np.ndarray:
 
 @metric("IoU soft")
 def iou_soft(block: Block) -> np.ndarray:
-    """The same with positive relevance as a share of the largest: sum of minima over sum of maxima (the same)."""
+    """As `iou`, with positive relevance as a share of the largest: sum of minima over sum of maxima (the same)."""
     share = np.maximum(block.relevance, 0)  # [B, T]
     largest = share[block.rows, block.top]
     share /= np.where(largest > 0, largest, 1)[:, None]
@@ -212,7 +212,7 @@ def dot(block: Block) -> np.ndarray:
 
 @metric("Dot product, softmax", shown=(BY_LAYER,))
 def dot_softmax(block: Block) -> np.ndarray:
-    """The same with a softmax over tokens, which NormXLogit takes for logits and norms: near one-hot."""
+    """As `dot`, with a softmax over tokens, which NormXLogit takes for logits and norms: near one-hot."""
     shares = np.exp(block.relevance - block.relevance[block.rows, block.top, None])  # 0 where not chosen
     return block.evidence_sum(shares) / (shares @ np.ones(shares.shape[1], shares.dtype))
 

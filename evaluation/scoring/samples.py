@@ -90,7 +90,7 @@ class Masks:
         )
 
     def without_slots(self, positions: np.ndarray) -> Masks:
-        """The same without the token at each sample's position [N], where a masked model predicts."""
+        """These masks without the token at each sample's position [N], where a masked model predicts."""
         left_out = np.zeros_like(self.special)
         left_out[self.offsets[:-1] + positions] = True
         return replace(self, left_out=left_out)

@@ -169,7 +169,7 @@ def _that_fit(
     peaks: dict[str, dict[float, float]],
     device: str,
 ) -> dict[str, Way]:
-    """Those of `ways` that memory holds; their peak bytes enter `peaks`."""
+    """The `ways` that fit in memory; their peak bytes enter `peaks`."""
     fit = {}
     for name, way in ways.items():
         try:

@@ -36,7 +36,7 @@ class Subject:
         return name
 
     def lengths(self, view: ModelView, wanted: Sequence[int]) -> list[int]:
-        """Those that the model can hold. Raises UserError for none, and for a model that reads no text, or two."""
+        """The lengths that the model can hold. Raises UserError for none, and for a model of no text, or of two."""
         if view.kind.images or view.family.decoder is not None:
             raise UserError(
                 f"{self.name}: what grows here is the one text that a model reads, unlike {view.family.title}"
@@ -75,7 +75,7 @@ class Way:
 
 
 def ways_of(view: ModelView, batch: Batch, whole: bool = False) -> dict[str, Way]:
-    """By name, those that the model has; `whole`: none is told from a part."""
+    """The ways that the model has, by name; `whole`: none is told from a part."""
     capabilities, length = view.family.capabilities, batch.input_ids.shape[1]
     ways = {FORWARD: Way(lambda: _forwards(view, batch, 1))}
     for name in (ATTNLRP, ROLLOUT):
@@ -119,7 +119,7 @@ def bare(view: ModelView, batch: Batch) -> Tensor:
 
 
 def silent(run: Callable[[], object]) -> Callable[[], None]:
-    """For `interleave`, which takes a result for seconds."""
+    """`run` without its result, which `interleave` would take for seconds."""
 
     def silent() -> None:
         run()

@@ -231,7 +231,7 @@ def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
 
 @torch.inference_mode()
 def _every_layer_again(view: ModelView, batch: Batch) -> None:
-    """As many forwards of each block as the sample has tokens."""
+    """Forwards of each block, as many as the sample has tokens."""
     calls: list[tuple[Any, Any, Any]] = []
     hooks = [
         block.module.register_forward_hook(lambda module, a, k, _: calls.append((module, a, k)), with_kwargs=True)

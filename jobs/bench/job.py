@@ -132,7 +132,7 @@ class Timed:
 
 
 def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> None:
-    """The same units by a bare loop, by Ray with one worker, and by Ray with two, in turn.
+    """The overhead of Ray: the same units by a bare loop, by Ray with one worker, and by Ray with two, in turn.
 
     With a latency also by one worker whose store, and the driver's, takes so much longer for every request.
     """

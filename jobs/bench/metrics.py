@@ -170,7 +170,7 @@ def _overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _top(r: np.ndarray, e: np.ndarray) -> np.ndarray:
-    """As many tokens of largest relevance as there is evidence, marked."""
+    """Marks of the tokens of largest relevance, as many as there is evidence."""
     marks = np.zeros(len(r), bool)
     marks[np.argsort(-r, kind="stable")[: e.sum()]] = True
     return marks

@@ -176,7 +176,7 @@ def packing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
 
 @torch.inference_mode()
 def _bare(view: ModelView, length: int, rows: int, token_budget: int) -> None:
-    """As many forwards of random tokens in batches of the same shape; logits where the prediction is read."""
+    """Bare forwards of random tokens, as many and in batches of the same shape; logits where the prediction is read."""
     size = max(1, token_budget // length)
     ids = torch.randint(view.vocab, (min(size, rows), length), device=view.device)
     mask, position = torch.ones_like(ids), _position(view, length)

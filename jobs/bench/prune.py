@@ -195,7 +195,7 @@ def _alone(view: ModelView, sample: Batch, mask: Any) -> torch.Tensor:
 
 
 def _layers(view: ModelView, mask: Any, rows: int) -> list[HeadsLeft]:
-    """The same mask [L, H] for every row."""
+    """The heads that are left, layer by layer: the mask [L, H] for every row."""
     parents = torch.arange(rows, device=view.device)
     kept = torch.from_numpy(mask).to(view.device, view.dtype)
     return [HeadsLeft(parents, kept[layer].expand(rows, -1)) for layer in range(view.n_layers)]

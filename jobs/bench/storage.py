@@ -80,7 +80,7 @@ def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """With random weights of a geometry under the name that a config has for them."""
+    """The row with random weights under the name that a config has for their geometry."""
     said = dict(row)
     if (geometry := said.pop("geometry", None)) is not None:
         said["model"] = f"random/{geometry}"
@@ -93,7 +93,7 @@ def _number(measure: str, unit: str | None, summary: Mapping[str, Any]) -> dict[
 
 
 def _unit(name: str) -> str | None:
-    """By the end of the measure's name, as in `peak_bytes`."""
+    """The unit of a measure, from the end of its name, as in `peak_bytes`."""
     return next((unit for end, unit in _UNITS.items() if name == end or name.endswith(f"_{end}")), None)
 
 

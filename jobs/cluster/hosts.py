@@ -125,7 +125,7 @@ def kept_hosts() -> Iterator[None]:
 
 @contextmanager
 def hosts_at_hand() -> Iterator[Hosts]:
-    """Those that are kept, else new ones, which end with the block."""
+    """The hosts that are kept, else new ones, which end with the block."""
     if (kept := _KEPT.get()) is not None:
         yield kept
         return

@@ -32,7 +32,7 @@ class _Notice:
         self._in_hand, self._ended = 0, 0.0
 
     def heed(self) -> None:
-        """From now on, a SIGTERM ends this process so."""
+        """Takes SIGTERM from now on."""
         with self._changed:
             if self._heeding:
                 return

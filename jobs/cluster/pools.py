@@ -165,7 +165,7 @@ def share_of(model: ModelConfig, on_gpu: bool, needs: Needs = ()) -> Share:
 
 
 def uses_gpu(config: RunConfig) -> bool:
-    """By the configuration, or by what the cluster has."""
+    """Whether workers get GPUs: as the configuration says, or by what the cluster has."""
     import ray
 
     if config.device == "auto":

@@ -174,7 +174,7 @@ def grouped(answer: Answer, lines: Sequence[Line]) -> tuple[list[str], list[bool
 def entry(
     answer: Answer, methods: Sequence[Method], question: Question, model: str, by_word: bool = False, at: int = 0
 ) -> dict[str, Any]:
-    """As heatmaps are drawn from. `at` counts the tokens that were explained before it, which its text goes on with."""
+    """An answer as heat maps take it. `at` counts the tokens explained before it, with which its text goes on."""
     tokens, special, lines = answer.tokens, answer.row["special_mask"], lines_of(answer, methods)
     if by_word:
         tokens, special, lines = grouped(answer, lines)
@@ -243,7 +243,7 @@ def _relevance(
 def _relevance_in_turn(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
 ) -> Iterator[dict[str, Relevance]]:
-    """That of each of `rows`, which go on with one another.
+    """The relevance of each of `rows`, each of which goes on with the one before.
 
     Methods that can read the last of them in one forward for all, whose tokens each of them has the first of.
     """

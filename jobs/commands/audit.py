@@ -106,7 +106,7 @@ def _shards(store: Store, folder: str, schema: pa.Schema, columns: list[str] | N
 
 
 def _print_samples(config: RunConfig, store: Store, task: str, part: str | None, n: int, console: Console) -> None:
-    """The same `n` random samples of each part every time, drawn by a hash of their id."""
+    """Print `n` random samples of each part, the same every time: they are drawn by a hash of their id."""
     _record(store, task)
     name, drawn = config.task(task).parts, defaultdict[str, list[Row]](list)
     counts: Counter[str] = Counter()

@@ -34,7 +34,7 @@ class Change:
 
 
 def changes(first: Run, second: Run, metric: str) -> list[Change]:
-    """Of every place that both runs scored by `metric`, in the order of the first."""
+    """The change at every place that both runs scored by `metric`, in the order of the first."""
     keys = [keys_of(run) for run in (first, second)]
     values = [_values(run, metric) for run in (first, second)]
     scale = METRICS[metric].scale

@@ -74,7 +74,7 @@ class _Side:
         return [default_samples(self.run.store, self.results, place) for place in places]
 
     def entries(self, wanted: dict[str, list[str]]) -> Iterator[Entry]:
-        """Those of the report for these samples, with their models named by this run."""
+        """The report's entries for these samples, with their models named by this run."""
         for entry in explorer(self.config, self.plan, self.run.store, self.results, wanted):
             yield entry | {"model": self.named(entry["model"])}
 

@@ -18,7 +18,7 @@ START, END = "<!-- keys -->", "<!-- end of keys -->"
 
 
 def show(config: RunConfig, console: Console) -> None:
-    """As YAML that `--config` takes: defaults filled in, overrides applied."""
+    """Print the configuration as YAML that `--config` takes: defaults filled in, overrides applied."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     console.print(text, end="", markup=False)
 

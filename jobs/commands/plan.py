@@ -46,7 +46,7 @@ class Estimate:
 
 
 def costs(config: RunConfig, store: Store, plan: Plan) -> list[Estimate]:
-    """By model, task and precision. Models out of reach are estimated from the geometry they are known by."""
+    """Estimates by model, task and precision. Models out of reach are estimated from the geometry they are known by."""
     by_name = {model.name: model for model in plan.models}
     measured = _seconds_per_token(config, store)
     return [
@@ -110,7 +110,7 @@ def _choices(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
 
 
 def _total(seconds: list[float | None]) -> float | None:
-    """None where one is not known."""
+    """The sum; None where one is not known."""
     known = [one for one in seconds if one is not None]
     return sum(known) if len(known) == len(seconds) else None
 

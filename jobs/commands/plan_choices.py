@@ -37,7 +37,7 @@ def choice_costs(
     plan: Plan,
     measured: Mapping[tuple[str, str, str], float],
 ) -> Iterator[ChoiceCost]:
-    """By model, task, precision and method. Arguments are those of `curves_costs`."""
+    """Costs by model, task, precision and method. Arguments are those of `curves_costs`."""
     known, by_name = configured(config), {model.name: model for model in plan.models}
     for model in config.models:
         planned = by_name.get(model.name)
@@ -59,7 +59,7 @@ def choice_costs(
 
 
 def _forwards(config: RunConfig, trials: list[Method], lengths: np.ndarray) -> np.ndarray:
-    """Of each sample [N]: one variant of each trial, and both of its curves, which have their ends in common."""
+    """The forwards of each sample [N]: one variant of each trial, and both of its curves, which share their ends."""
     steps = np.minimum(lengths, curve_settings(config).steps)
     explained = [[trial.cost(length) + (trial.rules is not None) for trial in trials] for length in lengths.tolist()]
     return np.array(explained).reshape(len(lengths), -1).sum(axis=1) + 2 + 2 * len(trials) * (steps - 1)

@@ -59,7 +59,7 @@ def curves_costs(
 
 
 def _flips(settings: PerturbConfig, model: ModelPlan | None, output: Output, seed: int) -> tuple[Flips, ...]:
-    """Of a model out of reach, which may be of either kind, as a masked one's."""
+    """The ways in which tokens go; a model out of reach, which may be of either kind, is taken for a masked one."""
     kind = MASKED if model is None else model.resolved.kind
     return settings.flips_of(kind, output, seed)
 
@@ -103,7 +103,7 @@ def seconds_of(
     tokens: int,
     measured: Mapping[tuple[str, str, str], float],
 ) -> float | None:
-    """Of forwards of `tokens`, by the cheapest pass that was measured, no less than a forward, else by the geometry."""
+    """Seconds of forwards of `tokens`: by the cheapest measured pass, which is no less, else by the geometry."""
     rates = [rate for (name, precision, _), rate in measured.items() if (name, precision) == (model.name, dtype)]
     geometry = geometry_of(model.id)
     if rates:

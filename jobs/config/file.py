@@ -205,7 +205,7 @@ def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_ou
 
 
 def _folders(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Of each task that reads a path, the last part of it, as it is written."""
+    """The last part, as it is written, of the path of each task that reads one."""
     tasks = raw.get("tasks")
     items = tasks.items() if isinstance(tasks, dict) else ()
     paths = {name: str(task["path"]) for name, task in items if isinstance(task, dict) and task.get("path")}

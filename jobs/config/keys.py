@@ -92,7 +92,7 @@ def _default(field: FieldInfo) -> str:
 
 @cache
 def comments(record: type[BaseModel]) -> dict[str, str]:
-    """By field: the comment lines above it and the one behind it."""
+    """The comments of every field: the lines above it and the one behind it."""
     lines = textwrap.dedent(inspect.getsource(record)).splitlines()
     (tree,) = ast.parse("\n".join(lines)).body
     of_fields = {}

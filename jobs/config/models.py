@@ -59,7 +59,7 @@ class MethodConfig(Frozen):
 
     @model_serializer
     def _shortest(self) -> Any:
-        """As it is written."""
+        """The method as a config would write it."""
         if self.name != self.method:
             return {"name": self.name, "method": self.method, **self.options}
         return {self.name: self.options} if self.options else self.name

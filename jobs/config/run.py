@@ -241,7 +241,7 @@ class RunConfig(Frozen):
         return tuple({method.name: method for method in every}.values())
 
     def finer(self, product: str) -> Mapping[str, int | None]:
-        """Of how many samples of which tasks relevance of `product` is kept beside that of tokens; None is all."""
+        """How many samples of which tasks keep relevance of `product` beside that of tokens; None is all."""
         neurons = self.neurons and self.neurons.tasks
         asked = {"heads": self.heads, "layers": self.layers, "labels": self.labels, "neurons": neurons}
         return asked[product] or {}

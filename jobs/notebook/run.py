@@ -56,7 +56,7 @@ class Run:
 
     @cached_property
     def tokenizers(self) -> dict[str, str]:
-        """By model, the name under which its views are stored."""
+        """The name under which each model's views are stored."""
         current = self.current("relevance")
         return {artifact.model: record["inputs"]["tokenizer"] for artifact, record in current if "inputs" in record}
 

@@ -51,7 +51,7 @@ def in_words(options: Mapping[str, Any]) -> str:
 
 
 def curve_settings(config: RunConfig) -> PerturbConfig:
-    """By which trials are compared: those of the run's own curves."""
+    """The settings of the curves by which trials are compared: the run's own."""
     return config.perturb or PerturbConfig()
 
 

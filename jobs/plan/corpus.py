@@ -30,7 +30,7 @@ class Surveyed:
     characters: int  # of a unit
 
     def record(self) -> dict[str, Any]:
-        """As manifests have it."""
+        """The survey as manifests hold it."""
         return {
             "asked": asdict(self.corpus),
             "stamps": self.stamps,
@@ -40,7 +40,7 @@ class Surveyed:
 
 
 def corpus_settings(config: RunConfig) -> CorpusConfig:
-    """Of a run that has a corpus."""
+    """The settings of the corpus of a run that has one."""
     assert config.neurons is not None
     assert config.neurons.corpus is not None
     return config.neurons.corpus

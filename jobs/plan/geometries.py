@@ -55,7 +55,7 @@ class Geometry:
         return self.block_parameters + seldom + self.vocabulary * self.width * (1 if self.tied else 2)
 
     def shrunk(self) -> Geometry:
-        """The same family small enough to check that something runs."""
+        """A geometry of this family, small enough to check that something runs."""
         kv_heads = 2 if self.kv_heads else None
         return replace(self, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
@@ -82,7 +82,7 @@ class Geometry:
         )
 
     def _of_images(self, labels: Sequence[str]) -> PretrainedConfig:
-        """Of models that read images: their labels are the head's rows, with `labels` by these names."""
+        """The config of a model that reads images: its labels are the head's rows, with `labels` by these names."""
         from transformers import AutoConfig
 
         names = labels or [f"LABEL_{at}" for at in range(self.vocabulary)]

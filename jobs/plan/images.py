@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig) -> Preprocessing:
-    """Of a model that resolves to this `location`; random weights get what the first vision transformers were given.
+    """The preprocessing of a model at this `location`; random weights get that of the first vision transformers.
 
     Raises UserError for settings that are missing, unreadable or not known, ModelUnavailable where the hub does not
     answer.

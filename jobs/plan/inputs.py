@@ -86,7 +86,7 @@ class Inputs:
         return pa.table({"task": [task], **lists, **self._places(rows)})
 
     def _places(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
-        """Of images: the file of each of the samples, and its row there."""
+        """The file of each sample that is an image, and its row there."""
         if not self.files:
             return {}
         starts = np.cumsum([0, *(count for _, count in self.files)])
@@ -144,7 +144,7 @@ def _only(column: pa.ChunkedArray) -> pa.Array:
 
 
 def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
-    """None when the task is not, or not wholly, prepared for this tokenizer, or was by another version of closelook."""
+    """The inputs of a task; None when it is not wholly prepared for this tokenizer by this version of closelook."""
     views = views_of(tokenizer, task)
     if ledger.latest(views) is None:
         return None

@@ -137,7 +137,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
 
 
 def _preprocessing(model: ModelConfig, location: str, family: Family, config: PretrainedConfig) -> Preprocessing | None:
-    """Of models of images. Raises UserError, ModelUnavailable."""
+    """The preprocessing of a model of images, None of others. Raises UserError, ModelUnavailable."""
     if not family.kind.images:
         return None
     from jobs.plan.images import preprocessing_of

@@ -80,7 +80,7 @@ def in_a_task(config: RunConfig, store: Store, stage: str, work: Work, share: Sh
 def measure(
     store: Store, resolved: ResolvedModel, task: str, seed: int, command: str, rows: Sequence[dict[str, Any]]
 ) -> pa.Table:
-    """In a Ray worker: the model on its device, then a file in the store; its report."""
+    """Measures a model on its device, in a Ray worker, and writes a file to the store; its report."""
 
     def written() -> dict[str, Any]:
         device = own_device()

@@ -130,7 +130,7 @@ def _run(config: RunConfig, store: Store, jobs: list[CellToScore]) -> Iterator[S
 
 
 def _score_part(store: Store, jobs: Iterable[CellToScore]) -> list[Scored]:
-    """In a Ray worker."""
+    """Scores some cells, in a Ray worker."""
     return list(score_cells(store, jobs))
 
 

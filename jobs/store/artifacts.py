@@ -95,7 +95,7 @@ class Artifact:
 
     @property
     def place(self) -> Artifact:
-        """The same under any key."""
+        """The artifact's place: product, model, task, precision, method and the like, without the key."""
         return replace(self, key="")
 
     @property

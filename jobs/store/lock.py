@@ -66,7 +66,7 @@ class _Claim:
         self._lost = False
 
     def contend(self) -> dict[str, Any] | None:
-        """None when the claim is now held, else the record of the one that has precedence."""
+        """Claims the root: None when the claim is now held, else the record of the one that has precedence."""
         while True:
             begun = time.monotonic()
             owner = self._contend()

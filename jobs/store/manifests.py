@@ -57,7 +57,7 @@ class Manifests:
         return {names[path]: content for path, (_, content) in sorted(self._known.items())}
 
     def forget(self, path: str) -> None:
-        """It is about to be written."""
+        """Forgets a manifest that is about to be written."""
         self._known.pop(path, None)
 
     def pack(self) -> None:

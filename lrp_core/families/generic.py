@@ -19,7 +19,7 @@ GENERIC = "generic"  # how a config or a caller asks for it
 
 @dataclass(frozen=True)
 class GenericFamily(Family):
-    """Its paths lead nowhere: such models are run as a whole, from token embeddings to logits."""
+    """A family without paths: its models are run as a whole, from token embeddings to logits."""
 
     blocks: str = ""
     token_embedding: str = ""

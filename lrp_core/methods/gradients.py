@@ -55,7 +55,7 @@ class Inside:
 
     @classmethod
     def asked(cls, view: ModelView, read: Batch, heads: bool, neurons: bool, layers: bool, projections: bool) -> Inside:
-        """Of the batch that is `read`, what is asked for."""
+        """The readers of what is asked for, of the batch that is `read`."""
         return cls(
             HeadRelevance(view.n_layers) if heads else None,
             NeuronRelevance(view.n_layers, read.attention_mask) if neurons else None,

@@ -38,12 +38,12 @@ def explain_many(
 
 
 def seed_of(ids: Tensor, seed: int) -> int:
-    """For what is drawn for a sample with these token ids [T] in a run with this seed, whatever batch it is in."""
+    """The seed of what is drawn for a sample with these token ids [T] in a run with this seed, in whatever batch."""
     return int.from_bytes(sha256(f"{seed}:{ids.tolist()}".encode()).digest()[:8])
 
 
 def seeds_of(batch: Batch, seed: int) -> list[int]:
-    """For what is drawn for each sample of a batch: by its tokens without padding, or by its pixels."""
+    """The seeds of what is drawn for each sample of a batch: by its tokens without padding, or by its pixels."""
     if batch.pixel_values is not None:
         pictures = batch.pixel_values.float().cpu().numpy()
         return [int.from_bytes(sha256(f"{seed}:".encode() + one.tobytes()).digest()[:8]) for one in pictures]

@@ -128,7 +128,7 @@ class _Zeroing:
 
 
 def _directions(output: Any) -> Tensor:
-    """Of the states that a block puts out, [..., T, D], in float32 at least."""
+    """The directions of the states that a block puts out, [..., T, D], in float32 at least."""
     states = output if isinstance(output, Tensor) else output[0]
     return nn.functional.normalize(states.to(torch.promote_types(states.dtype, torch.float32)), dim=-1)
 

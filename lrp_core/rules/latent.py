@@ -37,7 +37,7 @@ class Tap(Function):
 
 
 class BiasTap(Function):
-    """As `Tap`, for a reader that needs the gradient alone: the value is not kept."""
+    """A `Tap` whose reader needs the gradient alone: the value is not kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, read: Callable[[Tensor], None]) -> Tensor:
@@ -52,7 +52,7 @@ class BiasTap(Function):
 
 @dataclass(frozen=True)
 class Neurons:
-    """Of one backward pass under one measure, each [B, L, F]."""
+    """The relevance of neurons in one backward pass under one measure, each [B, L, F]."""
 
     total: Tensor  # the sum over positions
     at: Tensor  # the position where the absolute relevance is largest, int64
@@ -79,7 +79,7 @@ class NeuronRelevance:
             self._read[name][layer] = _reduced(gradient, value, measure, share, self.mask)
 
     def of(self, name: str) -> Neurons:
-        """Of the pass that has just ended."""
+        """The neurons of the pass that has just ended."""
         layers = [self._read[name][layer] for layer in range(self.n_layers)]
         return Neurons(*(_stacked(getattr(layer, part) for layer in layers) for part in ("total", "at", "value")))
 

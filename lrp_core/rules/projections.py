@@ -16,7 +16,7 @@ _OF_WEIGHTS = ("queries", "keys")
 
 
 class ProjectionRelevance:
-    """Of the current backward pass, by measure: queries, keys, values and outputs of each layer of attention.
+    """Relevance of each attention layer's queries, keys, values and outputs in the current backward pass, by measure.
 
     Values of the layers themselves, their biases included, before norms of heads and rotation. Queries and keys share
     the relevance of the scores that they make, with one key-value head for its group of queries.

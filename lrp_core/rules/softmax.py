@@ -95,7 +95,7 @@ def _constant(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor
 
 
 def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
-    """Of the contributions s_j (delta_ij - s_i) x_i of the softmax's linear part the positive ones share (AttnLRP A.2).
+    """The positive ones share of the contributions s_j (delta_ij - s_i) x_i of the softmax's linear part (AttnLRP A.2).
 
     With Z_j = sum_{i != j} s_i (-x_i)^+ + (1 - s_j) x_j^+ and q_j = R_j / Z_j, R_i is s_i (-x_i)^+ sum_{j != i} q_j +
     (1 - s_i) x_i^+ q_i. Sums leave their own term out rather than subtract it, 1 - s_i among them: where s_i is near 1
@@ -112,7 +112,7 @@ def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
 
 
 def _zplus_of_rows(ds: Tensor, x: Tensor, s: Tensor) -> Tensor:
-    """Of rows [N, T]. Numbers stand in for truth values: choosing by those takes ten times as long on a CPU."""
+    """The rule on rows [N, T]. Numbers stand in for truth values: choosing by those is ten times as slow on a CPU."""
     wide = torch.promote_types(x.dtype, torch.float32)
     given, x, s = ds.to(wide), x.to(wide), s.to(wide)
     rest = _sum_of_others(s)

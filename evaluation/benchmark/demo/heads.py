@@ -162,7 +162,7 @@ def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws:
 
 @torch.no_grad()
 def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
-    """Of `n` draws not seen in training: the share whose label is predicted, or Pearson's r of the scores."""
+    """The share of `n` draws not seen in training whose label is predicted, or Pearson's r of their scores."""
     draws = list(islice(judged(task, seed, "test"), n))
     logits = torch.cat([predicted(model, tokenizer, draws[at : at + 250]) for at in range(0, n, 250)])
     if draws[0].score is None:

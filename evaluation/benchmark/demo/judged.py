@@ -48,7 +48,7 @@ class Judged:
         return side(self.content)
 
     def row(self) -> Row:
-        """As a sample. Of a pair it has no evidence: half of that lies in the second text, where samples have none."""
+        """The draw as a sample. A pair has no evidence: half of it lies in the second text, where samples have none."""
         return sample(
             "demo",
             self.text,

@@ -50,7 +50,7 @@ class Drawing:
         return rectangles
 
     def row(self, name: str) -> Row:
-        """As a sample."""
+        """The image as a sample called `name`."""
         label = LABELS[self.label]
         return picture("demo", name, encoded(self.pixels), label=label, regions=self.regions, meta={})
 

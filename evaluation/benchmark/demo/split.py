@@ -21,7 +21,7 @@ Drawn = TypeVar("Drawn", bound=_Drawn)
 
 
 def side(text: str) -> Split:
-    """By a hash of the text, whatever its case."""
+    """The side on which a text falls, by a hash of it that ignores case."""
     share = int.from_bytes(hashlib.sha256(text.lower().encode()).digest()[:8]) / 2**64
     return "test" if share < _TEST_SHARE else "train"
 

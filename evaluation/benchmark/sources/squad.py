@@ -81,7 +81,7 @@ def _questions(where: str, number: int, paragraph: Any) -> Iterator[_Question | 
 
 
 def _question(where: str, number: int, context: str, entry: Any) -> _Question | None:
-    """None for a question without an answer. Raises Malformed."""
+    """The question of an entry; None where it has no answer. Raises Malformed."""
     answers = field(entry, "answers", list)
     if entry.get("is_impossible", not answers):
         return None

@@ -36,7 +36,7 @@ def _text(raw: bytes) -> str | Malformed:
 
 
 def texts(record: Any, column: str) -> Iterator[str]:
-    """Of a line, or of a row of the hub. Raises Malformed."""
+    """The texts of a line, or of a row of the hub. Raises Malformed."""
     yield record if isinstance(record, str) else field(record, column)
 
 

@@ -66,7 +66,7 @@ def raw_articles(file: Path) -> Iterator[Record]:
 
 
 def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """From the hub's rows, which are lines."""
+    """Articles from the hub's rows, each of which is a line."""
     return articles(
         (f"row {number}", row["text"].rstrip("\n")) for number, row in enumerate(rows) if row["text"].strip()
     )

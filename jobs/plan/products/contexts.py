@@ -35,7 +35,7 @@ def wanted_contexts(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[C
 
 
 def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> ContextsCell | None:
-    """That of a model, in its own precision; None of one that reads no corpus. Raises as `surveyed`."""
+    """The cell of a model, in its own precision; None of one that reads no corpus. Raises as `surveyed`."""
     settings, resolved = config.neurons.corpus if config.neurons else None, model.resolved
     if settings is None:
         return None

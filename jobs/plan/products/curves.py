@@ -33,7 +33,7 @@ class PerturbedCell:
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """In which tokens go one after the other."""
+        """The ways in which tokens go one after the other."""
         return tuple(one.way for one in self.flips if one.measure == AREAS)
 
     @property

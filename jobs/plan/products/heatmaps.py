@@ -25,7 +25,7 @@ FIRST = 5  # contexts of a neuron that are explained, those that the report show
 
 @dataclass(frozen=True)
 class HeatmapsCell:
-    """Of one model: the first contexts of the neurons that rank first in these cells."""
+    """The first contexts of the neurons that rank first in these cells, of one model."""
 
     contexts: ContextsCell
     neurons: tuple[Artifact, ...]

@@ -46,7 +46,7 @@ def wanted_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[W
 
 
 def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
-    """As `scored_by`, of the metrics of layers that apply to the task; nothing where none does."""
+    """The metrics of layers that apply to the task, as `scored_by` has them; nothing where none does."""
     known = scored_by(config.task(task))
     names = {"", *shown(BY_LAYER)}
     own = [entry for entry in known if entry[0] in names]
@@ -66,7 +66,7 @@ def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[Mo
 
 
 def scores_of(cell: Artifact, key: str = "") -> Artifact:
-    """In the place of a relevance cell."""
+    """The scores at the place of a relevance cell."""
     return Artifact("scores", cell.model, cell.task, cell.dtype, cell.method, key)
 
 

@@ -20,7 +20,7 @@ VERSION = 1  # raised when numbers change: stored ones of older versions are sta
 
 @dataclass(frozen=True)
 class WritingsCell:
-    """Of one model: all neurons of these cells."""
+    """The words of all neurons of these cells, of one model."""
 
     model: ModelPlan
     of: tuple[Artifact, ...]  # the relevance that names the neurons

@@ -143,7 +143,7 @@ class Worker:
             self._device.release()
 
     def _explain(self, task: UnitTask, view: ModelView, rows: Sequence[Row], attempts: Attempts) -> dict[str, Outcome]:
-        """By method, pass by pass. The methods of a pass that fails run apart; one that fails alone has ended."""
+        """Outcomes by method, pass by pass. Methods of a pass that fails run apart; one that fails alone has ended."""
         from jobs.stages.attribute.compute import Explainer, MethodFailed
 
         settings = {name: getattr(self._options, name) for name in ("checkpoint", "byte_budget", "seed")}

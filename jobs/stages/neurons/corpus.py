@@ -125,7 +125,7 @@ def _task(
 
 
 def _paths(artifact: Artifact, shard: str) -> tuple[str, str]:
-    """Of a shard of contexts, and of the one of neurons beside it."""
+    """The paths of a shard of contexts, and of the one of neurons beside it."""
     contexts, neurons = (f"{folder}/{artifact.shard(shard)}" for folder in artifact.folders)
     return contexts, neurons
 
@@ -172,7 +172,7 @@ class Merged:
 
     @classmethod
     def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
-        """Of a committed part."""
+        """What a committed part holds."""
         columns = (
             _padded(table[name], top, fill)
             for name, fill in (("activation", -np.inf), ("context", -1), ("position", 0))
@@ -195,12 +195,12 @@ class Merged:
         self.histogram = self.histogram + other.histogram
 
     def of(self, rows: np.ndarray) -> Merged:
-        """Those of a mask [N]."""
+        """The neurons that a mask [N] chooses."""
         fields = (self.layer, self.neuron, self.activation, self.context, self.position, self.total, self.histogram)
         return Merged(*(field[rows] for field in fields))
 
     def activations(self) -> pa.Table:
-        """Of schema ACTIVATIONS."""
+        """The table of schema ACTIVATIONS."""
         tokens = self.histogram.sum(1)
         means = pa.array(self.total / np.maximum(tokens, 1), mask=tokens == 0)
         ends = np.arange(len(tokens) + 1) * self.histogram.shape[1]
@@ -209,7 +209,7 @@ class Merged:
         return pa.table(columns)
 
     def contexts(self, texts: pa.Table) -> pa.Table:
-        """Of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""
+        """The table of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""
         there = self.context != _NOWHERE
         rows, ranks = there.nonzero()
         indices = np.searchsorted(texts["key"].to_numpy(), self.context[there])

@@ -53,7 +53,7 @@ def is_heatmap(task: str) -> bool:
 
 
 def tasks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> list[HeatmapTask]:
-    """Those of all layers, the lowest first. Their neurons are stored already; their contexts need not be."""
+    """The tasks of all layers, the lowest first. Their neurons are stored already; their contexts need not be."""
     by_layer: dict[int, list[int]] = {}
     for layer, neuron in named_by(ledger, cell.neurons, cell.ranks):
         by_layer.setdefault(layer, []).append(neuron)
@@ -95,7 +95,7 @@ def complete(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> None:
 
 
 def layer_name(layer: int) -> str:
-    """Of a shard of what is of one layer."""
+    """The name of the shard of one layer."""
     return f"layer-{layer:03d}"
 
 
@@ -107,7 +107,7 @@ def stored(store: Store, task: HeatmapTask) -> Iterator[dict[str, Any]]:
 
 
 def from_part(neurons: pa.Table, texts: pa.Table, task: HeatmapTask) -> Iterator[dict[str, Any]]:
-    """As `stored`, from a part of a corpus that has no other: rows of CONTEXTS_PART and of CONTEXTS_TEXTS."""
+    """Rows as those of `stored`, from the one part of a corpus: rows of CONTEXTS_PART and of CONTEXTS_TEXTS."""
     ids = dict(zip(texts["context"].to_pylist(), texts["input_ids"].to_pylist(), strict=True))
     wanted = pc.and_(pc.equal(neurons["layer"], task.layer), pc.is_in(neurons["neuron"], pa.array(task.neurons)))
     for row in neurons.filter(wanted).to_pylist():
@@ -118,7 +118,7 @@ def from_part(neurons: pa.Table, texts: pa.Table, task: HeatmapTask) -> Iterator
 
 
 def explained(view: ModelView, rows: Iterable[Mapping[str, Any]], method: str, token_budget: int) -> pa.Table:
-    """Of schema HEATMAPS. Batches depend on the rows and the budget alone."""
+    """The table of schema HEATMAPS. Batches depend on the rows and the budget alone."""
     from lrp_core.contexts import Context, explain_contexts
 
     every = list(rows)

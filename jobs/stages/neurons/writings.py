@@ -73,7 +73,7 @@ def complete(config: RunConfig, ledger: Ledger, cell: WritingsCell) -> None:
 
 
 def written(view: ModelView, tokenizer: PreTrainedTokenizerBase, task: WritingTask) -> pa.Table:
-    """Of schema WRITINGS."""
+    """The table of schema WRITINGS."""
     return pa.Table.from_pylist(list(_rows(view, tokenizer, task)), schema=WRITINGS)
 
 

@@ -74,7 +74,7 @@ class DrawnCurves:
 
 
 def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
-    """By sample id, what the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order."""
+    """What the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order, by sample id."""
     said: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
     tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))

@@ -101,7 +101,7 @@ class Perturber:
         self._store.write_shard(part.path, drawn.table(part.method), CURVES, drawn.reject_table(part.method))
 
     def _said(self, part: CellPart, dtype: str, names: set[str]) -> dict[str, list[Claim]]:
-        """By sample id, of the samples `names`."""
+        """What a part's variants say of the samples `names`, by sample id."""
         from jobs.stages.perturb.compute import RELEVANCE_COLUMNS, said_by
 
         schema = RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE

@@ -173,7 +173,7 @@ def _origin(config: RunConfig, task: str) -> Origin:
 
 
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None) -> Survey:
-    """From the manifest, where the same source was looked through before and its files have not changed."""
+    """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
     if record is not None and record["configured"] == asdict(origin) and not _is_generated(origin):
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or sources.pinned(origin) == known.origin:

@@ -87,7 +87,7 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
 
 
 def all_tables(store: Store, results: Results) -> list[Table]:
-    """In the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
+    """Tables in the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
     files = store.files(Artifact("bench").folder)
     measured = store.read(files, BENCH).to_pylist() if files else []
     for path in sorted(SHIPPED.glob("lrp*.json")):

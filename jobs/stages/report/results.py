@@ -80,7 +80,7 @@ def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
 
 
 def samples_of_variant(store: Store, results: Results, place: Place, variant: Variant) -> pa.Table:
-    """The same of another variant."""
+    """The columns of `default_samples`, of another variant."""
     scores = Artifact("scores", *place)
     path = f"{scores.folders[1]}/{scores.shard()}"
     table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *applicable(results.tasks[place.task])])
@@ -120,7 +120,7 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
 
 
 def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:
-    """By name. A label says which options were chosen, if they are the same wherever they were."""
+    """Methods by name. A label says which options were chosen, if they are the same wherever they were."""
     methods = configured(config)
     for entry in config.every_method():
         choices = [c for model in plan.models for c in model.choices if c.artifact.method == entry.name]

@@ -147,7 +147,7 @@ class _Known:
         self.labels = {method: _of(Ledger(store).read(cell, LABELS), chosen) for method, cell in labels.items()}
 
     def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
-        """Of these samples, as far as they are there; none where the model's tokenizer is not."""
+        """Entries of these samples, as far as they are there; none where the model's tokenizer is not."""
         try:
             image = self.model.resolved.preprocessing is not None
             tokenizer = None if image else load_tokenizer(self.model.resolved.config)
@@ -247,7 +247,7 @@ def _line_of_label(label: str, row: dict[str, Any]) -> Line:
 def _curves(
     config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]
 ) -> dict[CurveOf, LogitCurve]:
-    """Those that are drawn of the chosen samples, in the first way that tokens are taken away."""
+    """The curves that are drawn of the chosen samples, in the first way that tokens are taken away."""
     rows: dict[CurveOf, dict[str, dict[str, Any]]] = {}
     for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task != task or not cell.ways or not ledger.is_done(cell.artifact):

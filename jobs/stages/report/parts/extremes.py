@@ -54,7 +54,7 @@ def _of_tokens(ledger: Ledger, planned: PlannedCell) -> Extremes:
 
 
 def _of_layers(ledger: Ledger, planned: PlannedCell, inside: PlannedCell) -> ByLayer:
-    """Of the samples of which relevance of neurons is kept, and with it what crosses the boundaries of layers."""
+    """What crosses the boundaries of layers, of the samples of which relevance of neurons is kept."""
     cell, explanation = planned.cell, planned.requests[0].explanation
     units = {row["sample_id"]: abs(row["explained"]) for row in _explained(ledger, planned)}
     kept = ledger.read(inside.cell, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()

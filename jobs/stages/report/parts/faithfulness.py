@@ -78,7 +78,7 @@ def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
 
 
 def _chosen_for(plan: Plan, one: Drawn) -> dict[str, Mapping[str, Any]]:
-    """By method, the options that the curves are of."""
+    """The options that a method's curves are of, by method."""
     place = (one.model, one.task, one.dtype)
     return {
         p.cell.method: p.chosen for p in plan.cells() if p.chosen and (p.cell.model, p.cell.task, p.cell.dtype) == place
@@ -86,7 +86,7 @@ def _chosen_for(plan: Plan, one: Drawn) -> dict[str, Mapping[str, Any]]:
 
 
 def _drawn(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, *, with_curves: bool = True) -> list[Drawn]:
-    """By task, model and perturbation."""
+    """What is drawn, by task, model and perturbation."""
     tasks = list(results.tasks)
     return sorted(_of_models(config, plan, ledger, results, with_curves), key=lambda one: tasks.index(one.task))
 
@@ -148,7 +148,7 @@ def is_noise(results: Results, place: Place, method: str, variant: Variant) -> b
 def _overlaps(
     config: RunConfig, ledger: Ledger, results: Results, place: Place, variants: Mapping[str, Variant]
 ) -> dict[str, Summary]:
-    """Of each method that is scored against evidence, the overlap of the variant that the curves follow."""
+    """The overlap with evidence, of each method that is scored against it, of the variant that the curves follow."""
     metric = overlap()
     if metric not in applicable(results.tasks[place.task]):
         return {}
