@@ -142,7 +142,7 @@ class Readout(nn.Module):
     """The product of the unembedding, as a module, so that rules find it."""
 
     def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[B, C] from states [B, D] by `weight` [C, D]; or [B, C, ...] from [B, ..., D], each sample by its own [B, C, D]."""
+        """[B, C] of states [B, D] by `weight` [C, D]; or [B, C, ...] of [B, ..., D], each by a weight of [B, C, D]."""
         if weight.dim() == 2:
             logits = state @ weight.T
             return logits if bias is None else logits + bias

@@ -121,8 +121,8 @@ def _added(sums: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """The sums of all other columns for each of the `keys`; null where there is no value."""
     whole = pa.concat_tables(sums)
     others = [name for name in whole.column_names if name not in keys]
-    found = whole.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in others])
-    return found.select([*keys, *(f"{name}_sum" for name in others)]).rename_columns([*keys, *others])
+    added = whole.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in others])
+    return added.select([*keys, *(f"{name}_sum" for name in others)]).rename_columns([*keys, *others])
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:

@@ -37,18 +37,18 @@ class Index:
     @classmethod
     def of(cls, names: pa.Array | pa.ChunkedArray) -> Index:
         """Of strings that differ."""
-        found = _as_bytes(names)
-        order = np.argsort(found, kind="stable")
-        return cls(found[order], order)
+        text = _as_bytes(names)
+        order = np.argsort(text, kind="stable")
+        return cls(text[order], order)
 
     def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
         """[R] where each stands. Raises Mismatch with the first that is not there."""
         wanted = _as_bytes(names)
-        found = np.minimum(np.searchsorted(self.names, wanted), max(0, len(self.names) - 1))
-        lost = self.names[found] != wanted if len(self.names) else np.ones(len(wanted), bool)
+        nearest = np.minimum(np.searchsorted(self.names, wanted), max(0, len(self.names) - 1))
+        lost = self.names[nearest] != wanted if len(self.names) else np.ones(len(wanted), bool)
         if lost.any():
             raise Mismatch(f"sample {names[int(lost.argmax())].as_py()} has relevance but no view")
-        return self.at[found]
+        return self.at[nearest]
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def activation(name: str) -> Activation:
 
 
 def soft_cap(cap: float) -> Activation:
-    """The cap c tanh(z / c), elementwise like activations, hence with their rule: its ratio is tanh(z / c) / (z / c)."""
+    """The cap c tanh(z / c), elementwise as activations, hence by their rule: its ratio is tanh(z / c) / (z / c)."""
     return Activation(lambda z: _tanh_ratio(z / cap), lambda dy, z: _aten.tanh_backward(dy, torch.tanh(z / cap)))
 
 
