@@ -57,7 +57,7 @@ RUN = {
             ("closelook.load(", "import pandas", "pq.read_table", "load_dataset("),
             f"{PAGE}the_store_is_read_as_its_page_says",
         ),
-        "SELECT": f"{PAGE}the_stores_query_runs_where_duckdb_is",
+        "SELECT": f"{PAGE}the_stores_query_runs_in_duckdb",
     },
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -82,7 +83,6 @@ def test_the_store_is_read_as_its_page_says(run, capsys):
 
 
 def test_notebooks_can_do_what_their_page_says(run, capsys):
-    pytest.importorskip("captum")
     names: dict = {}
     for code in blocks(ROOT / "docs" / "notebooks.md", "python"):
         exec(compile(code, "notebooks.md", "exec"), names)
@@ -94,8 +94,7 @@ def test_notebooks_can_do_what_their_page_says(run, capsys):
     assert "attnlrp" in capsys.readouterr().out, "the best method of made-up relevance"
 
 
-def test_the_stores_query_runs_where_duckdb_is(tmp_path, monkeypatch):
-    duckdb = pytest.importorskip("duckdb")
+def test_the_stores_query_runs_in_duckdb(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_store(tmp_path / "runs" / "demo", tasks=("sva",), samples=8)
     (query,) = blocks(ROOT / "docs" / "store.md", "sql")
