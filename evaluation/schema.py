@@ -137,25 +137,28 @@ HEADS = _schema(
 )
 
 #: The most relevant neurons of each sample, at most 50, in descending order of the sum over positions, and what crosses
-#: each layer boundary. Layers are counted from 0, the lowest, as neurons are.
+#: each layer boundary. Layers are counted from 0, the lowest, as neurons are; in a layer with experts the numbers of
+#: neurons go on from one expert to the next, and `name` says which it is (version 3).
 NEURONS = _schema(
     "neurons",
-    2,
+    3,
     [
         ("sample_id", _STR, False),
         ("explanation", _STR, False),
         ("layer", pa.list_(pa.int32()), False),
         ("neuron", pa.list_(pa.int32()), False),
+        ("name", pa.list_(_STR), False),  # LAYER.NEURON, LAYER.EXPERT.NEURON
         ("relevance", pa.list_(pa.float32()), False),
         ("position", pa.list_(pa.int32()), False),  # where the neuron's absolute relevance is largest
         ("activation", pa.list_(pa.float32()), False),  # there
         ("layer_relevance", pa.list_(pa.float32()), False),  # [L], of all neurons of each layer
         # Where a method promises a sum: below and above the blocks [L + 1], the largest of a token there, by magnitude
-        # (version 2), and what each block keeps [L].
+        # (version 2), and what each block keeps [L], routers where there are experts (version 3).
         ("boundaries", pa.list_(pa.float32()), True),
         ("peaks", pa.list_(pa.float32()), True),
         ("kept_by_biases", pa.list_(pa.float32()), True),
         ("kept_by_attention", pa.list_(pa.float32()), True),
+        ("kept_by_router", pa.list_(pa.float32()), True),
     ],
 )
 

@@ -6,44 +6,65 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from lrp_core.feed_forward import Passing, at_neurons
 from lrp_core.view import ModelView
 
 
 @dataclass
 class Peaks:
-    """The largest activation of every neuron in each row of the last forward, and where."""
+    """The largest activation of every neuron in each row of the last forward, and where.
 
-    layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # layer -> value and position [B, F]
+    Minus infinity of neurons that a layer does not have where another has more, and of an expert's where no token was
+    sent to it.
+    """
+
+    view: ModelView
+    parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    # by layer and the number of a part's first neuron: value and position [B, F]
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Value and position [B, F] of a layer's own neurons."""
+        parts = [self.parts[layer, part.first] for part in self.view.blocks[layer].feed_forwards]
+        values, positions = (torch.cat([one[i] for one in parts], 1) for i in range(2))
+        return values, positions
 
     @property
     def values(self) -> Tensor:
         """[B, L, F], in float32 at least."""
-        return torch.stack([self.layers[layer][0].cpu() for layer in sorted(self.layers)], 1)
+        return self._stacked(0, -torch.inf)
 
     @property
     def positions(self) -> Tensor:
         """[B, L, F] int64; of equal activations the first."""
-        return torch.stack([self.layers[layer][1].cpu() for layer in sorted(self.layers)], 1)
+        return self._stacked(1, 0)
+
+    def _stacked(self, which: int, fill: float) -> Tensor:
+        layers = [self.of(layer)[which].cpu() for layer in range(self.view.n_layers)]
+        widest = self.view.n_neurons
+        return torch.stack([torch.nn.functional.pad(one, (0, widest - one.shape[1]), value=fill) for one in layers], 1)
 
 
 @contextmanager
 def peaks_of(view: ModelView, mask: Tensor) -> Iterator[Peaks]:
     """Inside, forwards of batches of `mask` [B, T], 1 where a token is, tell the largest activation of every neuron."""
-    peaks = Peaks()
+    peaks = Peaks(view)
     with ExitStack() as undo:
         for layer, block in enumerate(view.blocks):
-            hook = partial(_look, layer=layer, mask=mask.bool(), peaks=peaks)
-            undo.callback(block.down.register_forward_pre_hook(hook).remove)
+            undo.enter_context(at_neurons(block, partial(_look, layer=layer, mask=mask.bool(), peaks=peaks)))
         yield peaks
 
 
-def _look(_: nn.Module, args: tuple[Any, ...], *, layer: int, mask: Tensor, peaks: Peaks) -> None:
-    x = args[0].detach().view(*mask.shape, -1)  # [B, T, F]; some families flatten it
+def _look(x: Tensor, passing: Passing, *, layer: int, mask: Tensor, peaks: Peaks) -> None:
+    x = passing.spread(x.detach(), mask.shape)  # [B, T, F]
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    value, position = x.masked_fill(~mask.to(x.device)[..., None], -torch.inf).max(1)
-    peaks.layers[layer] = value, position
+    there = passing.there(mask).to(x.device)
+    peaks.parts[layer, passing.part.first] = _largest(x.masked_fill(~there[..., None], -torch.inf))
+
+
+def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    value, position = x.max(1)
+    return value, position

@@ -10,13 +10,14 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from lrp_core.feed_forward import Passing, at_neurons
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
+from lrp_core.parts import FeedForward
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
@@ -36,7 +37,14 @@ class LayerActivity:
     contexts: Tensor  # [F, K] int64, the contexts' numbers; of equal activations the lower comes first
     positions: Tensor  # [F, K] int64, where in the context; of equal activations the first
     total: Tensor  # [F] float64, of finite activations over tokens
-    histogram: Tensor  # [F, BINS] int64, of finite activations over tokens
+    histogram: Tensor  # [F, BINS] int64, of finite activations over tokens; an expert's, over those sent to it
+
+    def part(self, part: FeedForward) -> LayerActivity:
+        """That of some of the neurons, in the same memory."""
+        rows = slice(part.first, part.first + part.size)
+        return LayerActivity(
+            self.values[rows], self.contexts[rows], self.positions[rows], self.total[rows], self.histogram[rows]
+        )
 
 
 class Activity:
@@ -55,7 +63,7 @@ class Activity:
 
     def layer(self, number: int) -> LayerActivity:
         """What was seen of a layer, on the device where it is."""
-        return self._layers.get(number) or self._empty(torch.zeros(self._view.n_neurons))
+        return self._layers.get(number) or self._empty(number, torch.zeros(0))
 
     @torch.inference_mode()
     def add(self, texts: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
@@ -66,27 +74,29 @@ class Activity:
         told = torch.tensor(numbers, device=counted.device)
         with undisturbed(view), ExitStack() as undo:
             for layer, block in enumerate(view.blocks):
-                hook = partial(self._look, layer=layer, counted=counted, numbers=told)
-                undo.callback(block.down.register_forward_pre_hook(hook).remove)
+                undo.enter_context(at_neurons(block, partial(self._look, layer=layer, counted=counted, numbers=told)))
             view.hidden(batch)
         self.tokens += int(counted.sum())
 
-    def _look(self, _: nn.Module, args: tuple[Any, ...], *, layer: int, counted: Tensor, numbers: Tensor) -> None:
-        x = args[0].detach().view(*counted.shape, -1)  # [B, T, F]; some families flatten it
+    def _look(self, x: Tensor, passing: Passing, *, layer: int, counted: Tensor, numbers: Tensor) -> None:
+        there = passing.there(counted).to(x.device)
+        x = passing.spread(x.detach(), counted.shape)  # [B, T, F]
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         if layer not in self._layers:
-            self._layers[layer] = self._empty(x)
-        own = self._layers[layer]
-        finite = torch.isfinite(x) & counted.to(x.device)[..., None]
+            self._layers[layer] = self._empty(layer, x)
+        own = self._layers[layer].part(passing.part)
+        finite = torch.isfinite(x) & there[..., None]
         values, positions = x.masked_fill(~finite, -torch.inf).max(1)  # [B, F]
         contexts = numbers.to(x.device)[:, None].masked_fill(values == -torch.inf, NONE)
-        order = _first(own, values.T, contexts.T, positions.T, self._top)
-        own.values, own.contexts, own.positions = order
+        values, contexts, positions = _first(own, values.T, contexts.T, positions.T, self._top)
+        own.values.copy_(values)
+        own.contexts.copy_(contexts)
+        own.positions.copy_(positions)
         own.total += x.masked_fill(~finite, 0).sum((0, 1), dtype=torch.float64)
-        _count(x[counted.to(x.device)], own.histogram)
+        _count(x[there], own.histogram)
 
-    def _empty(self, x: Tensor) -> LayerActivity:
-        width, device = x.shape[-1], x.device
+    def _empty(self, layer: int, x: Tensor) -> LayerActivity:
+        width, device = self._view.neuron_names.count(layer), x.device
         return LayerActivity(
             torch.full((width, self._top), -torch.inf, dtype=x.dtype, device=device),
             torch.full((width, self._top), NONE, device=device),

@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
-from torch import nn
 
 from lrp_core.activations import peaks_of
 from lrp_core.activity import batch_of, counting
+from lrp_core.feed_forward import Passing, at_neurons, share_above
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.methods.gradients import READINGS, attribution
+from lrp_core.parts import FeedForward
 from lrp_core.scope import rules_on
 from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView
@@ -74,7 +74,7 @@ def _contexts(
     batch = batch_of([ids for _, ids in part]).to(view.device)
     with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
         view.hidden(batch)
-    values, positions = (of[:, neuron].tolist() for of in peaks.layers[layer])
+    values, positions = (of[:, neuron].tolist() for of in peaks.of(layer))
     return [
         Context(value, -number, position, tuple(ids))
         for (number, ids), value, position in zip(part, values, positions, strict=True)
@@ -103,25 +103,32 @@ def explain_contexts(
     if method not in READINGS:
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
     reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in asked]).to(view.device)
-    inputs: dict[int, torch.Tensor] = {}  # by layer, [B, T, F]
+    inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]] = {}  # by layer: what entered each part
     with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
         token, full = (one.detach() for one in view.embed(batch))
         token.requires_grad_()
         for layer in {layer for _, layer, _ in asked}:
-            hook = partial(_keep, inputs=inputs, layer=layer, shape=batch.input_ids.shape)
-            undo.callback(view.blocks[layer].down.register_forward_pre_hook(hook).remove)
+            undo.enter_context(at_neurons(view.blocks[layer], partial(_keep, inputs=inputs, layer=layer)))
         with rules_on(view, (reading.composite,)):
             view.hidden(batch, token)
-            own = [inputs[layer][row, one.position, neuron] for row, (one, layer, neuron) in enumerate(asked)]
-            activation = torch.stack([one.to(view.device) for one in own]).sum()  # rows know nothing of each other
-            share = reading.composite.bilinear.share if view.family.gate is not None else 1.0
-            # gate and signal have half each of a product's relevance: here the product is what is explained
-            (gradient,) = torch.autograd.grad(activation * share, token)
+            own = []
+            for row, (one, layer, neuron) in enumerate(asked):
+                part = view.blocks[layer].part_of(neuron)
+                x, passing = inputs[layer, part]
+                share = share_above(part, view.family, reading.composite.bilinear)
+                # gate and signal have half each of a product's relevance: here the product is what is explained
+                activation = passing.spread(x, batch.input_ids.shape)[row, one.position, neuron - part.first]
+                own.append(activation.to(view.device) * share)
+            (gradient,) = torch.autograd.grad(torch.stack(own).sum(), token)  # rows know nothing of each other
     relevance = attribution(gradient, full, batch.attention_mask, reading.measure)
     return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, asked, strict=True)]
 
 
 def _keep(
-    _: nn.Module, args: tuple[Any, ...], *, inputs: dict[int, torch.Tensor], layer: int, shape: Sequence[int]
+    x: torch.Tensor,
+    passing: Passing,
+    *,
+    inputs: dict[tuple[int, FeedForward], tuple[torch.Tensor, Passing]],
+    layer: int,
 ) -> None:
-    inputs[layer] = args[0].view(*shape, -1)  # some families flatten it
+    inputs[layer, passing.part] = x, passing

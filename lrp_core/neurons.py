@@ -23,19 +23,17 @@ class TopNeuron:
     """A neuron that matters in one sample."""
 
     layer: int
-    neuron: int
+    neuron: int  # its number; `view.neuron_names` says what it is called
     relevance: float  # the sum over positions
     position: int  # where its absolute relevance is largest
     value: float  # its activation there
-
-    def __str__(self) -> str:
-        return f"{self.layer}.{self.neuron}"
 
 
 def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> list[list[TopNeuron]]:
     """The `count` most relevant neurons of each sample, in descending order, signed or by magnitude.
 
-    Of equal relevance the lower layer, then the lower number comes first. Raises UserError for relevance that was not
+    Of equal relevance the lower layer, then the lower number comes first. There are fewer where most neurons are those
+    of experts to which no token of the sample was sent: these are left out. Raises UserError for relevance that was not
     asked for with `neurons=True`.
     """
     total, positions, values = relevance.neurons, relevance.neuron_positions, relevance.neuron_values
@@ -44,7 +42,8 @@ def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> lis
     width = total.shape[-1]
     chosen = []
     for one, at, value in zip(total.flatten(1), positions.flatten(1), values.flatten(1), strict=True):
-        order = (one.abs() if absolute else one).sort(descending=True, stable=True).indices[:count].tolist()
+        order = (one.abs() if absolute else one).sort(descending=True, stable=True).indices
+        order = order[at[order] >= 0][:count].tolist()
         chosen.append([TopNeuron(i // width, i % width, float(one[i]), int(at[i]), float(value[i])) for i in order])
     return chosen
 
@@ -80,9 +79,7 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
     """
     for neuron in neurons:
         check_neuron(view, layer, neuron)
-    with weights_of(view.blocks[layer].down) as module:
-        weight = module.weight.detach()
-        vectors = weight[neurons] if view.family.transposed else weight[:, neurons].T  # [N, D]
+    vectors = view.blocks[layer].neuron_vectors(neurons, written=True)  # [N, D]
     if normed:
         if view.final_norm is None:
             raise UserError(f"{view.family.title} have no final norm whose weight could be folded in")
@@ -115,9 +112,7 @@ def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> 
     for neuron in neurons:
         check_neuron(view, layer, neuron)
     block = view.blocks[layer]
-    with weights_of(block.up if block.gate is None else block.gate) as module:
-        weight = module.weight.detach()
-        keys = weight[:, neurons].T if view.family.transposed else weight[neurons]  # [N, D]
+    keys = block.neuron_vectors(neurons, written=False)  # [N, D]
     norm = {"pre": block.mlp_norm, "post": block.attention_norm}.get(view.family.norm_order)
     keys = _wide(keys if norm is None else keys * norm.parameters()[0].to(keys.device)).cpu()
     tokens = _vocabulary(view, unembedding=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,25 @@ class ExpertsView:
     shared_gate: nn.Module | None
 
 
+SHARED = "shared"  # in place of an expert's number, in the names of neurons
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """Some neurons of a block: those of its MLP, of an expert, or of the expert that every token is sent to."""
+
+    first: int  # number of its first neuron in the block
+    size: int
+    title: str | None = None  # of an expert
+    expert: int | None = None  # its number, of those that tokens are sent to
+
+    @classmethod
+    def of_experts(cls, experts: Any) -> list[FeedForward]:
+        """Those that tokens are sent to; `experts` has their down projections [E, D, F]."""
+        number, _, size = experts.down_proj.shape
+        return [cls(at * size, size, str(at), at) for at in range(number)]
+
+
 @dataclass(frozen=True)
 class BlockView:
     """One transformer block."""
@@ -203,15 +223,33 @@ class BlockView:
         every = (self.attention_norm, self.mlp_norm, *self.added_norms, *self.head_norms)
         return tuple({norm.module: norm for norm in every if norm is not None}.values())
 
+    @cached_property
+    def feed_forwards(self) -> tuple[FeedForward, ...]:
+        """Where its neurons are, in the order of their numbers: each expert's, then those of its MLP or shared expert.
+
+        Neurons are what enters a down projection.
+        """
+        found = [] if self.experts is None else FeedForward.of_experts(self.experts.all)
+        if self.down is not None:  # offloaded weights have a shape, too
+            size = self.down.weight.shape[0 if self.family.transposed else 1]
+            found.append(FeedForward(sum(part.size for part in found), size, SHARED if found else None))
+        return tuple(found)
+
+    @property
+    def n_neurons(self) -> int:
+        return sum(part.size for part in self.feed_forwards)
+
+    def part_of(self, neuron: int) -> FeedForward:
+        """Where the neuron of this number is."""
+        return next(part for part in self.feed_forwards if neuron < part.first + part.size)
+
     @property
     def mlp_width(self) -> int:
         """Activations that a token has behind attention, those of all its experts together."""
-        width = 0
-        if self.down is not None:
-            width = self.down.weight.shape[0 if self.family.transposed else 1]
-        if self.experts is not None:
-            width += self.experts.router.top_k * self.experts.all.down_proj.shape[-1]
-        return width
+        for_all = sum(part.size for part in self.feed_forwards if part.expert is None)
+        if self.experts is None:
+            return for_all
+        return for_all + self.experts.router.top_k * self.experts.all.down_proj.shape[-1]
 
     @property
     def sum_norms(self) -> tuple[NormView, NormView]:
@@ -238,6 +276,29 @@ class BlockView:
             weight = weight if self.family.transposed else weight.T  # [H * K, D]
             bias = None if module.bias is None else module.bias.detach()
         return weight.unflatten(0, (self.n_heads, self.head_dim)), bias
+
+    def neuron_vectors(self, neurons: Sequence[int], written: bool) -> Tensor:
+        """Of each of these neurons [N, D]: what one unit of it adds behind the down projection or, if not `written`,
+        its row of the input matrix, the gate's in gated layers. The router's weight of an expert is left out.
+        """
+        found: dict[int, Tensor] = {}
+        for part in self.feed_forwards:
+            own = [number for number in neurons if 0 <= number - part.first < part.size]
+            if own:
+                rows = self._neuron_weights(part, written)[[number - part.first for number in own]]
+                found |= dict(zip(own, rows, strict=True))
+        return torch.stack([found[number] for number in neurons])
+
+    def _neuron_weights(self, part: FeedForward, written: bool) -> Tensor:
+        """Rows [F, D] of a part's neurons; in modules that put out gate and up, the gate's come first."""
+        if part.expert is not None and self.experts is not None:
+            with align_module_device(self.experts.all):
+                weights = self.experts.all.down_proj if written else self.experts.all.gate_up_proj
+                weight = weights[part.expert].detach()
+            return weight.T if written else weight
+        with weights_of(self.down if written else self.up if self.gate is None else self.gate) as module:
+            weight = module.weight.detach()
+        return weight.T if self.family.transposed != written else weight
 
     def projections(self) -> dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]]:
         """What each module puts out: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""

@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import RULES
+from lrp_core.families import Family
+from lrp_core.feed_forward import Passing, at_neurons, share_above
 from lrp_core.parts import BlockView, ExpertsView, LinearLayer, NormView, ReadRows, weights_of
 from lrp_core.rules import (
     KEPT,
@@ -46,7 +48,7 @@ from lrp_core.rules.projections import ProjectionRelevance
 from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView
 
-_ATTENTION = KEPT.index("attention")
+_ATTENTION, _ROUTER = KEPT.index("attention"), KEPT.index("router")
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]  # routers put out several tensors
 
 
@@ -74,17 +76,15 @@ def rules_on(
             undo.callback(experts.register_forward_pre_hook(partial(_shared_in, switch=switch)).remove)
         if neurons is not None:
             for layer, block in enumerate(view.blocks):
-                listen = partial(
-                    _tap_neurons, layer=layer, gated=block.gate is not None, neurons=neurons, switch=switch
-                )
-                undo.callback(block.down.register_forward_pre_hook(listen).remove)
+                tap = partial(_tap_neurons, layer=layer, family=view.family, neurons=neurons, switch=switch)
+                undo.enter_context(at_neurons(block, tap))
         if projections is not None:  # after the rules, as layers
             for layer, block in enumerate(view.blocks):
                 for module, outputs in block.projections().items():
                     read = partial(projections.read, layer, outputs)
                     undo.callback(module.register_forward_hook(partial(_tap_output, read=read)).remove)
         if layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
-            undo.enter_context(_tapped_layers(view, layers))
+            undo.enter_context(_tapped_layers(view, layers, switch))
         ruled = any(composite.softmax.backward is not None for composite in composites)
         openly = ruled or view.caps_scores  # a cap has a rule
         around = {
@@ -218,21 +218,23 @@ def _attend(
 
 
 def _tap_neurons(
-    _: nn.Module, args: tuple[Any, ...], *, layer: int, gated: bool, neurons: NeuronRelevance, switch: Switch
-) -> tuple[Any, ...]:
-    """The down projection's input. In gated layers its output shares relevance between gate and signal."""
-    x, *rest = args
+    x: Tensor, passing: Passing, *, layer: int, family: Family, neurons: NeuronRelevance, switch: Switch
+) -> Tensor:
+    """What enters a down projection."""
 
     def read(gradient: Tensor, value: Tensor) -> None:
-        share = switch.current.bilinear.share if gated else 1.0
-        neurons.read(layer, share, gradient, value)
+        share = share_above(passing.part, family, switch.current.bilinear)
+        gradient, value = (passing.spread(one, neurons.mask.shape) for one in (gradient, value))
+        neurons.read(layer, passing.part.first, share, gradient, value, passing.there(neurons.mask))
 
-    return (Tap.apply(x, read), *rest)
+    return Tap.apply(x, read)
 
 
 @contextmanager
-def _tapped_layers(view: ModelView, layers: LayerRelevance) -> Iterator[None]:
-    """Inside, `layers` hears of the inputs of blocks, of the last one's output, and of everything with a bias."""
+def _tapped_layers(view: ModelView, layers: LayerRelevance, switch: Switch) -> Iterator[None]:
+    """Inside, `layers` hears of the inputs of blocks, of the last one's output, of everything with a bias, and of what
+    enters and leaves routers.
+    """
     with ExitStack() as undo:
         for layer, block in enumerate(view.blocks):
             below = partial(_tap_input, read=partial(layers.cross, layer))
@@ -240,8 +242,37 @@ def _tapped_layers(view: ModelView, layers: LayerRelevance) -> Iterator[None]:
             for module, bias in _biases(block):
                 hook = partial(_tap_bias, read=partial(layers.keep_bias, layer, bias))
                 undo.callback(module.register_forward_hook(hook).remove)
+            if block.experts is not None:
+                undo.enter_context(_tapped_router(block.experts, layer, layers, switch))
         above = partial(_tap_output, read=partial(layers.cross, len(view.blocks)))
         undo.callback(view.blocks[-1].module.register_forward_hook(above).remove)
+        yield
+
+
+@contextmanager
+def _tapped_router(experts: ExpertsView, layer: int, layers: LayerRelevance, switch: Switch) -> Iterator[None]:
+    """Inside, `layers` hears what comes to the weights of experts, and what of that goes on to what the router reads.
+
+    The sigmoid is no module: what comes to it is what comes to its other factor, the shared expert.
+    """
+    comes, goes = (partial(layers.keep, layer, _ROUTER, sign) for sign in (1, -1))
+
+    def comes_to_gate(gradient: Tensor, value: Tensor) -> None:
+        if switch.current.bilinear.serves_gate:
+            comes(gradient, value)
+
+    def tap_weights(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
+        return y[0], Tap.apply(y[1], comes), y[2]
+
+    with ExitStack() as undo:  # first of the hooks: below the rule of a product
+        undo.callback(experts.router.register_forward_hook(tap_weights, prepend=True).remove)
+        readers = [experts.router]
+        if experts.shared is not None and experts.shared_gate is not None:
+            tap = partial(_tap_output, read=comes_to_gate)
+            undo.callback(experts.shared.register_forward_hook(tap, prepend=True).remove)
+            readers.append(experts.shared_gate)
+        for module in readers:
+            undo.callback(module.register_forward_pre_hook(partial(_tap_input, read=goes)).remove)
         yield
 
 

@@ -225,12 +225,14 @@ class Relevance:
     baseline: Tensor | None = None  # [B], `explained` at the baseline of methods that compare the input with one
     layers: Tensor | None = None  # [B, L, T], what each layer says of the tokens, only when asked for; 0 on padding
     # Only when neurons are asked for, each [B, L, F]: the sum over positions; the position where the absolute relevance
-    # is largest; the activation there.
+    # is largest; the activation there. Where a layer has fewer, and where no token was sent to an expert, that is 0, -1
+    # and 0.
     neurons: Tensor | None = None
     neuron_positions: Tensor | None = None  # int64
     neuron_values: Tensor | None = None
     # Only when boundaries are asked for: the relevance below and above each block [B, L + 1], the largest of a token
-    # there, by magnitude [B, L + 1], and what a block keeps, biases and the softmax of attention [B, L, 2].
+    # there, by magnitude [B, L + 1], and what a block keeps, biases and the softmax of attention [B, L, 2], and with
+    # experts their router [B, L, 3].
     boundaries: Tensor | None = None
     peaks: Tensor | None = None
     kept: Tensor | None = None

@@ -18,6 +18,7 @@ from lrp_core.families import Family, family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.kinds import Kind
+from lrp_core.neuron_names import NeuronNames
 from lrp_core.parts import AttentionView, BlockView, ExpertsView, LinearLayer, NormView, Readout, SoftCap, weights_of
 from lrp_core.shared_layers import unrolled
 from lrp_core.types import Batch, UnsupportedModel, UserError
@@ -116,9 +117,17 @@ class ModelView:
 
     @cached_property
     def n_neurons(self) -> int:
-        """Neurons of a feed-forward layer, F: the width of what enters its down projection."""
-        weight: Any = self.blocks[0].down.weight  # of offloaded models, too, whose weights have a shape
-        return weight.shape[0] if self.family.transposed else weight.shape[1]
+        """Neurons of a feed-forward layer, F, of the widest where they differ, those of all its experts together."""
+        return max(block.n_neurons for block in self.blocks)
+
+    @property
+    def routed(self) -> bool:
+        """Whether some layer has experts."""
+        return any(block.experts is not None for block in self.blocks)
+
+    @cached_property
+    def neuron_names(self) -> NeuronNames:
+        return NeuronNames(tuple(block.feed_forwards for block in self.blocks))
 
     @property
     def vocab(self) -> int:

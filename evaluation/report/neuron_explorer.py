@@ -12,7 +12,7 @@ from evaluation.report.leaves import LEAF_BYTES, Leaves, escaped_json
 
 #: What a line of the list says of a neuron, in this order. `ranked` has [place, mean relevance, samples] for each place
 #: of the choices, a task under a method; `words` are what it writes first.
-FIELDS = ("model", "layer", "neuron", "ranked", "words")
+FIELDS = ("model", "layer", "neuron", "name", "ranked", "words")
 WORDS = 3  # of a line
 #: What the page calls what happens without a neuron, by what it has instead.
 WITHOUT = {"zero": "Without it", "mean": "With its mean over the corpus in its place"}
@@ -41,7 +41,8 @@ class NeuronExplorer:
         models: dict[str, set[int]] = {}
         for one in entries:
             written = one["writes"]["promoted"][:WORDS] if one["writes"] else []
-            lines.append([one["model"], one["layer"], one["neuron"], one["ranked"], [word for word, _ in written]])
+            words = [word for word, _ in written]
+            lines.append([one["model"], one["layer"], one["neuron"], one["name"], one["ranked"], words])
             texts.append(escaped_json(one))
             models.setdefault(one["model"], set()).add(one["layer"])
         choices = {
@@ -72,6 +73,7 @@ def entry(
 ) -> dict[str, Any]:
     """What the page shows of a neuron. `known` are those of these that there are:
 
+    * `name`: where it is another than `layer.neuron`
     * `writes`: `promoted` and `suppressed`, each (word, logit), and `entropy`; `key`: the tokens nearest to it
     * `contexts`: of :func:`shown`, each with `activation`, the first the largest; `corpus`: its name;
       `explained`: the label of the method whose relevance for the activation they have
@@ -80,7 +82,7 @@ def entry(
     * `removed`: (place, mean drop of the explained number, samples) without this neuron, of those that it is first in
     """
     unknown: dict[str, Any] = {"writes": None, "contexts": [], "corpus": "", "explained": "", "histogram": None}
-    unknown |= {"samples": [], "removed": []}
+    unknown |= {"samples": [], "removed": [], "name": f"{layer}.{neuron}"}
     rounded = [[place, _short(mean), samples] for place, mean, samples in ranked]
     return {"model": model, "layer": layer, "neuron": neuron, "ranked": rounded, **unknown, **known}
 

@@ -13,6 +13,7 @@ from evaluation.report.drawing import ACROSS, GREY, figure, spare_colours
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
 from evaluation.report.table import MISSING, Cell, Column, Row, Table, mark
+from evaluation.schema import NEURONS
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, interval
 
@@ -147,6 +148,10 @@ def named(methods: Methods, name: str) -> str:
     return _NAMES.get(name) or label(methods, name)
 
 
+#: Why layers keep relevance: routers where there are experts.
+REASONS = tuple(name.removeprefix("kept_by_") for name in NEURONS.names if name.startswith("kept_by_"))
+
+
 @dataclass(frozen=True)
 class Crossing:
     """What crosses the layer boundaries of a model on a task under one method, means over samples."""
@@ -155,7 +160,7 @@ class Crossing:
     task: str
     method: str
     boundaries: np.ndarray  # [L + 1], as shares of the mean relevance above the last block
-    kept: np.ndarray  # [L, 2], by biases and by attention, likewise
+    kept: np.ndarray  # [L, R], by the first of REASONS, likewise
     neurons: np.ndarray  # [L], of the feed-forward layers
 
 
@@ -187,12 +192,15 @@ def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Fig
 
 def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
     """A layer a row: what enters from above, what leaves below, what is kept, and what its neurons hold."""
-    heads = ("from above", "to below", "kept by biases", "kept by attention", "unaccounted", "neurons")
+    reasons = REASONS[: max(one.kept.shape[1] for one in crossings)]
+    heads = ("from above", "to below", *(f"kept by {reason}" for reason in reasons), "unaccounted", "neurons")
     rows = []
     for one in crossings:
         for layer in reversed(range(len(one.kept))):
             above, below = one.boundaries[layer + 1], one.boundaries[layer]
-            numbers = (above, below, *one.kept[layer], above - below - one.kept[layer].sum(), one.neurons[layer])
+            kept = np.zeros(len(reasons))
+            kept[: one.kept.shape[1]] = one.kept[layer]
+            numbers = (above, below, *kept, above - below - kept.sum(), one.neurons[layer])
             cells = tuple(Cell(round(float(value), 6) + 0.0) for value in numbers)
             rows.append(Row(one.task, (one.model, label(methods, one.method), str(layer)), cells))
     columns = tuple(Column("relevance", head, digits=3, signed=True) for head in heads)

@@ -36,7 +36,7 @@ class Knockout:
     explanation: str
     seed: int
     token_budget: int
-    means: np.ndarray | None = None  # [L, F] what neurons that are gone have; None: zero
+    means: Sequence[np.ndarray] | None = None  # [F] of each layer, what neurons that are gone have; None: zero
 
     @torch.inference_mode()
     def sample(self, row: Mapping[str, Any], rankings: Mapping[str, Neurons | None]) -> dict[str, np.ndarray]:
@@ -55,7 +55,7 @@ class Knockout:
         return {name: np.append(numbers[:1], own) for name, own in zip(orders, by_ranking, strict=True)}
 
     def _gone(self, neurons: Neurons) -> dict[tuple[int, int], float]:
-        return {at: 0.0 if self.means is None else float(self.means[at]) for at in neurons}
+        return {(layer, n): 0.0 if self.means is None else float(self.means[layer][n]) for layer, n in neurons}
 
     def _numbers(self, batch: Batch, changes: Sequence[Mapping[tuple[int, int], float]]) -> np.ndarray:
         parts = []
@@ -68,12 +68,15 @@ class Knockout:
         return np.where(np.isfinite(told), told, np.nan)
 
     def _ranked(self, name: str, batch: Batch) -> Neurons:
-        width, most = self.view.n_neurons, max(self.counts)
+        names, most = self.view.neuron_names, max(self.counts)
+        ends = np.cumsum([names.count(layer) for layer in range(self.view.n_layers)])
         if name == RANDOM:
             generator = np.random.default_rng([*seeds_of(batch, self.seed), 2])
-            chosen = generator.permutation(self.view.n_layers * width)[:most]
-        else:
-            with peaks_of(self.view, batch.attention_mask) as peaks:
-                self.view.hidden(batch)
-            chosen = peaks.values[0].flatten().sort(descending=True, stable=True).indices[:most].numpy()
-        return [(int(i) // width, int(i) % width) for i in chosen]
+            chosen = generator.permutation(ends[-1])[:most]
+            layers = np.searchsorted(ends, chosen, side="right")
+            return [(int(i), int(n - (ends[i - 1] if i else 0))) for i, n in zip(layers, chosen, strict=True)]
+        with peaks_of(self.view, batch.attention_mask) as peaks:
+            self.view.hidden(batch)
+        largest = peaks.values[0].flatten().sort(descending=True, stable=True)
+        active = largest.indices[largest.values > -torch.inf][:most].tolist()
+        return [divmod(at, self.view.n_neurons) for at in active]

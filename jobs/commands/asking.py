@@ -91,7 +91,7 @@ def neurons(
     absolute: Annotated[bool, typer.Option("--absolute", help="The largest by magnitude.")] = False,
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="L.N=V", help="Give it this value."),
+        typer.Option("--set", metavar="L.N=V", help="Give it this value; L.E.N=V of an expert's."),
     ] = None,
     scale: Annotated[
         list[str] | None, typer.Option("--scale", metavar="L.N=F", help="Multiply its activation.")
@@ -104,7 +104,9 @@ def neurons(
     json: Numbers = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
-    neuron: Annotated[str | None, typer.Option("--neuron", metavar="L.N", help="Its best contexts.")] = None,
+    neuron: Annotated[
+        str | None, typer.Option("--neuron", metavar="L.N", help="Its best contexts; L.E.N of an expert's.")
+    ] = None,
     corpus: Annotated[Path | None, typer.Option("--corpus", help="A text file, a text a line.")] = None,
     config: Config = None,
     root: Root = None,

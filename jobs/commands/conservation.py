@@ -22,7 +22,8 @@ def print_layers(console: Console, name: str, relevance: Relevance) -> None:
     crossing, kept = relevance.boundaries[0].double().tolist(), relevance.kept[0].double().tolist()
     peaks = relevance.peaks[0].double().tolist()
     table = Table(box=None, pad_edge=False)
-    told = ("from above", "to below", *(f"kept by {reason}" for reason in KEPT), "unaccounted", "largest")
+    reasons = [f"kept by {reason}" for reason in KEPT[: relevance.kept.shape[-1]]]
+    told = ("from above", "to below", *reasons, "unaccounted", "largest")
     for heading in (name, *told):
         table.add_column(heading, justify="left" if heading == name else "right")
     table.add_row("head", *_signed(float(relevance.explained[0]), crossing[-1]))

@@ -25,6 +25,7 @@ from jobs.plan.products.contexts import ContextsCell, wanted_contexts
 from jobs.store import Ledger, Store
 from lrp_core.contexts import Context, best_contexts, explain_context
 from lrp_core.interventions.neurons import check_neuron
+from lrp_core.neuron_names import NeuronNames
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
@@ -50,12 +51,15 @@ class _Lines:
                 self.first = self.first or str(entry)
 
 
-def place_of(neuron: str) -> tuple[int, int]:
-    """The layer and the number of a neuron that is written LAYER.NEURON. Raises UserError."""
-    layer, _, number = neuron.partition(".")
-    if not (layer.isdigit() and number.isdigit()):
+def _check_name(neuron: str) -> None:
+    if not NeuronNames.is_name(neuron):
         raise UserError(f"--neuron is LAYER.NEURON, as 2.17, not {neuron!r}")
-    return int(layer), int(number)
+
+
+def _place_of(view: ModelView, neuron: str) -> tuple[int, int]:
+    """The layer and the number of a neuron of this name. Raises UserError as `check_neuron`."""
+    check_neuron(view, 0, 0)
+    return view.neuron_names.place(neuron)
 
 
 def show_contexts(
@@ -74,10 +78,11 @@ def show_contexts(
     A context is at most 64 tokens of a line. Raises UserError for unknown models, methods, layers and neurons, and for
     a file that cannot be read or holds no text.
     """
-    layer, number = place_of(neuron)
+    _check_name(neuron)
     resolved = resolve(ModelConfig.model_validate({"name": "model", "id": model_id}))
     tokenizer = load_tokenizer(resolved.config)
     view = open_view(resolved, dtype, device)
+    layer, number = _place_of(view, neuron)
     lines = _Lines(corpus, tokenizer, min(LENGTH, view.max_length))
     best = best_contexts(view, lines, layer, number, top, apart=template_of(tokenizer))
     if not lines.texts:
@@ -105,12 +110,12 @@ def show_kept(
 
     Raises UserError for what the run has not, and as `show_contexts`.
     """
-    layer, number = place_of(neuron)
+    _check_name(neuron)
     ledger = Ledger(store)
     cell = _kept(config, ledger, model)
     resolved, record = cell.model.resolved, ledger.record(cell.artifact) or {}
     view = open_view(resolved, cell.artifact.dtype, device, config.seed)
-    check_neuron(view, layer, number)
+    layer, number = _place_of(view, neuron)
     tokenizer = load_tokenizer(resolved.config)
     shard = record["shards"][layer]
     contexts, neurons = (f"{folder}/{shard}" for folder in cell.artifact.folders)

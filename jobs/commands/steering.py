@@ -22,7 +22,9 @@ from jobs.typed import typed
 from jobs.versions import versions
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
+from lrp_core.neuron_names import NeuronNames
 from lrp_core.neurons import TopNeuron, Writing, nearest_tokens, top_neurons, writing
+from lrp_core.parts import SHARED
 from lrp_core.readout import label_logits, with_predictions
 from lrp_core.types import Batch, UnusableRows, UserError
 from lrp_core.view import ModelView
@@ -30,41 +32,43 @@ from lrp_core.view import ModelView
 _WORDS = 4  # that are shown of what a neuron writes
 _PREDICTIONS = 3  # that are shown with their probabilities
 
-Neuron = tuple[int, int]  # layer, neuron
-
 
 @dataclass(frozen=True)
 class Steering:
-    """How neurons are to be changed."""
+    """How neurons, by their names, are to be changed."""
 
-    values: Mapping[Neuron, float] = field(default_factory=dict)
-    factors: Mapping[Neuron, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
     last: bool = False  # only where the model predicts and behind, else at all positions
 
     @classmethod
     def of(cls, sets: Sequence[str], scales: Sequence[str], last: bool) -> Steering:
-        """From `L.N=V` and `L.N=F`. Raises UserError for anything else, and for a neuron that is named twice."""
+        """From `L.N=V` and `L.N=F`, in mixtures of experts `L.E.N`.
+
+        Raises UserError for anything else, and for a neuron that is named twice.
+        """
         values, factors = (
             dict(_change(text, option) for text in texts) for texts, option in ((sets, "--set"), (scales, "--scale"))
         )
         every = [_change(text, "--set")[0] for text in (*sets, *scales)]
         for neuron in every:
             if every.count(neuron) > 1:
-                raise UserError(f"neuron {_dotted(neuron)} is changed twice: set it or scale it, once")
+                raise UserError(f"neuron {neuron} is changed twice: set it or scale it, once")
         return cls(values, factors, last)
 
     def __bool__(self) -> bool:
         return bool(self.values or self.factors)
 
     def __str__(self) -> str:
-        changes = [f"{_dotted(n)} set to {v:g}" for n, v in self.values.items()]
-        changes += [f"{_dotted(n)} times {f:g}" for n, f in self.factors.items()]
+        changes = [f"{n} set to {v:g}" for n, v in self.values.items()]
+        changes += [f"{n} times {f:g}" for n, f in self.factors.items()]
         return ", ".join(changes) + (" at the last position" if self.last else "")
 
     def check(self, view: ModelView) -> None:
         """Raises UserError for layers and neurons that the model does not have."""
+        check_neuron(view, 0, 0)
         for neuron in (*self.values, *self.factors):
-            check_neuron(view, *neuron)
+            view.neuron_names.place(neuron)
 
     @contextmanager
     def on(self, view: ModelView, batch: Batch, prompt: int) -> Iterator[None]:
@@ -73,26 +77,23 @@ class Steering:
         where = (torch.arange(width) >= prompt if not view.kind.slot else torch.arange(width) == prompt)[None]
         positions = where if self.last else None
         with ExitStack() as undo:
-            undo.enter_context(neurons_set(view, [self.values], positions))
-            undo.enter_context(neurons_scaled(view, [self.factors], positions))
+            for how, changes in ((neurons_set, self.values), (neurons_scaled, self.factors)):
+                own = {view.neuron_names.place(neuron): number for neuron, number in changes.items()}
+                undo.enter_context(how(view, [own], positions))
             yield
 
 
-def _change(text: str, option: str) -> tuple[Neuron, float]:
-    which, _, number = text.partition("=")
-    layer, _, neuron = which.partition(".")
+def _change(text: str, option: str) -> tuple[str, float]:
+    neuron, _, number = text.partition("=")
     try:
         value = float(number)
-        changed = (int(layer), int(neuron)), value
     except ValueError:
-        raise UserError(f"{option} takes LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}") from None
+        value = None
+    if value is None or not NeuronNames.is_name(neuron):
+        raise UserError(f"{option} takes LAYER.NEURON=NUMBER, as 2.17=0, not {text!r}")
     if value != value:
         raise UserError(f"{option} {text}: not a number to set a neuron to")
-    return changed
-
-
-def _dotted(neuron: Neuron) -> str:
-    return f"{neuron[0]}.{neuron[1]}"
+    return ".".join(one if one == SHARED else str(int(one)) for one in neuron.split(".")), value
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Known:
     """A relevant neuron with what it writes and what it answers to, in words."""
 
     neuron: TopNeuron
+    name: str
     token: str  # at its position
     writes: list[str]
     against: list[str]
@@ -187,7 +189,8 @@ def _known(view: ModelView, tokenizer: Any, one: TopNeuron, shown: Sequence[str]
         [piece.strip() or repr(piece) for piece in pieces(tokenizer, [token for token, _ in listed])]
         for listed in (written.promoted, written.suppressed, near)
     )
-    return Known(one, shown[one.position].strip(), promoted, suppressed, written.entropy, key)
+    name = view.neuron_names.of(one.layer, one.neuron)
+    return Known(one, name, shown[one.position].strip(), promoted, suppressed, written.entropy, key)
 
 
 def _table(known: Sequence[Known]) -> Table:
@@ -198,7 +201,7 @@ def _table(known: Sequence[Known]) -> Table:
         neuron = one.neuron
         numbers = (f"{neuron.relevance:+.2f}", f"{neuron.value:+.2f}")
         words = (" ".join(one.writes), " ".join(one.against), f"{one.entropy:.2f}", " ".join(one.key))
-        table.add_row(str(neuron), *numbers, one.token, *words)
+        table.add_row(one.name, *numbers, one.token, *words)
     return table
 
 

@@ -1,6 +1,7 @@
 """Neurons of feed-forward layers set to a value or scaled: what enters the down projection is changed (AttnLRP 4.3).
 
 Which neurons of which layer, and to what, is an input of a row: a mapping of (layer, neuron) to a number for each.
+Those of an expert change for the tokens that are sent to it; for others they have no value.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lrp_core.capabilities import NEURONS
+from lrp_core.feed_forward import Passing, at_neurons
 from lrp_core.types import UnsupportedMethod, UserError
 from lrp_core.view import ModelView
 
@@ -24,9 +25,7 @@ def check_neuron(view: ModelView, layer: int, neuron: int) -> None:
     """Raises UserError, with the range, for a layer or a neuron that the model does not have."""
     if NEURONS not in view.family.capabilities:
         raise UnsupportedMethod(f"neurons need {NEURONS.says}, which {view.family.title} do not have")
-    for number, size, what in ((layer, view.n_layers, "layer"), (neuron, view.n_neurons, "neuron")):
-        if not 0 <= number < size:
-            raise UserError(f"there is no {what} {number}: the model's {what}s are 0 to {size - 1}")
+    view.neuron_names.check(layer, neuron)
 
 
 @contextmanager
@@ -57,7 +56,7 @@ def _changed(view: ModelView, changes: Changes, where: Tensor | None, scaled: bo
     with ExitStack() as undo:
         for layer, entries in by_layer.items():
             rows, neurons, values = zip(*entries, strict=True)
-            hook = partial(
+            visit = partial(
                 _change,
                 rows=torch.tensor(rows),
                 neurons=torch.tensor(neurons),
@@ -66,13 +65,13 @@ def _changed(view: ModelView, changes: Changes, where: Tensor | None, scaled: bo
                 where=where,
                 scaled=scaled,
             )
-            undo.callback(view.blocks[layer].down.register_forward_pre_hook(hook).remove)
+            undo.enter_context(at_neurons(view.blocks[layer], visit))
         yield
 
 
 def _change(
-    _: nn.Module,
-    args: tuple[Any, ...],
+    whole: Tensor,
+    passing: Passing,
     *,
     rows: Tensor,
     neurons: Tensor,
@@ -80,18 +79,25 @@ def _change(
     size: int,
     where: Tensor | None,
     scaled: bool,
-) -> tuple[Any, ...]:
-    """`rows`, `neurons` and `values` [N] name entries of the activations [B, T, F], which some families flatten."""
-    whole, *rest = args
-    x = whole.view(size, -1, whole.shape[-1]) if whole.dim() == 2 and len(whole) % size == 0 else whole
-    if x.shape[0] != size or (where is not None and where.shape != x.shape[:2]):
+) -> Tensor | None:
+    """`rows`, `neurons` and `values` [N] name entries of the activations of a layer."""
+    if whole.dim() == 3:
+        shape = list(whole.shape[:2])
+    else:  # some families flatten batches, and experts have tokens of all rows
+        shape = [size, passing.count // size] if passing.count % size == 0 else [passing.count]
+    if shape[0] != size or (where is not None and list(where.shape) != shape):
         given = [size] if where is None else list(where.shape)
-        raise UserError(f"changes of neurons are for a batch of the shape {given}, not {list(x.shape[:2])}")
-    rows, neurons, values = rows.to(x.device), neurons.to(x.device), values.to(x.device, x.dtype)[:, None]
+        raise UserError(f"changes of neurons are for a batch of the shape {given}, not {shape}")
+    own = (neurons >= passing.part.first) & (neurons < passing.part.first + passing.part.size)
+    if not own.any():
+        return None
+    x = passing.spread(whole, shape)
+    rows, neurons = rows[own].to(x.device), (neurons[own] - passing.part.first).to(x.device)
+    values = values[own].to(x.device, x.dtype)[:, None]
     before = x[rows, :, neurons]  # [N, T]
     after = before * values if scaled else values.expand_as(before)
     if where is not None:
         after = torch.where(where.to(x.device)[rows], after, before)
     changed = x.clone()
     changed[rows, :, neurons] = after
-    return (changed.view_as(whole), *rest)
+    return passing.gathered(changed, whole)

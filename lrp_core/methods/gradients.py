@@ -58,8 +58,8 @@ class Inside:
         """The readers of what is asked for, of the batch that is `read`."""
         return cls(
             HeadRelevance(view.n_layers) if heads else None,
-            NeuronRelevance(view.n_layers, read.attention_mask) if neurons else None,
-            LayerRelevance(view.n_layers, len(read)) if layers else None,
+            NeuronRelevance(view.n_layers, view.n_neurons, read.attention_mask) if neurons else None,
+            LayerRelevance(view.n_layers, len(read), view.routed) if layers else None,
             ProjectionRelevance(view.n_layers, read.attention_mask) if projections else None,
         )
 

@@ -6,7 +6,7 @@ layers, the products of gate and signal (AttnLRP 3.4 and 4.3). Nothing of length
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise
-#: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs.
-KEPT = ("biases", "attention")
+#: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs, and in layers
+#: with experts their router what its own absorbs, and the sigmoid before the expert that is shared.
+KEPT = ("biases", "attention", "router")
 _PIECES = 16  # in which the positions of a sample are read
 
 
@@ -55,38 +56,44 @@ class Neurons:
     """The relevance of neurons in one backward pass under one measure, each [B, L, F]."""
 
     total: Tensor  # the sum over positions
-    at: Tensor  # the position where the absolute relevance is largest, int64
+    at: Tensor  # the position where the absolute relevance is largest, int64; -1 where no token reached the neuron
     value: Tensor  # the neuron's activation there
 
 
 class NeuronRelevance:
     """What the neurons of the current backward pass were worth, by measure and layer."""
 
-    def __init__(self, n_layers: int, mask: Tensor) -> None:
-        """`mask` [B, T] is 1 where a token is."""
-        self.n_layers, self.mask = n_layers, mask
+    def __init__(self, n_layers: int, n_neurons: int, mask: Tensor) -> None:
+        """`n_neurons` are those of the widest layer; `mask` [B, T] is 1 where a token is."""
+        self.n_layers, self.n_neurons, self.mask = n_layers, n_neurons, mask
         self.begin({})
 
     def begin(self, measures: dict[str, Measure]) -> None:
         """Starts a backward pass that is read under each of these measures."""
         self.measures = measures
-        self._read: dict[str, dict[int, Neurons]] = {name: {} for name in measures}
+        self._read: dict[str, dict[tuple[int, int], Neurons]] = {name: {} for name in measures}
 
-    def read(self, layer: int, share: float, gradient: Tensor, value: Tensor) -> None:
-        """Gradient and value [B, T, F], or [B * T, F]; `share` of the relevance of a product is in the gradient."""
-        gradient, value = (x.view(*self.mask.shape, -1) for x in (gradient, value))
+    def read(self, layer: int, first: int, share: float, gradient: Tensor, value: Tensor, mask: Tensor) -> None:
+        """Gradient and value [B, T, F] of the neurons of a layer from `first` on, at the tokens of `mask` [B, T].
+
+        `share` of the relevance of a product is in the gradient.
+        """
         for name, measure in self.measures.items():
-            self._read[name][layer] = _reduced(gradient, value, measure, share, self.mask)
+            self._read[name][layer, first] = _reduced(gradient, value, measure, share, mask)
 
     def of(self, name: str) -> Neurons:
         """The neurons of the pass that has just ended."""
-        layers = [self._read[name][layer] for layer in range(self.n_layers)]
-        return Neurons(*(_stacked(getattr(layer, part) for layer in layers) for part in ("total", "at", "value")))
+        parts = self._read[name]
+        return Neurons(*(self._whole(parts, part, fill) for part, fill in (("total", 0), ("at", -1), ("value", 0))))
 
-
-def _stacked(layers: Iterable[Tensor]) -> Tensor:
-    every = list(layers)
-    return torch.stack([layer.to(every[0].device) for layer in every], dim=1)
+    def _whole(self, parts: Mapping[tuple[int, int], Neurons], name: str, fill: float) -> Tensor:
+        """[B, L, F], with `fill` where a layer has fewer neurons than another, or no relevance came to an expert."""
+        one = getattr(next(iter(parts.values())), name)
+        whole = one.new_full((one.shape[0], self.n_layers, self.n_neurons), fill)
+        for (layer, first), part in parts.items():
+            own = getattr(part, name)
+            whole[:, layer, first : first + own.shape[1]] = own
+        return whole
 
 
 def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, mask: Tensor) -> Neurons:
@@ -96,14 +103,13 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
     size = -(-value.shape[1] // _PIECES)
     total = value.new_zeros(value.shape[0], value.shape[-1], dtype=wide)
     largest, best = torch.full_like(total, -1), torch.zeros_like(total)
-    at = torch.zeros_like(total, dtype=torch.int64)
+    at = torch.full_like(total, -1, dtype=torch.int64)
     for start in range(0, value.shape[1], size):
         part = slice(start, start + size)
         relevance = measure(gradient[:, part].to(wide) / share, value[:, part].to(wide))
-        relevance = relevance.masked_fill(~mask[:, part], 0)
-        total += relevance.sum(1)
-        peak, where = relevance.abs().max(1)  # [B, F]
-        better = peak > largest
+        total += relevance.masked_fill(~mask[:, part], 0).sum(1)
+        peak, where = relevance.abs().masked_fill(~mask[:, part], -1).max(1)  # [B, F]
+        better = ~(peak <= largest)  # what is not a number counts as largest
         largest = torch.where(better, peak, largest)
         at = torch.where(better, where + start, at)
         best = torch.where(better, value[:, part].gather(1, where[:, None])[:, 0].to(wide), best)
@@ -113,8 +119,9 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
 class LayerRelevance:
     """What crosses every layer boundary in the current backward pass, by measure, and what a layer keeps of it."""
 
-    def __init__(self, n_layers: int, n_rows: int) -> None:
-        self.n_layers, self.n_rows = n_layers, n_rows
+    def __init__(self, n_layers: int, n_rows: int, routed: bool) -> None:
+        """`routed`: whether there are experts; without them there is no such reason."""
+        self.n_layers, self.n_rows, self.reasons = n_layers, n_rows, KEPT if routed else KEPT[:2]
         self.begin({})
 
     def begin(self, measures: dict[str, Measure]) -> None:
@@ -154,7 +161,9 @@ class LayerRelevance:
             for measured in (self._crossing, self._peaks)
         )
         kept = [
-            torch.stack([self._kept[name].get((layer, reason), zero).to(zero) for reason in range(len(KEPT))], -1)
+            torch.stack(
+                [self._kept[name].get((layer, reason), zero).to(zero) for reason in range(len(self.reasons))], -1
+            )
             for layer in range(self.n_layers)
         ]
         return {"boundaries": crossing, "peaks": peaks, "kept": torch.stack(kept, 1)}

@@ -37,6 +37,16 @@ def save_model(directory: Path, family: str = "gpt2", seed: int = 0) -> Path:
             "intermediate_size": 16,
             "max_position_embeddings": 32,
         },
+        "mixtral": {
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "hidden_size": 8,
+            "intermediate_size": 12,
+            "num_local_experts": 3,
+            "num_experts_per_tok": 1,
+            "max_position_embeddings": 32,
+        },
         "bloom": {"n_layer": 1, "n_head": 2, "hidden_size": 8},
     }[family]
     kind = None if family in FAMILIES else GENERIC

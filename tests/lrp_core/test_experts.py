@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, UnsupportedMethod, attribute
-from lrp_core.rules import ATTNLRP, LRP
+from lrp_core import METHODS, Batch, UnsupportedMethod
+from lrp_core.methods.gradients import MEASURES
+from lrp_core.rules import ATTNLRP, LRP, NeuronRelevance
 from lrp_core.scope import rules_on
 from tests import oracles
 from tests.tiny import ragged_rows, tiny_model
@@ -13,12 +14,12 @@ FAMILIES = ["mixtral", "qwen2_moe"]
 
 
 def gated(x, gate, up, down, relevance, signal_takes_all):
-    """What a gated MLP says of x [D], and what relevance of that leaves to x."""
+    """What relevance of what a gated MLP says of x [D] leaves to its neurons [F] and to x."""
     none = lambda weight: torch.zeros(weight.shape[0]).to(weight)  # noqa: E731
     hidden = torch.nn.functional.silu(gate @ x) * (up @ x)
     of_hidden = oracles.linear_epsilon(hidden, down, none(down), relevance)
     shares = (0, 1) if signal_takes_all else (0.5, 0.5)
-    return sum(
+    return of_hidden, sum(
         share * oracles.linear_epsilon(x, weight, none(weight), of_hidden)
         for share, weight in zip(shares, (gate, up), strict=True)
         if share
@@ -26,7 +27,10 @@ def gated(x, gate, up, down, relevance, signal_takes_all):
 
 
 def mixture(mlp, x, relevance, signal_takes_all):
-    """Relevance [D] of one state x [D] from that of what its experts say together: AttnLRP's rules, term by term."""
+    """Relevance [D] of one state x [D] from that of what its experts say together: AttnLRP's rules, term by term.
+
+    Also that of neurons [F] by the title of the expert.
+    """
     router, experts = mlp.gate, mlp.experts
     z = router.weight @ x
     probabilities = torch.exp(z) / torch.exp(z).sum()
@@ -44,12 +48,14 @@ def mixture(mlp, x, relevance, signal_takes_all):
     said = [w * (down @ (torch.nn.functional.silu(gate @ x) * (up @ x))) for w, gate, up, down in parts]
     of_said = [one / sum(said) * relevance for one in said]
     half = 1.0 if signal_takes_all else 0.5
-    out = sum(
+    inside = [
         gated(x, gate, up, down, half * one, signal_takes_all)
         for (_, gate, up, down), one in zip(parts, of_said, strict=True)
-    )
+    ]
+    neurons = dict(zip([*map(str, chosen), "shared"], (of_hidden for of_hidden, _ in inside), strict=False))
+    out = sum(of_x for _, of_x in inside)
     if signal_takes_all:
-        return out
+        return out, neurons
     of_weights = [0.5 * one.sum() for one in of_said]
     if shared is not None:
         z_shared = mlp.shared_expert_gate.weight @ x
@@ -61,7 +67,7 @@ def mixture(mlp, x, relevance, signal_takes_all):
     for (w, *_), e, one in zip(parts, chosen, of_weights, strict=False):
         of_probabilities[e] = one - w * total if renormalised else one
     of_logits = oracles.softmax_relevance(z, of_probabilities)
-    return out + oracles.linear_epsilon(x, router.weight, torch.zeros_like(z), of_logits)
+    return out + oracles.linear_epsilon(x, router.weight, torch.zeros_like(z), of_logits), neurons
 
 
 @pytest.mark.parametrize("composite", [ATTNLRP, LRP], ids=["attnlrp", "lrp"])
@@ -74,21 +80,31 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
     generator = torch.Generator().manual_seed(0)
     x, relevance = (torch.randn(1, 5, view.d_model, generator=generator, dtype=torch.float64) for _ in range(2))
     leaf = x.clone().requires_grad_()
-    with rules_on(view, [composite]):
+    inside = NeuronRelevance(view.n_layers, view.n_neurons, torch.ones(1, 5))
+    with rules_on(view, [composite], neurons=inside):
         y = mlp(leaf)
+        inside.begin({"own": MEASURES["product"]})
         (gradient,) = torch.autograd.grad(y, leaf, relevance / y.detach())
+    neurons = torch.zeros(5, view.n_neurons, dtype=torch.float64)
     for t in range(5):
-        wanted = mixture(mlp, x[0, t], relevance[0, t], signal_takes_all=composite is LRP)
+        wanted, of_experts = mixture(mlp, x[0, t], relevance[0, t], signal_takes_all=composite is LRP)
         torch.testing.assert_close((x * gradient)[0, t], wanted, rtol=1e-9, atol=1e-10)
+        for part in view.blocks[-1].feed_forwards:
+            if part.title in of_experts:
+                neurons[t, part.first : part.first + part.size] = of_experts[part.title]
+    found = inside.of("own")
+    torch.testing.assert_close(found.total[0, -1], neurons.sum(0), rtol=1e-9, atol=1e-10)
+    reached = found.at[0, -1] >= 0
+    assert torch.equal(reached, (neurons != 0).any(0))
+    torch.testing.assert_close(
+        neurons[found.at[0, -1], torch.arange(view.n_neurons)].abs()[reached], neurons.abs().amax(0)[reached]
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_no_rule_or_description_covers_is_refused_by_name(family):
+def test_what_no_rule_covers_is_refused_by_name(family):
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), 0)
-    for finer in ("neurons", "boundaries", "projections"):
-        with pytest.raises(UnsupportedMethod, match=f"relevance .* needs .*, which {family} models do not have"):
-            attribute("attnlrp", view, batch, **{finer: True})
     with pytest.raises(UnsupportedMethod, match=f"rules of linear layers do not cover the experts of {family} models"):
         METHODS["attnlrp"](view, batch, composite={"linear": {"gamma": 0.1}})
 

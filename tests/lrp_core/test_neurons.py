@@ -19,9 +19,18 @@ from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 LISTENING = [name for name, method in METHODS.items() if "neurons" in method.gives and not method.unstable]
 
 
-@pytest.fixture(params=[name for name in sorted(TINY | MORE) if NEURONS in FAMILIES[name].capabilities])
+EVERY = [name for name in sorted(TINY | MORE) if NEURONS in FAMILIES[name].capabilities]
+
+
+@pytest.fixture(params=EVERY)
 def any_view(request):
     """All families that have neurons, not only the three of the other tests."""
+    return tiny_model(request.param)
+
+
+@pytest.fixture(params=[name for name in EVERY if FAMILIES[name].experts is None])
+def mlp_view(request):
+    """Those whose feed-forward layers are MLPs, whose down projections are modules; for experts see `test_experts`."""
     return tiny_model(request.param)
 
 
@@ -45,8 +54,8 @@ def gradients_inside(view, batch, name, read):
 
 
 @pytest.mark.parametrize("name", LISTENING)
-def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(any_view, name):
-    view = any_view
+def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(mlp_view, name):
+    view = mlp_view
     batch = Batch.collate(ragged_rows(view), 0)
     gradients, values = gradients_inside(view, batch, name, lambda block: (block.down, False))
     share = READINGS[name].composite.bilinear.share if view.family.gate else 1
@@ -85,8 +94,8 @@ def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
 
 
 @pytest.mark.parametrize("name", ["lrp", "attnlrp"])
-def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(any_view, name):
-    view = without_biases(any_view)
+def test_neurons_hold_what_reaches_the_feed_forward_layer_and_pass_all_of_it_on(mlp_view, name):
+    view = without_biases(mlp_view)
     batch = Batch.collate(ragged_rows(view), 0)
     neurons = attribute(name, view, batch, neurons=True).neurons.sum(-1)  # [B, L]
     of_output = gradients_inside(view, batch, name, lambda block: (block.down, True))
@@ -122,7 +131,8 @@ def test_what_crosses_layer_boundaries_is_accounted_for(any_view, name):
     torch.testing.assert_close(steps, relevance.kept.sum(-1), rtol=1e-9, atol=1e-10)
     has_biases = any(name.endswith("bias") for name, _ in view.model.base_model.named_parameters())
     assert (relevance.kept[..., KEPT.index("biases")].abs() > 1e-6).all() == has_biases
-    assert (relevance.kept[..., KEPT.index("attention")].abs() > 1e-12).any() == (name == "attnlrp")
+    for reason in KEPT[1 : relevance.kept.shape[-1]]:
+        assert (relevance.kept[..., KEPT.index(reason)].abs() > 1e-12).any() == (name == "attnlrp")
     if view.embedding_norm is None and not view.family.position_embedding:
         torch.testing.assert_close(relevance.boundaries[:, 0], relevance.tokens.sum(-1), rtol=1e-9, atol=1e-10)
 

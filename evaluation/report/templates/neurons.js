@@ -17,7 +17,7 @@
 
   Object.keys(models).forEach((name) => field("model").add(new Option(name, name)));
   field("model").parentElement.hidden = Object.keys(models).length < 2;
-  const title = (one) => `${one.layer}.${one.neuron}`;
+  const title = (one) => one.name;
   const told = (one, by) => one.ranked.find(([at]) => places[at] === by);
   const relevance = (one) => (told(one, field("by").value) || [0, 0])[1];
   const plus = (value) => (value > 0 ? "+" : "") + format(value);

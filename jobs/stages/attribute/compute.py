@@ -23,6 +23,7 @@ from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
 from lrp_core.memory import is_device_lost, is_out_of_memory, peak_memory
 from lrp_core.method import FINER, Method
+from lrp_core.neuron_names import NeuronNames
 from lrp_core.readout import with_predictions
 from lrp_core.types import UnusableRows, UserError
 
@@ -56,6 +57,7 @@ class ExplainedBatch:
     rows: tuple[Row, ...]
     relevance: dict[Request, Relevance]
     timings: tuple[Timing, ...]
+    names: NeuronNames | None = None  # where relevance of neurons is asked for
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Explainer:
             timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
             stages = {} if of_labels else clock.seconds
             timings += [Timing(*of_pass, seconds, *size) for of_pass, seconds in stages.items()]
-        return ExplainedBatch(tuple(rows), relevance, tuple(timings))
+        names = self.view.neuron_names if self.product == "neurons" else None
+        return ExplainedBatch(tuple(rows), relevance, tuple(timings), names)
 
     @property
     def _on_gpu(self) -> bool:
@@ -271,7 +274,7 @@ def _keep(explained: ExplainedBatch, indices: list[int]) -> ExplainedBatch:
     relevance = {
         request: result.mapped(lambda tensor: tensor[indices]) for request, result in explained.relevance.items()
     }
-    return ExplainedBatch(tuple(explained.rows[i] for i in indices), relevance, explained.timings)
+    return replace(explained, rows=tuple(explained.rows[i] for i in indices), relevance=relevance)
 
 
 def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:

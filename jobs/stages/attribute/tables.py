@@ -18,6 +18,7 @@ from jobs.plan.units import NO_FOIL
 from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Reject
 from lrp_core import POOLINGS, Relevance, Request
 from lrp_core.neurons import top_neurons
+from lrp_core.rules import KEPT
 
 
 def cell_table(
@@ -214,19 +215,21 @@ def _neurons_columns(
 ) -> list[pa.Table]:
     if relevance.neurons is None:
         raise ValueError(f"{request.method} gave no relevance of neurons; its record must not say so")
+    assert batch.names is not None
     rows = []
     for i, top in zip(range(len(batch.rows)), top_neurons(relevance, MOST), strict=True):
         listed = {
             "layer": [one.layer for one in top],
             "neuron": [one.neuron for one in top],
+            "name": [batch.names.of(one.layer, one.neuron) for one in top],
             "relevance": [one.relevance for one in top],
             "position": [one.position for one in top],
             "activation": [one.value for one in top],
             "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
         }
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
-            by_biases, by_attention = relevance.kept[i].unbind(-1)
-            kept = {"kept_by_biases": by_biases.tolist(), "kept_by_attention": by_attention.tolist()}
+            by_reason = zip(KEPT, relevance.kept[i].unbind(-1), strict=False)  # the last is of experts alone
+            kept = {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
             listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
         rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
     return [pa.Table.from_pylist([rows[i] for i in keep], schema=schema)]

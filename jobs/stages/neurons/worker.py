@@ -67,7 +67,7 @@ class NeuronWorker(UndividedWorker):
     """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
 
     _tokenizer: PreTrainedTokenizerBase | None = None
-    _means: tuple[tuple[str, ...], np.ndarray | None] = ((), None)  # what was read last, and its shards
+    _means: tuple[tuple[str, ...], list[np.ndarray] | None] = ((), None)  # what was read last, and its shards
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
@@ -133,11 +133,13 @@ class NeuronWorker(UndividedWorker):
                 self._store.write_shard(part.path, table, KNOCKOUTS)
         return splits
 
-    def _means_of(self, shards: tuple[str, ...]) -> np.ndarray | None:
-        """The means [L, F] in shards of a layer each, lowest first; NaN of a neuron that was never finite."""
+    def _means_of(self, shards: tuple[str, ...]) -> list[np.ndarray] | None:
+        """The means [F] in shards of a layer each, lowest first; NaN of a neuron that was never finite, and of one
+        whose expert no token was sent to.
+        """
         if shards and shards != self._means[0]:
             tables = [self._store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards]
-            self._means = shards, np.stack([table["mean"].to_numpy() for table in tables])
+            self._means = shards, [table["mean"].to_numpy() for table in tables]
         return self._means[1] if shards else None
 
 
@@ -146,7 +148,7 @@ def _tables(
     task: KnockoutTask,
     rows: Sequence[Mapping[str, Any]],
     seed: int,
-    means: np.ndarray | None,
+    means: list[np.ndarray] | None,
     token_budget: int,
 ) -> list[pa.Table]:
     """A table for each part; a sample that a method rejected has no rows there."""

@@ -40,6 +40,7 @@ Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sampl
 class _Neuron:
     """What the cells of a model say of one neuron."""
 
+    name: str = ""
     total: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
     kept: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     drops: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -108,6 +109,7 @@ def _entries(
             layer,
             number,
             ranked,
+            name=own.name,
             removed=removed,
             samples=list(_samples(own, texts, results, linked)),
             writes=words.get((layer, number)),
@@ -193,16 +195,17 @@ def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
 
 
 def _by_explanation(ledger: Ledger, planned: PlannedCell) -> Iterator[tuple[str, pa.Table]]:
-    columns = ["sample_id", "explanation", "layer", "neuron", "relevance", "position", "activation"]
+    columns = ["sample_id", "explanation", "layer", "neuron", "name", "relevance", "position", "activation"]
     table = ledger.read(planned.cell, NEURONS, columns)
     for explanation in dict.fromkeys(request.explanation for request in planned.requests):
         yield explanation, table.filter(pc.equal(table["explanation"], explanation))
 
 
 def _add(neurons: dict[tuple[int, int], _Neuron], place: Place, row: dict[str, Any]) -> None:
-    columns = (row[name] for name in ("layer", "neuron", "relevance", "position", "activation"))
-    for layer, number, relevance, position, activation in zip(*columns, strict=True):
+    columns = (row[name] for name in ("layer", "neuron", "name", "relevance", "position", "activation"))
+    for layer, number, name, relevance, position, activation in zip(*columns, strict=True):
         own = neurons[layer, number]
+        own.name = name
         own.total[place] += relevance
         own.kept[place] += 1
         seen = (abs(relevance), *place, row["sample_id"], position, activation)

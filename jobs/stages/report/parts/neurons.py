@@ -7,6 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from evaluation.report.neurons import (
+    REASONS,
     Crossing,
     Knockouts,
     crossing_figure,
@@ -64,9 +65,10 @@ def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
         explanation = planned.requests[0].explanation
         rows = [row for row in ledger.read(cell, NEURONS).to_pylist() if row["explanation"] == explanation]
         if rows and rows[0]["boundaries"] is not None:
-            columns = ("boundaries", "kept_by_biases", "kept_by_attention", "layer_relevance")
-            boundaries, biases, attention, neurons = (np.mean([row[name] for row in rows], 0) for name in columns)
-            kept = np.stack([biases, attention], -1)
+            reasons = [f"kept_by_{reason}" for reason in REASONS if rows[0][f"kept_by_{reason}"] is not None]
+            columns = ("boundaries", "layer_relevance", *reasons)
+            boundaries, neurons, *by_reason = (np.mean([row[name] for row in rows], 0) for name in columns)
+            kept = np.stack(by_reason, -1)
             crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
     how = "No relevance of neurons is kept: set `neurons` in the config and run `closelook attribute`."
     figures = crossing_figure(crossings, results.methods)

@@ -1,0 +1,125 @@
+"""A place at the neurons of feed-forward layers: what enters the down projection of an MLP, or of each expert.
+
+MLPs are modules, whose inputs a hook can see. The experts of a mixture are one module, and transformers' kernels pass
+from their activation to their output without a module between. So for experts that are looked at a kernel is registered
+that computes what transformers' eager code does, in its order, and shows what enters each down projection.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.moe import ExpertsInterface
+
+from lrp_core.families import Family
+from lrp_core.parts import BlockView, FeedForward
+from lrp_core.rules.bilinear import BilinearRule
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Which neurons pass, and for which tokens."""
+
+    part: FeedForward
+    tokens: Tensor | None  # [n], those that were sent to an expert, of the flattened batch; None: every token
+    count: int  # of tokens of the flattened batch, padding included
+
+    def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """What passes as [B, T, F], of a batch of the `shape` [B, T]; 0 where a token was not sent here."""
+        if self.tokens is not None:
+            x = x.new_zeros(self.count, x.shape[-1]).index_add(0, self.tokens, x)
+        return x.view(*shape, -1)  # some families flatten it
+
+    def gathered(self, x: Tensor, like: Tensor) -> Tensor:
+        """What was spread [B, T, F] as it passes."""
+        return x.view_as(like) if self.tokens is None else x.flatten(0, 1)[self.tokens]
+
+    def there(self, mask: Tensor) -> Tensor:
+        """Those tokens of a `mask` [B, T] that were sent here, bool."""
+        mask = mask.bool()
+        if self.tokens is None:
+            return mask
+        sent = torch.zeros(self.count, dtype=torch.bool, device=self.tokens.device)
+        sent[self.tokens] = True
+        return sent.view(mask.shape) & mask.to(sent.device)
+
+
+def share_above(part: FeedForward, family: Family, rule: BilinearRule) -> float:
+    """The share of a neuron's relevance that is in the gradient where neurons are read.
+
+    Gates take theirs behind the down projection of an MLP, and below the gate, at its input, in an expert.
+    """
+    return rule.share if family.gate is not None and part.expert is None else 1.0
+
+
+#: Sees the inputs of a down projection, [B, T, F] or [n, F], and may give others in their place.
+Visit = Callable[[Tensor, Passing], Tensor | None]
+
+_OPEN = "closelook_open"
+_visits: WeakKeyDictionary[nn.Module, list[Visit]] = WeakKeyDictionary()
+
+
+def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """What experts say together [N, D] of states [N, D], those `chosen` [N, k] with their `weights` [N, k].
+
+    Experts that no token was sent to are visited, too.
+    """
+    said = torch.zeros_like(states)
+    for part in FeedForward.of_experts(module):
+        assert part.expert is not None
+        rank, tokens = torch.eq(chosen, part.expert).T.nonzero(as_tuple=True)
+        gate, up = nn.functional.linear(states[tokens], module.gate_up_proj[part.expert]).chunk(2, dim=-1)
+        x = module.act_fn(gate) * up
+        for visit in _visits[module]:
+            changed = visit(x, Passing(part, tokens, len(states)))
+            x = x if changed is None else changed
+        own = nn.functional.linear(x, module.down_proj[part.expert]) * weights[tokens, rank, None]
+        said.index_add_(0, tokens, own.to(said.dtype))
+    return said
+
+
+ExpertsInterface.register(_OPEN, _open_experts)
+
+
+@contextmanager
+def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
+    """Inside, `visit` sees what enters each down projection of the block, once a forward."""
+    with ExitStack() as undo:
+        for part in block.feed_forwards:
+            if part.expert is None:
+                hook = partial(_seen, part=part, visit=visit)
+                undo.callback(block.down.register_forward_pre_hook(hook).remove)
+        if block.experts is not None:
+            undo.enter_context(_opened(block.experts.all, visit))
+        yield
+
+
+@contextmanager
+def _opened(experts: Any, visit: Visit) -> Iterator[None]:
+    """Experts read the choice of their kernel in a config of their own, since they share theirs with the model."""
+    outer, config = _visits.get(experts, []), experts.config
+    _visits[experts] = [*outer, visit]
+    experts.config = copy.copy(config)
+    experts.config._experts_implementation = _OPEN
+    try:
+        yield
+    finally:
+        experts.config = config
+        if outer:
+            _visits[experts] = outer
+        else:
+            del _visits[experts]
+
+
+def _seen(_: nn.Module, args: tuple[Any, ...], *, part: FeedForward, visit: Visit) -> tuple[Any, ...] | None:
+    x, *rest = args
+    changed = visit(x, Passing(part, None, x.shape[:-1].numel()))
+    return None if changed is None else (changed, *rest)
