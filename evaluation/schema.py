@@ -155,7 +155,7 @@ NEURONS = _schema(
         # Where a method promises a sum: below and above the blocks [L + 1], the largest of a token there, by magnitude
         # (version 2), and what each block keeps [L], routers where there are experts (version 3).
         ("boundaries", pa.list_(pa.float32()), True),
-        ("peaks", pa.list_(pa.float32()), True),
+        ("peaks", pa.list_(_FLOAT), True),
         ("kept_by_biases", pa.list_(pa.float32()), True),
         ("kept_by_attention", pa.list_(pa.float32()), True),
         ("kept_by_router", pa.list_(pa.float32()), True),
@@ -235,7 +235,7 @@ HEATMAPS = _schema(
         ("layer", _INT, False),
         ("neuron", _INT, False),
         ("rank", _INT, False),
-        ("relevance", pa.list_(pa.float32()), False),  # of each of the context's `input_ids`
+        ("relevance", pa.list_(pa.float32()), True),  # of each of the context's `input_ids`; null where not finite
     ],
 )
 
@@ -293,8 +293,7 @@ LABELS = _schema(
     [
         ("sample_id", _STR, False),
         ("embedding", _STR, False),
-        ("label_id", _INT, False),
-        ("label", _STR, False),  # its name, as the model has it
+        ("label_id", _INT, False),  # of the model's outputs
         ("relevance", pa.list_(pa.float32()), False),  # [T], unpadded
         ("explained", _FLOAT, False),  # the label's logit
         ("residual", _FLOAT, True),  # sum of relevance minus explained; null where a method promises no sum

@@ -1,4 +1,4 @@
-"""Every label of a classifier explained, where a batch has one target a row."""
+"""Explains every label of a classifier: the rows of a batch are repeated, once for each label as their target."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError
+from lrp_core.variants import tiled
 
 if TYPE_CHECKING:
     from lrp_core.view import ModelView
@@ -32,6 +33,9 @@ def explained_by_label(
         raise UserError("only classifiers have labels to explain one by one")
     if any(request.label is None for request in requests):
         raise UserError("of requests that share a pass, either all name a label or none does")
+    for request in requests:
+        if request.label not in range(view.n_targets):
+            raise UserError(f"there is no label {request.label}: the model's labels are 0 to {view.n_targets - 1}")
     asked: dict[tuple[Request, ...], list[int]] = {}  # labels of which the same is asked, by what that is
     for label in dict.fromkeys(request.label for request in requests if request.label is not None):
         plain = tuple(replace(request, label=None) for request in requests if request.label == label)
@@ -41,13 +45,21 @@ def explained_by_label(
         step = AT_ONCE if shared else 1
         for some in (labels[start : start + step] for start in range(0, len(labels), step)):
             try:
-                told = explain(batch.for_labels(some), plain, **({"texts": size} if shared else {}))
+                told = explain(_for_labels(batch, some), plain, **({"texts": size} if shared else {}))
             except UnusableRows as error:
                 raise UnusableRows(sorted({row % size for row in error.rows}), error.reason, error.detail) from None
             for request, result in told.items():
                 for at, label in enumerate(some):
                     results[replace(request, label=label)] = _rows(result, at * size, size)
     return {request: results[request] for request in requests}
+
+
+def _for_labels(batch: Batch, labels: Sequence[int]) -> Batch:
+    """All rows with the first of these labels as their target and no foil, then all with the next."""
+    import torch
+
+    targets = torch.tensor(labels, device=batch.target_ids.device).repeat_interleave(len(batch))
+    return replace(tiled(batch, len(labels)), target_ids=targets, foil_ids=None)
 
 
 def _rows(relevance: Relevance, start: int, size: int) -> Relevance:

@@ -217,7 +217,7 @@ class Method:
         from lrp_core.labels import explained_by_label
 
         def explain(batch: Batch, requests: Sequence[Request], **more: Any) -> dict[Request, Relevance]:
-            return guarded(self.function, view, batch, requests, **self._of_pass, **known, **finer, **more)
+            return guarded(self.function, view, batch, requests, **self._of_pass, **{**known, **more}, **finer)
 
         if all(request.label is None for request in requests):
             return explain(batch, requests)

@@ -156,18 +156,6 @@ class Batch:
             raise UserError("rows of one text have the same tokens: give others in another batch")
         return first
 
-    def for_labels(self, labels: Sequence[int]) -> Batch:
-        """All rows with the first of these `labels` as their target and no foil, then all with the next."""
-        import torch
-
-        repeated = {
-            name: value.repeat(len(labels), *[1] * (value.dim() - 1))
-            for name, value in vars(self).items()
-            if value is not None
-        }
-        targets = torch.tensor(labels, device=self.target_ids.device).repeat_interleave(len(self))
-        return replace(self, **{**repeated, "target_ids": targets, "foil_ids": None})
-
     def to(self, device: torch.device | str) -> Batch:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)

@@ -81,7 +81,8 @@ def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Table:
         "Measured passes",
         "Medians over the batches of a run, with quartiles where there are several, by the padded length of the batch. "
         "One pass serves several methods: gradients is one forward for all that need a gradient, whose backward passes "
-        "and aggregation stand in rows of their own. A dash was not measured: memory on a CPU once a length only.",
+        "and aggregation stand in rows of their own; a pass marked (labels) explains every label, with a backward "
+        "each. A dash was not measured: memory on a CPU once a length only.",
         ("model", "precision", "pass", "device", "tokens"),
         (
             *(Column("ms per sample", name, significant=3, spread="quartiles") for name in STAGES.values()),

@@ -67,10 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             relative |= cost_table(bench, runs, geometry)
     for gpus in (8, 64):
         schedule(bench, simulate(paper_jobs(relative), [NodesConfig(gpus=gpus)]), f"{gpus} GPUs")
-    for float64, config in (("where it is fast", paper()), ("anywhere", paper("ray.precisions={}"))):
+    anywhere = paper("ray.precisions={}")  # for comparison: nobody runs it
+    for float64, config in (("where it is fast", paper()), ("anywhere", anywhere)):
         precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
         mixed = simulate(paper_jobs(relative, config), MIXED, precisions)
-        schedule(bench, mixed, f"16 mixed GPUs, float64 {float64}")
+        schedule(bench, mixed, f"16 mixed GPUs, float64 {float64}", promised=config is not anywhere)
     return bench.finish(chosen)
 
 
@@ -230,7 +231,7 @@ def _passes(methods: Sequence[str]) -> list[str]:
     return sorted({METHODS[name].pass_name for name in methods})
 
 
-def schedule(bench: Bench, simulated: Simulated, nodes: str) -> None:
+def schedule(bench: Bench, simulated: Simulated, nodes: str, promised: bool = True) -> None:
     bench.row(
         what="simulation",
         nodes=nodes,
@@ -241,8 +242,9 @@ def schedule(bench: Bench, simulated: Simulated, nodes: str) -> None:
         bound_by=f"{simulated.last} on {simulated.last_workers} GPUs",
         lower_bound_hours=simulated.lower_bound_s / 3600,
     )
-    over_bound = simulated.makespan_s / simulated.lower_bound_s
-    bench.ratio(f"paper on {nodes}, makespan over bound", over_bound, 1.25, "lower")
+    if promised:
+        over_bound = simulated.makespan_s / simulated.lower_bound_s
+        bench.ratio(f"paper on {nodes}, makespan over bound", over_bound, 1.25, "lower")
 
 
 def _demo_tokenizer(family: str) -> str:

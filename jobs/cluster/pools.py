@@ -185,7 +185,7 @@ class Slots:
     ) -> None:
         """`nodes` are (labels, GPUs or CPUs) of each node; `ids` are Ray's, of nodes that are there already.
 
-        `precisions` are what precisions of the run need, for whose workers other workers leave the nodes that have it.
+        `precisions` are what precisions of the run need: workers of others take the nodes that have it last.
         """
         self._nodes, self._ids = [(known(labels), size) for labels, size in nodes], ids
         self._precisions = list(precisions)

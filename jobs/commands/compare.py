@@ -33,6 +33,8 @@ def show(one: str, other: str, metric: str | None, to: Path | None, html: Path |
     if metric not in METRICS:
         raise UserError(f"no metric {metric!r}{nearest(metric, METRICS)}")
     first, second = load(one), load(other)
+    if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
+        raise UserError(f"{one} and {other} are the same run: give two to compare")
     facts = [*_settings(first, second), *_alone(first, second)]
     for line in facts:
         console.print(line, markup=False)
@@ -47,8 +49,6 @@ def show(one: str, other: str, metric: str | None, to: Path | None, html: Path |
     if html is not None:
         from jobs.commands.compare_page import page
 
-        if first.store.root == second.store.root:
-            raise UserError(f"{one} and {other} are the same run, which is beside itself on no page")
         _write(html, page({one: first, other: second}, facts, changed, metric))
         console.print(f"written to {html}", markup=False)
 

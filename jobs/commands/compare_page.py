@@ -19,7 +19,7 @@ from jobs.commands.changes import Change
 from jobs.config import RunConfig
 from jobs.notebook.run import Run
 from jobs.plan.cells import Plan, make_plan
-from jobs.stages.report import provenance
+from jobs.stages.report import notes, provenance
 from jobs.stages.report.results import default_samples, results_of
 from jobs.stages.report.samples import choose, explorer
 from lrp_core.types import UserError
@@ -33,6 +33,7 @@ def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change
     sides = [_Side(*named) for named in runs.items()]
     names = sides[0].name, sides[1].name
     told = {side.name: side.provenance for side in sides}
+    lacking = [f"{side.name}: {note}" for side in sides for note in side.notes]
     both = replace(
         told[names[0]],
         run=" against ".join(names),
@@ -40,7 +41,7 @@ def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change
         data=[(f"{name}: {what}", value) for name, one in told.items() for what, value in one.data],
         models=[(f"{name}: {what}", value) for name, one in told.items() for what, value in one.models],
     )
-    return comparison_page(names, facts, _table(changed, metric, names), _explorer(*sides), both)
+    return comparison_page(names, [*facts, *lacking], _table(changed, metric, names), _explorer(*sides), both)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,11 @@ class _Side:
     @property
     def provenance(self) -> Provenance:
         return provenance(self.config, self.plan, self.run.ledger)
+
+    @property
+    def notes(self) -> list[str]:
+        """What it lacks."""
+        return list(notes(self.plan, self.run.ledger, self.results))
 
     def scored(self, task: str) -> list[pa.Table]:
         """A table for each model and method, as :func:`choose` takes them."""

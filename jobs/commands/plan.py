@@ -22,7 +22,6 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan
 from jobs.plan.corpus import surveyed
-from jobs.plan.fits import named_tasks
 from jobs.plan.geometries import Geometry, geometry_of
 from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.relevance import FINER
@@ -200,7 +199,7 @@ def _of_model(
     measured: dict[tuple[str, str, str], float],
 ) -> Iterator[Estimate]:
     geometry, ledger = geometry_of(model.id), Ledger(store)
-    for task in named_tasks(config, model) if plan is None else plan.tasks:
+    for task in config.tasks_for(model) if plan is None else plan.tasks:
         samples, tokens = _size(config, plan, task)
         for dtype in model.dtypes_for(task):
             names = defined(config, model, plan)

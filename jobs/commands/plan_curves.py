@@ -36,9 +36,7 @@ def curves_costs(
     measured: Mapping[tuple[str, str, str], float],
     named: Mapping[str, list[str]],
 ) -> Iterator[CurvesCost]:
-    """By model and task. `measured` are seconds per token by (model, dtype, pass)
-    by precision, `named` are the methods of each model by its name.
-    """
+    """By model and task. `measured` are seconds per token by (model, dtype, pass), `named` the methods by model."""
     settings = config.perturb
     if settings is None:
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from jobs.cluster.labels import FLOAT64, SLOW, in_words, known, matches
 from jobs.cluster.pools import share_of
@@ -15,9 +16,9 @@ SLOW_FLOAT64 = FLOPS["float32"] / 64  # where float64 is known to be slow: as an
 
 def flops_of(nodes: NodesConfig, dtype: str) -> float:
     """Operations per second that one GPU of such nodes sustains: what the configuration says, or assumed."""
-    for precision, tflops in nodes.tflops.items():
-        if precision == dtype:
-            return 1e12 * tflops
+    told: Mapping[Any, float] = nodes.tflops
+    if dtype in told:
+        return 1e12 * told[dtype]
     return SLOW_FLOAT64 if dtype == FLOAT64 and known(nodes.labels).get(FLOAT64) == SLOW else FLOPS[dtype]
 
 
@@ -38,7 +39,7 @@ def speed(config: RunConfig, model: ModelConfig, dtype: str) -> float | None:
 def without_nodes(config: RunConfig) -> Iterator[str]:
     """A line for each model and precision that none of `ray.nodes` will do for."""
     for model in config.models:
-        for dtype in sorted({dtype for task in config.tasks for dtype in model.dtypes_for(task)}):
+        for dtype in sorted({dtype for task in config.tasks_for(model) for dtype in model.dtypes_for(task)}):
             if speed(config, model, dtype) is None:
                 needs = in_words(share_of(model, True, config.ray.needs((dtype,))).labels)
                 wanted = f"{model.gpus:g} GPU" + (f" and {needs}" if needs else "")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from lrp_core.explained import EXPLAINED
 from lrp_core.types import nearest
@@ -21,9 +21,17 @@ class Frozen(BaseModel):
 class PartOfRun(Frozen):
     """What concerns a part of the run: the tasks, models and methods that its lists name; all where one is null."""
 
+    @model_validator(mode="after")
+    def _names_some(self) -> Self:
+        empty = [kind for kind in ("tasks", "models", "methods") if getattr(self, kind, None) == ()]
+        if empty:
+            raise ValueError(f"`{empty[0]}` names none: leave it out for all, or leave out what it is a part of")
+        return self
+
     def takes(self, **named: str) -> bool:
         """Whether it concerns the task, model and method of these names, as in ``takes(task="qa", model="bert")``."""
-        return all(name in (getattr(self, f"{kind}s") or (name,)) for kind, name in named.items())
+        lists = {name: getattr(self, f"{kind}s") for kind, name in named.items()}
+        return all(own is None or name in own for name, own in lists.items())
 
 
 def _explanation(value: str) -> str:

@@ -55,8 +55,9 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"models.{model.name}.id", partial(_described, model)
     if config.perturb is not None:
         yield "perturb.explanations", partial(_explained, config, config.perturb)
-    for task in set(config.labels or ()).intersection(config.tasks):
-        yield f"labels.{task}", partial(_labelled, config, task)
+    for task in config.labels or ():
+        if task in config.tasks:
+            yield f"labels.{task}", partial(_labelled, config, task)
     if config.neurons is not None and config.neurons.corpus is not None:
         yield "neurons.corpus", partial(_texts, config.neurons.corpus)
         yield "neurons.corpus.explain", partial(_explains, config.neurons.corpus)

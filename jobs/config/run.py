@@ -257,6 +257,10 @@ class RunConfig(Frozen):
             record = replace(record, output=settings.output, evidence="source" if settings.evidence else None)
         return record if settings.words is None else replace(record, words=settings.words)
 
+    def tasks_for(self, model: ModelConfig) -> list[str]:
+        """The tasks that the config gives the model: those it names, else all."""
+        return [task for task in self.tasks if model.tasks is None or task in model.tasks]
+
     def benchmark(self) -> BenchConfig:
         """What `closelook bench` measures, whether the run does or not."""
         return self.bench or BenchConfig(task=next(iter(self.tasks)))
@@ -270,7 +274,7 @@ class RunConfig(Frozen):
 
     def pool_name(self, model: ModelConfig, dtypes: Sequence[str]) -> str:
         """What progress and failures call the workers of a model in these precisions: all of them, or some."""
-        shared = self.together(dtype for task in self.tasks for dtype in model.dtypes_for(task))
+        shared = self.together(dtype for task in self.tasks_for(model) for dtype in model.dtypes_for(task))
         return f"{model.name} {'+'.join(dtypes)}" if len(shared) > 1 else model.name
 
     def model(self, name: str) -> ModelConfig:

@@ -18,7 +18,7 @@ from jobs.config.known import check
 from jobs.methods import configured, defined_options, left_open
 from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
-from jobs.plan.fits import check_taken, named_tasks, tasks_of
+from jobs.plan.fits import check_taken, tasks_of
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
@@ -82,7 +82,7 @@ class Plan:
     def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:
         """The run's tasks that a model takes, or may take as far as is known of one that is out of reach."""
         tasks = next((planned.tasks for planned in self.models if planned.name == model.name), None)
-        return named_tasks(config, model) if tasks is None else tasks
+        return config.tasks_for(model) if tasks is None else tasks
 
 
 def validate(config: RunConfig) -> None:
@@ -93,7 +93,7 @@ def validate(config: RunConfig) -> None:
         try:
             resolved = resolve(model, config.seed)
         except ModelUnavailable:
-            taken[model.name] = named_tasks(config, model)  # its own cells fail later
+            taken[model.name] = config.tasks_for(model)  # its own cells fail later
             continue
         check_models(config, resolved)
         tasks = taken[model.name] = tasks_of(config, resolved)

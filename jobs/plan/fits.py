@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jobs.config import ModelConfig, RunConfig
+from jobs.config import RunConfig
 from jobs.plan.models import ResolvedModel
 from lrp_core.types import UserError
 
@@ -16,11 +16,6 @@ _PUTS_OUT = {"token": "words", "label": "labels", "score": "a score"}
 _OF_WHAT = {False: "", True: " of images"}
 
 
-def named_tasks(config: RunConfig, model: ModelConfig) -> list[str]:
-    """The run's tasks that the config gives the model: those it names, else all."""
-    return [task for task in config.tasks if model.tasks is None or task in model.tasks]
-
-
 def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
     """The run's tasks that the model takes.
 
@@ -28,7 +23,7 @@ def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
     for something else and is named, and for labels that the model does not have.
     """
     taken = []
-    for name in named_tasks(config, resolved.config):
+    for name in config.tasks_for(resolved.config):
         task = config.task(name)
         if (task.output, task.image) != (resolved.output, resolved.kind.images):
             if resolved.config.tasks is not None:
@@ -53,7 +48,7 @@ def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
     `taken` are the tasks that each model takes, by name.
     """
     for name in config.tasks:
-        asked = [model for model in config.models if name in named_tasks(config, model)]
+        asked = [model for model in config.models if name in config.tasks_for(model)]
         if asked and not any(name in taken[model.name] for model in asked):
             wanted = _asks_for(config.task(name))
             raise UserError(f"task {name} asks for {wanted}, which no model of the run predicts: add one that does")

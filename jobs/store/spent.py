@@ -55,7 +55,7 @@ def unit_timed() -> Iterator[dict[str, float]]:
 
     What this thread has read since the last unit belongs to it.
     """
-    seconds = dict(_THREAD.seconds)
+    seconds: dict[str, float] = {}
     try:
         with spending(COMPUTE):
             yield seconds

@@ -179,9 +179,10 @@ def _record(
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Samples [R], suppressed tokens [R] and the first token of the rows of each forward.
 
-    In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens; they
-    begin at the first of them unless they must be `whole`, since others are suppressed too. What a row computes before
-    its own token is in vain: that is an eighth of it at most, unless the forward had less than a quarter of the budget.
+    In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens. Rows
+    that share a forward all begin at its first token, unless they must be `whole`, since others are suppressed too: a
+    row computes in vain up to its own. A forward ends where that would exceed an eighth of a row, but not before it
+    fills a quarter of the budget.
     """
     length = batch.input_ids.shape[1]
     wanted = batch.attention_mask.bool()

@@ -72,6 +72,24 @@ def test_the_page_says_what_differs_and_needs_no_other_file(page):
     assert "frame-src" not in html
 
 
+def test_what_a_run_lacks_is_said_on_the_page(page, closelook, monkeypatch):
+    from jobs.plan import models
+    from jobs.plan.hub import ModelUnavailable
+
+    def away(config, seed=0):
+        raise ModelUnavailable(f"model {config.name} is out of reach")
+
+    real = models.resolve
+    monkeypatch.setattr(
+        "jobs.plan.cells.resolve", lambda c, *a, **k: (away if c.id == "demo/llama" else real)(c, *a, **k)
+    )
+    code, _, err = closelook("compare", "one", "other", "--html", "lacking.html")
+    assert code == 0, err
+    html = page.with_name("lacking.html").read_text()
+    assert "<li>other: model gpt2 is out of reach</li>" in html
+    assert "<li>one: " not in html
+
+
 def test_a_run_is_not_put_beside_itself(page, closelook):
     code, _, err = closelook("compare", "one", "./one", "--html", "same.html")
     assert (code, len(err.splitlines())) == (2, 1)

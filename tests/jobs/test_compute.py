@@ -104,6 +104,18 @@ def test_numbers_that_are_not_finite_are_rejected_by_the_cell(explainer):
     assert cell_table("relevance", "float32", REQUESTS[1:], outcome.explained)[1] == []
 
 
+def test_a_peak_that_is_not_finite_is_rejected_and_a_large_one_is_kept(explainer):
+    outcome = run(Explainer(explainer.view, REQUESTS[:1], product="neurons"), rows_of(3))
+    peaks = outcome.explained[0].relevance[REQUESTS[0]].peaks
+    outcome.explained[0].relevance[REQUESTS[0]] = replace(
+        outcome.explained[0].relevance[REQUESTS[0]], peaks=peaks.double().index_fill(0, torch.tensor([0]), 1e200)
+    )
+    outcome.explained[0].relevance[REQUESTS[0]].peaks[2, 0] = float("inf")
+    table, rejects = cell_table("neurons", "float64", REQUESTS[:1], outcome.explained)
+    assert [(r.sample_id, r.reason) for r in rejects] == [("s002", "not_finite")]
+    assert table["peaks"][0].as_py() == [1e200] * peaks.shape[1]
+
+
 def test_samples_without_a_foil_get_the_explanations_that_need_none(explainer):
     rows = [{**row, "foil_id": None} for row in rows_of(3)]
     wanted = (*REQUESTS, Request("attnlrp", "target", "full"))

@@ -39,6 +39,11 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("smoke", ["models.gpt2.tasks=[svb]"], "no task 'svb' (did you mean 'sva'?)"),
         (
             "demo",
+            ["prune.methods=[]"],
+            "config key 'prune': `methods` names none: leave it out for all, or leave out what it is a part of",
+        ),
+        (
+            "demo",
             ["prune.models=[gtp2]"],
             "config key 'prune.models': no model 'gtp2' in this run (did you mean 'gpt2'?)",
         ),

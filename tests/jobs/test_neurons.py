@@ -20,6 +20,7 @@ from jobs.stages import undivided
 from jobs.stages.attribute import attribute
 from jobs.stages.evaluate import evaluate
 from jobs.stages.neurons import neurons
+from jobs.stages.neurons.heatmaps import explained
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import Batch, UserError, load_model
@@ -397,3 +398,18 @@ def test_neurons_of_a_model_of_images_are_knocked_out_and_random_ones_differ_by_
         with torch.inference_mode():
             drawn.add(tuple(knockout._ranked(RANDOM, batch)))
     assert len(drawn) == len(views) == 3
+
+
+def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
+    """As half precision has it under rules that explode."""
+
+    def exploding(view, asked, method):
+        return [[float("nan") if one.value == 1 else 2.0] * len(one.ids) for one, *_ in asked]
+
+    monkeypatch.setattr("lrp_core.contexts.explain_contexts", exploding)
+    rows = [
+        {"layer": 0, "neuron": 3, "rank": rank, "activation": float(rank), "position": 1, "input_ids": [5, 9, 4]}
+        for rank in (1, 2)
+    ]
+    table = explained(None, rows, "attnlrp", 64)
+    assert table["relevance"].to_pylist() == [None, [2.0, 2.0, 2.0]]

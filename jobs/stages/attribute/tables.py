@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,13 @@ from lrp_core.rules import KEPT
 
 
 def cell_table(
-    product: str,
-    dtype: str,
-    requests: Sequence[Request],
-    explained: Sequence[ExplainedBatch],
-    labels: Sequence[str] = (),
+    product: str, dtype: str, requests: Sequence[Request], explained: Sequence[ExplainedBatch]
 ) -> tuple[pa.Table, list[Reject]]:
-    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite.
-
-    `labels` are the names of a classifier's, in the order of its outputs.
-    """
+    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
     schema = schema_of(product, dtype)
-    builders = {"heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns}
-    build = builders | {"labels": partial(_labels_columns, labels)}
+    build = {
+        "heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns, "labels": _labels_columns
+    }  # fmt: skip
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -101,6 +94,8 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
             finite &= relevance.layers.flatten(1).isfinite().all(-1)
         if relevance.neurons is not None:
             finite &= relevance.neurons.flatten(1).isfinite().all(-1)
+        if relevance.peaks is not None:
+            finite &= relevance.peaks.isfinite().all(-1)
     detail = f"relevance is not finite in {dtype}"
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 
@@ -133,18 +128,12 @@ def _relevance_columns(
 
 
 def _labels_columns(
-    labels: Sequence[str],
-    batch: ExplainedBatch,
-    request: Request,
-    relevance: Relevance,
-    keep: list[int],
-    schema: pa.Schema,
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
 ) -> list[pa.Table]:
-    assert request.label is not None
     of_target = _relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
-    label = {"label_id": [request.label] * len(keep), "label": [labels[request.label]] * len(keep)}
-    own = {**label, **{name: of_target[name] for name in schema.names if name not in label}}
-    return [pa.table({name: own[name] for name in schema.names}, schema=schema)]
+    own = {name: of_target[name] for name in schema.names if name != "label_id"}
+    label = pa.array([request.label] * len(keep), schema.field("label_id").type)
+    return [pa.table({**own, "label_id": label}).select(schema.names).cast(schema)]
 
 
 def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:

@@ -213,8 +213,7 @@ class Worker:
         from jobs.stages.attribute.compute import describe
 
         try:
-            labels = self._model.labels
-            table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained, labels)
+            table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
         except Exception as error:
             return describe(error)
         rejects = tables.merge_rejects(outcome, unusable)

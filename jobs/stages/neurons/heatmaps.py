@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -122,14 +123,14 @@ def explained(view: ModelView, rows: Iterable[Mapping[str, Any]], method: str, t
     from lrp_core.contexts import Context, explain_contexts
 
     every = list(rows)
-    relevance: list[Sequence[float]] = [()] * len(every)
+    relevance: list[Sequence[float] | None] = [None] * len(every)
     for part in batches([len(row["input_ids"]) for row in every], token_budget):
         asked = []
         for row in (every[at] for at in part):
             context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
             asked.append((context, row["layer"], row["neuron"]))
         for at, own in zip(part, explain_contexts(view, asked, method), strict=True):
-            relevance[at] = own
+            relevance[at] = own if all(map(math.isfinite, own)) else None
     columns = {name: [row[name] for row in every] for name in ("layer", "neuron", "rank")}
     return pa.table(columns | {"relevance": relevance}, schema=HEATMAPS)
 

@@ -57,7 +57,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         samples=samples,
         neurons=neuron_explorer(config, plan, store, results, samples.ids),
         summary=_summary(plan, results),
-        notes=tuple(_notes(plan, ledger, results)),
+        notes=tuple(notes(plan, ledger, results)),
     )
     files = {f"{artifact.folder}/{name}": text for name, text in site.files(config.report.close_look).items()}
     for path, text in files.items():
@@ -127,7 +127,8 @@ def _summary(plan: Plan, results: Results) -> str:
     )
 
 
-def _notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
+def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
+    """What the run lacks, and what of its samples had defects."""
     lost = [state for state in results.states.values() if state != DONE]
     if lost:
         yield (

@@ -187,7 +187,9 @@ class _Known:
         entry = data(
             pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
             [_line(results.label(method), row, self.curves.get(_curve_of(method, row))) for method, row in rows]
-            + [_line_of_label(results.label(method), row) for method, row in by_label],
+            + [
+                _line_of_label(results.label(method), row, resolved.labels[row["label_id"]]) for method, row in by_label
+            ],
             view["evidence_mask"],
             view["special_mask"],
             view["scope_mask"],
@@ -239,8 +241,8 @@ def _line(label: str, row: dict[str, Any], curve: LogitCurve | None) -> Line:
     return beyond_noise(line, [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None])
 
 
-def _line_of_label(label: str, row: dict[str, Any]) -> Line:
-    line = Line(label, row["relevance"], EVERY_LABEL, of=row["label"])
+def _line_of_label(method: str, row: dict[str, Any], label: str) -> Line:
+    line = Line(method, row["relevance"], EVERY_LABEL, of=label)
     return line if row["residual"] is None else beyond_noise(line, [row["explained"]])
 
 
