@@ -48,10 +48,13 @@ RUN = {
         "import random": f"{PAGE}the_fine_tuning_page_teaches_a_model_the_words_of_a_task",
     },
     "neurons.md": {f"--neuron {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")},
-    "notebooks.md": dict.fromkeys(
-        ("explanation.to_frame()", "closelook.load(", "LLMAttributionResult("),
-        f"{PAGE}notebooks_can_do_what_their_page_says",
-    ),
+    "notebooks.md": {
+        **dict.fromkeys(
+            ("explanation.to_frame()", "closelook.load(", "LLMAttributionResult("),
+            f"{PAGE}notebooks_can_do_what_their_page_says",
+        ),
+        "from inseq": f"{PAGE}inseq_reads_what_an_answer_is_explained_by",
+    },
     "store.md": {
         **dict.fromkeys(
             ("closelook.load(", "import pandas", "pq.read_table", "load_dataset("),

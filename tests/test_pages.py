@@ -1,5 +1,6 @@
 """The code of the README and of docs/ runs as it stands there, and their links lead somewhere."""
 
+import math
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+import closelook
 from evaluation.benchmark import sources
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.schema import GENERIC
@@ -82,9 +84,14 @@ def test_the_store_is_read_as_its_page_says(run, capsys):
     assert "relevance" in capsys.readouterr().out
 
 
+def notebooks_page(inseq):
+    """Blocks that use Inseq, or all others."""
+    return [code for code in blocks(ROOT / "docs" / "notebooks.md", "python") if ("inseq" in code) == inseq]
+
+
 def test_notebooks_can_do_what_their_page_says(run, capsys):
     names: dict = {}
-    for code in blocks(ROOT / "docs" / "notebooks.md", "python"):
+    for code in notebooks_page(inseq=False):
         exec(compile(code, "notebooks.md", "exec"), names)
     result, answered = names["result"], names["answered"]
     assert result.token_attr.shape == (3, len(result.input_tokens))
@@ -92,6 +99,21 @@ def test_notebooks_can_do_what_their_page_says(run, capsys):
     assert not result.token_attr.isnan().any()
     assert result.output_tokens == [answer.target for answer in answered.answers]
     assert "attnlrp" in capsys.readouterr().out, "the best method of made-up relevance"
+
+
+def test_inseq_reads_what_an_answer_is_explained_by():
+    pytest.importorskip("inseq", reason="inseq is not installed: its packages of CUDA 11 have no place beside a torch")
+    names: dict = {"closelook": closelook, "model": "demo/gpt2"}
+    (code,) = notebooks_page(inseq=True)
+    exec(compile(code, "notebooks.md", "exec"), names)
+    answered, columns = names["answered"], names["result"].get_scores_dicts(do_aggregation=False)
+    for answer, (at, word) in zip(answered.answers, columns["target_attributions"], strict=True):
+        told = columns["target_attributions"][at, word]
+        assert (at, word.strip()) == (len(answer.tokens), answer.target)
+        assert [token for _, token in told][:at] == answer.tokens
+        values = list(told.values())
+        assert values[:at] == pytest.approx(answer["attnlrp"].tolist())
+        assert all(map(math.isnan, values[at:]))
 
 
 def test_the_stores_query_runs_in_duckdb(tmp_path, monkeypatch):
