@@ -1,4 +1,4 @@
-"""ALTI and ALTI-Logit for models and lengths at which every transformed vector at once would not fit anywhere.
+"""Vector-based methods, ALTI, ALTI-Logit, GlobEnc and DecompX, at lengths at which not every vector fits at once.
 
 The table of their records stands here, without torch; the other names are imported when first used.
 """
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from lrp_core.capabilities import ATTENTION, ONE_STACK, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
 from lrp_core.lazy import lazily
-from lrp_core.method import Method, Option
+from lrp_core.method import Method
+from lrp_core.option import Option
 from lrp_core.registry import Registry
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from lrp_core.explained import EXPLANATIONS
     from lrp_core.families import Family
     from lrp_core.loading import load_model, random_model
-    from lrp_core.method import Method, Option
+    from lrp_core.method import Method
     from lrp_core.methods import METHODS, attribute
+    from lrp_core.option import Option
     from lrp_core.types import (
         EMBEDDINGS,
         POOLINGS,
@@ -55,10 +56,11 @@ _HOMES = {
     **dict.fromkeys(__all__, "types"),
     **dict.fromkeys(("load_model", "random_model"), "loading"),
     **dict.fromkeys(("METHODS", "attribute"), "methods"),
-    **dict.fromkeys(("Method", "Option"), "method"),
     "Capability": "capabilities",
     "EXPLANATIONS": "explained",
     "Family": "families",
+    "Method": "method",
     "ModelView": "view",
+    "Option": "option",
 }
 __getattr__ = lazily(__name__, _HOMES)

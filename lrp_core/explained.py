@@ -48,7 +48,9 @@ TARGET = Explained("target", "target", needs_foil=False, combine=lambda pair: pa
 LOG_PROB = Explained("log_prob", "log-probability", needs_foil=False, combine=lambda pair: pair[:, 0], linear=False)
 EXPLAINED = {explained.name: explained for explained in (CONTRASTIVE, TARGET, LOG_PROB)}
 LINEAR = tuple(explained.name for explained in EXPLAINED.values() if explained.linear)  # what every method can explain
+EVERY = tuple(EXPLAINED)  # those that are not linear in logits included
 NONE = "none"  # of methods that do not know the choice
+NO_CHOICE = (NONE,)  # of an explanation or an embedding
 EXPLANATIONS = (*EXPLAINED, NONE)
 
 

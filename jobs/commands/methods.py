@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.methods import METHODS, method
-from lrp_core.method import Method, plain
+from lrp_core.method import Method
+from lrp_core.option import plain
 from lrp_core.registry import OURS
 
 TOKENS = 30  # of the sample whose cost is shown

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from jobs.config.models import MethodConfig
 from jobs.methods import METHODS
 from lrp_core.composites import UnknownComposite, named_in
-from lrp_core.method import Option
+from lrp_core.option import Option
 from lrp_core.types import UserError, nearest
 
 KEY = "composites"  # of the config; `Option.named_in` of those that take one

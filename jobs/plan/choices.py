@@ -20,7 +20,8 @@ from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
 from jobs.store import Artifact, Ledger, key_of
 from lrp_core.kinds import MASK
-from lrp_core.method import Method, plain
+from lrp_core.method import Method
+from lrp_core.option import plain
 from lrp_core.types import Request, UserError
 
 VERSION = 1  # raised when choices change

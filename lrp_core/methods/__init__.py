@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrp_core import composites
-from lrp_core.capabilities import ATTENTION, DELETION, GRADIENTS, MASKING, ONE_STACK, RULES, UNCENTRED
-from lrp_core.explained import EXPLAINED
-from lrp_core.kinds import DELETE, MASK, ZERO
-from lrp_core.method import Method, Option
+from lrp_core.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
+from lrp_core.explained import EVERY, NO_CHOICE
+from lrp_core.method import Method
+from lrp_core.methods.perturbation_records import PERTURBATION
 from lrp_core.methods.representation_records import REPRESENTATION
+from lrp_core.option import Option
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedMethod, nearest
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from lrp_core.types import Batch, Relevance
     from lrp_core.view import ModelView
 
-EVERY = tuple(EXPLAINED)  # explanations, those that are not linear in logits included
-NO_CHOICE = ("none",)  # of an explanation or an embedding
 EPSILON = 1e-9  # stabilises the denominators of explicit propagation
 
 REDUCE = Option(
@@ -273,71 +272,7 @@ METHODS: Registry[Method] = Registry(
         about="the last layer's attention maps weighted by the mean of their gradients",
         source="Chefer et al. 2021",
     ),
-    Method(
-        "atman",
-        version=1,
-        label="AtMan",
-        explain="lrp_core.methods.atman:explain_many",
-        family="perturbation",
-        options=(
-            Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
-            Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
-            Option(
-                "similarity",
-                1.0,
-                "a token whose embedding has this cosine with it goes too, in proportion; 1: it goes alone",
-                low=0,
-                high=1,
-            ),
-            Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
-        ),
-        needs=(ATTENTION,),
-        embeddings=NO_CHOICE,
-        conserves=False,
-        forwards=lambda _, tokens: 1.2 * (tokens + 1),
-        order=66,
-        about="the drop when attention to a token is suppressed in all layers",
-        source="Deb et al. 2023; AttnLRP A.1.5",
-    ),
-    Method(
-        "occlusion",
-        version=1,
-        label="Occlusion",
-        explain="lrp_core.methods.occlusion:explain_many",
-        family="perturbation",
-        options=(
-            Option(
-                "how",
-                ZERO,
-                "the token's embedding is zeroed, or the token masked or deleted",
-                choices=(ZERO, MASK, DELETE),
-                needs={MASK: MASKING, DELETE: DELETION},
-            ),
-        ),
-        explanations=EVERY,
-        embeddings=NO_CHOICE,
-        conserves=False,
-        forwards=lambda _, tokens: tokens + 1,
-        instead="how 'zero'",
-        order=68,
-        about="the drop when a token is taken away",
-        source="Zeiler & Fergus 2014",
-    ),
-    Method(
-        "kernel_shap",
-        version=1,
-        label="Kernel SHAP",
-        explain="lrp_core.methods.kernel_shap:explain_many",
-        family="perturbation",
-        options=(Option("samples", 200, "sets of tokens that are run", low=2),),
-        seeded=True,
-        explanations=EVERY,
-        embeddings=NO_CHOICE,
-        forwards=lambda values, _: values["samples"] + 2.0,
-        order=70,
-        about="Shapley values of the presence of each token, fitted to drawn sets of tokens",
-        source="Lundberg & Lee 2017",
-    ),
+    *PERTURBATION,
     *REPRESENTATION,
     Method(
         "random",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from lrp_core.capabilities import ATTENTION, ONE_STACK, STATES
-from lrp_core.method import Method, Option
+from lrp_core.explained import NO_CHOICE
+from lrp_core.method import Method
+from lrp_core.option import Option
 from lrp_core.types import UserError
 
 EMBEDDING_OUTPUT, WORD = "embedding_output", "word"
 TARGET, FOIL = "target", "foil"  # of a sample
-_NO_CHOICE = ("none",)  # of an explanation or an embedding
 _NORM = Option(
     "norm",
     EMBEDDING_OUTPUT,
@@ -51,7 +52,7 @@ def _of_states(name: str, label: str, **record: Any) -> Method:
         label=label,
         explain="lrp_core.methods.normxlogit:explain_many",
         family="representation",
-        embeddings=_NO_CHOICE,
+        embeddings=NO_CHOICE,
         conserves=False,
         needs=(STATES,),
         passes="states",
@@ -69,8 +70,8 @@ REPRESENTATION = (
         family="representation",
         needs=(ATTENTION, ONE_STACK),
         gives=("tokens", "layers"),
-        explanations=_NO_CHOICE,
-        embeddings=_NO_CHOICE,
+        explanations=NO_CHOICE,
+        embeddings=NO_CHOICE,
         conserves=False,
         forwards=lambda _, tokens: tokens + 2.0,
         order=65,
@@ -82,7 +83,7 @@ REPRESENTATION = (
         "Embedding norm",
         options=(_NORM,),
         gives=("tokens", "layers"),
-        explanations=_NO_CHOICE,
+        explanations=NO_CHOICE,
         order=86,
         about="the norm of the input, whatever is explained; of a layer the norm of its states",
         source="Oyama et al. 2023; NormXLogit 3",

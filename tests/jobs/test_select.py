@@ -24,7 +24,7 @@ from jobs.stages.report.results import results_of
 from jobs.stages.select import select
 from jobs.stages.select.worker import Selector
 from jobs.store import Ledger
-from lrp_core.method import Option
+from lrp_core.option import Option
 from lrp_core.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, killed_once, prepared, rows_of

@@ -1,0 +1,77 @@
+"""Records of the methods that run a model again with something taken away: attention or tokens. No torch here."""
+
+from __future__ import annotations
+
+from lrp_core.capabilities import ATTENTION, DELETION, MASKING
+from lrp_core.explained import EVERY, NO_CHOICE
+from lrp_core.kinds import DELETE, MASK, ZERO
+from lrp_core.method import Method
+from lrp_core.option import Option
+
+PERTURBATION = (
+    Method(
+        "atman",
+        version=1,
+        label="AtMan",
+        explain="lrp_core.methods.atman:explain_many",
+        family="perturbation",
+        options=(
+            Option("suppression", 0.9, "how much of a score is taken away; AttnLRP's p", low=0, high=1),
+            Option("as_printed", False, "take it from the score itself, not from its distance to the row's least"),
+            Option(
+                "similarity",
+                1.0,
+                "a token whose embedding has this cosine with it goes too, in proportion; 1: it goes alone",
+                low=0,
+                high=1,
+            ),
+            Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
+        ),
+        needs=(ATTENTION,),
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=lambda _, tokens: 1.2 * (tokens + 1),
+        order=66,
+        about="the drop when attention to a token is suppressed in all layers",
+        source="Deb et al. 2023; AttnLRP A.1.5",
+    ),
+    Method(
+        "occlusion",
+        version=1,
+        label="Occlusion",
+        explain="lrp_core.methods.occlusion:explain_many",
+        family="perturbation",
+        options=(
+            Option(
+                "how",
+                ZERO,
+                "the token's embedding is zeroed, or the token masked or deleted",
+                choices=(ZERO, MASK, DELETE),
+                needs={MASK: MASKING, DELETE: DELETION},
+            ),
+        ),
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        forwards=lambda _, tokens: tokens + 1,
+        instead="how 'zero'",
+        order=68,
+        about="the drop when a token is taken away",
+        source="Zeiler & Fergus 2014",
+    ),
+    Method(
+        "kernel_shap",
+        version=1,
+        label="Kernel SHAP",
+        explain="lrp_core.methods.kernel_shap:explain_many",
+        family="perturbation",
+        options=(Option("samples", 200, "sets of tokens that are run", low=2),),
+        seeded=True,
+        explanations=EVERY,
+        embeddings=NO_CHOICE,
+        forwards=lambda values, _: values["samples"] + 2.0,
+        order=70,
+        about="Shapley values of the presence of each token, fitted to drawn sets of tokens",
+        source="Lundberg & Lee 2017",
+    ),
+)
