@@ -18,6 +18,7 @@ from evaluation.schema import RUNTIME
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import stars
 from jobs.commands.changes import Change, changes, keys_of
+from jobs.commands.terminal import write_file
 from jobs.config.kept import differences
 from jobs.notebook.run import Run, load
 from lrp_core.types import UserError, nearest
@@ -44,12 +45,12 @@ def show(one: str, other: str, metric: str | None, to: Path | None, html: Path |
     facts.append(f"seconds of methods: {costs[0]:,.1f} against {costs[1]:,.1f}")
     console.print(facts[-1], markup=False)
     if to is not None:
-        _write(to, _csv(changed))
+        write_file(to, _csv(changed), newline="")
         console.print(f"written to {to}", markup=False)
     if html is not None:
         from jobs.commands.compare_page import page
 
-        _write(html, page({one: first, other: second}, facts, changed, metric))
+        write_file(html, page({one: first, other: second}, facts, changed, metric))
         console.print(f"written to {html}", markup=False)
 
 
@@ -107,10 +108,3 @@ def _csv(changed: Sequence[Change]) -> str:
     writer.writeheader()
     writer.writerows(map(asdict, changed))
     return text.getvalue()
-
-
-def _write(to: Path, text: str) -> None:
-    try:
-        to.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise UserError(f"cannot write {to}: {error.strerror}") from None

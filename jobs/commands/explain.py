@@ -15,10 +15,10 @@ from evaluation.report.page import Provenance, explain_page
 from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, open_model, plain
 from jobs.commands.conservation import print_layers
 from jobs.commands.question import Question
+from jobs.commands.terminal import write_file
 from jobs.typed import every_typed
 from jobs.versions import versions
 from lrp_core.method import Method
-from lrp_core.types import UserError
 
 PATCHES = 6  # of an image, that a terminal without colours is told of
 
@@ -112,8 +112,5 @@ def _show_patches(one: Answer, line: Line, width: int, console: Console) -> None
 
 
 def _write(path: Path, text: str, console: Console) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, text)
     console.print(f"written to {path}", markup=False)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from evaluation.benchmark.sources.own import SAMPLES
+from jobs.commands.terminal import write_file
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import METHODS, method
 from jobs.plan.models import ResolvedModel, resolve
@@ -31,10 +32,7 @@ def write(to: Path, model: str, data: Path | None, methods: str | None, console:
     names = [one.strip() for one in methods.split(",")] if methods else None
     text = _config(name, resolved, _task(data, resolved), [method(one) for one in names] if names else None)
     RunConfig.load(_parsed(text, to))
-    try:
-        to.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {to}: {error.strerror}") from None
+    write_file(to, text)
     console.print(f"written to {to}; run it with: closelook run --config {to}", markup=False)
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import pieces
 from jobs.commands.question import Question, read
+from jobs.commands.terminal import write_file
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.typed import typed
@@ -145,9 +146,8 @@ def show_neurons(
     view = open_view(resolved, dtype, device)
     steering.check(view)
     row = dict(with_predictions(view, [row])[0])
-    batch = Batch.collate([row], pad_id=0)
     try:
-        relevance = info(view, batch, explanation=question.explanation, neurons=True)
+        relevance = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
     except UnusableRows as error:
         raise UserError(f"{model_id}: {error.detail}") from None
     logits = [float(one[0]) for one in (relevance.logit_target, relevance.logit_foil) if one is not None]
@@ -160,25 +160,15 @@ def show_neurons(
     known = [_known(view, tokenizer, one, shown, normed) for one in top_neurons(relevance, top, absolute)[0]]
     if known:
         console.print(_table(known))
-    before = say.of(None)
-    after = say.of(steering) if steering else None
+    before, after = say.of(None), say.of(steering) if steering else None
     _print_said(console, "prediction" if after is None else "before", before)
     if after is not None:
         _print_said(console, "after", after)
         console.print(f"changed: {steering}", markup=False)
     if json_file is not None:
-        facts = {
-            "model": model_id,
-            "identity": resolved.identity,
-            "dtype": dtype,
-            "versions": versions(),
-            "method": name,
-        }
+        facts = {"model": model_id, "identity": resolved.identity, "dtype": dtype, "versions": versions()}
         told = {"neurons": [asdict(one) for one in known], "before": asdict(before), "after": after and asdict(after)}
-        try:
-            json_file.write_text(json.dumps({**facts, **told}, indent=1, ensure_ascii=False), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write {json_file}: {error.strerror}") from None
+        write_file(json_file, json.dumps({**facts, "method": name, **told}, indent=1, ensure_ascii=False))
         console.print(f"written to {json_file}", markup=False)
 
 

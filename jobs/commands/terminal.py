@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+
+from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
@@ -15,6 +18,14 @@ if TYPE_CHECKING:
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def write_file(path: Path, text: str, newline: str | None = None) -> None:
+    """Write a file that a command was asked for. Raises UserError where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8", newline=newline)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 def load_run(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
