@@ -50,7 +50,7 @@ RUN = {
     "neurons.md": {f"--neuron {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")},
     "notebooks.md": {
         **dict.fromkeys(
-            ("explanation.to_frame()", "closelook.load(", "LLMAttributionResult("),
+            ("explanation.to_frame()", "answers.to_frame()", "closelook.load(", "LLMAttributionResult("),
             f"{PAGE}notebooks_can_do_what_their_page_says",
         ),
         "from inseq": f"{PAGE}inseq_reads_what_an_answer_is_explained_by",

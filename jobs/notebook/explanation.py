@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,11 @@ class Explanation:
         return [answer.relevance[method] for answer in self.answers]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each answer, method and token."""
+        """A row for each answer, method and token.
+
+        `side` is "text" of what the model reads and, of encoder-decoders, "decoder" of what the decoder has seen, where
+        the method speaks of it; `at` counts the tokens of a side, the decoder's from its start token on.
+        """
         import pandas as pd
 
         rows = [
@@ -81,6 +85,7 @@ class Explanation:
                 "foil": answer.foil,
                 "method": name,
                 "explained": float(relevance.explained[0]),
+                "side": side,
                 "at": index,
                 "token": token,
                 "special": special,
@@ -88,9 +93,8 @@ class Explanation:
             }
             for at, answer in enumerate(self.answers)
             for name, relevance in answer.relevance.items()
-            for index, (token, special, value) in enumerate(
-                zip(answer.tokens, answer.row["special_mask"], relevance.tokens[0].tolist(), strict=True)
-            )
+            for side, tokens in _sides(answer, relevance)
+            for index, (token, special, value) in enumerate(tokens)
         ]
         return pd.DataFrame(rows)
 
@@ -119,6 +123,15 @@ class Explanation:
         return [
             entry(answer, self.methods, self.question, self.opened.id, at=at) for at, answer in enumerate(self.answers)
         ]
+
+
+def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator[tuple[str, bool, float]]]]:
+    """The name of each side, and its tokens, whether each is special, and their relevance."""
+    read = relevance.tokens[0].tolist()
+    yield "text", zip(answer.tokens, answer.row["special_mask"], read, strict=True)
+    if answer.decoder is not None and relevance.decoder_tokens is not None:
+        started = [True] + [False] * (len(answer.decoder) - 1)
+        yield "decoder", zip(answer.decoder, started, relevance.decoder_tokens[0].tolist(), strict=True)
 
 
 class Explanations(tuple[Explanation, ...]):

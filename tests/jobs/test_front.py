@@ -124,6 +124,28 @@ def test_a_notebook_shows_what_the_decoder_of_an_encoder_decoder_has_seen():
     assert html.count("<tr>") == 4
 
 
+def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
+    explanation = closelook.explain(
+        "where did the clerk go ?", model="demo/t5", method=["attnlrp", "atman"], generate=2
+    )
+    frame = explanation.to_frame()
+    for at, answer in enumerate(explanation.answers):
+        for method in ("attnlrp", "atman"):
+            relevance, own = explanation.relevance(method)[at], frame.query(f"answer == {at} and method == '{method}'")
+            text, decoder = own[own["side"] == "text"], own[own["side"] == "decoder"]
+            assert text["token"].tolist() == answer.tokens
+            assert text["relevance"].tolist() == relevance.tokens[0].tolist()
+            if method == "atman":
+                assert not len(decoder), "it does not speak of the decoder's tokens"
+                continue
+            assert decoder["token"].tolist() == answer.decoder
+            assert decoder["at"].tolist() == list(range(at + 1))
+            assert decoder["special"].tolist() == [True] + [False] * at
+            assert decoder["relevance"].tolist() == relevance.decoder_tokens[0].tolist()
+            whole = float(relevance.explained[0] + relevance.residual[0])
+            assert own["relevance"].sum() == pytest.approx(whole, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
