@@ -20,6 +20,13 @@ Missing = frozenset[tuple[str, str, str]]  # (task, model, method) without score
 Comparisons = Mapping[tuple[str, str], Comparison]
 
 
+#: Of the paper's numbers, which :func:`published` has.
+DOUBTS = (
+    " The paper's text puts NormXLogit ahead in almost all layers; by its own figure 5 ALTI has the higher average "
+    "precision in layers 2, 3, 9 and 11, and the norm alone is below random in most."
+)
+
+
 def of_layer(layer: int, metric: str) -> str:
     """The name that a layer's metric has in a comparison."""
     return f"{metric} of {layer}"
@@ -57,7 +64,9 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: Missing
         "What each layer says of the tokens, held against the evidence, in percent with 95 % bootstrap intervals: the "
         "map of that layer alone, or the head on its states. Layers are counted from the lowest. NormXLogit's numbers "
         "stand beside those of models named as its own, roberta-base and, fine-tuned, roberta-base-blimp5; those of "
-        "norms, LogAt and NormXLogit are read off its figures 4 and 5.",
+        "random relevance, norms, LogAt and NormXLogit are read off its figures 4 and 5."
+        + DOUBTS
+        * any(key[:2] in {(score.task, score.model) for score in scores} for key in published()),
         ("model", "layer"),
         _columns(scores, methods, missing),
         _rows(scores, methods, missing, cells),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from evaluation.schema import BENCH
 from jobs.store import Store
 
+SHIPPED = Path(__file__).with_name("results")  # of machines that not everybody has
 RATIO = "ratio"  # the part, and the unit
 #: What benchmarks call the way of doing something that they measured.
 _METHOD = ("method", "run", "way", "scoring", "of")
@@ -40,6 +42,16 @@ def write(result: Mapping[str, Any], store: Store) -> str:
     path = f"bench/{result['bench']}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
     store.write_shard(path, pa.Table.from_pylist(numbers(result), schema=BENCH), BENCH.with_metadata(metadata))
     return path
+
+
+def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
+    """The numbers of a benchmark as rows of the schema: those in the store, then those that are shipped."""
+    files = store.files(f"bench/{bench}")
+    measured: list[dict[str, Any]] = store.read(files, BENCH).to_pylist() if files else []
+    for path in sorted(SHIPPED.glob(f"{bench}*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        measured += numbers(result) if result["bench"] == bench else []
+    return measured
 
 
 def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import PRUNING, RUNTIME, SCORES
+from jobs.bench import storage
 from jobs.bench.harness import Bench
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
@@ -192,7 +193,7 @@ def test_chosen_samples_hold_disagreement_and_wrong_predictions():
 
 
 def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(storage, "SHIPPED", tmp_path / "shipped")
     (tmp_path / "shipped").mkdir()
     for device in ("H200", "a CPU"):
         bench = Bench("lrp", device)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import yaml
 
@@ -14,8 +12,8 @@ from evaluation.report.page import Provenance, Site
 from evaluation.report.results import Results
 from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
-from evaluation.schema import BENCH, SchemaMismatch
-from jobs.bench.storage import numbers
+from evaluation.schema import SchemaMismatch
+from jobs.bench.storage import measured_by
 from jobs.commands.plan_choices import undecided
 from jobs.config import RunConfig
 from jobs.methods import METHODS
@@ -28,8 +26,7 @@ from jobs.stages.summary import StageSummary
 from jobs.store import Artifact, Ledger, Store, StoreError, key_of
 from jobs.versions import versions
 
-SHIPPED = Path(__file__).parents[2] / "bench" / "results"  # of machines that not everybody has
-VERSION = 9  # raise it when a report of the same store looks different
+VERSION = 10  # raise it when a report of the same store looks different
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:
@@ -88,12 +85,8 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
 
 def all_tables(store: Store, results: Results) -> list[Table]:
     """Tables in the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
-    files = store.files(Artifact("bench").folder)
-    measured = store.read(files, BENCH).to_pylist() if files else []
-    for path in sorted(SHIPPED.glob("lrp*.json")):
-        measured += numbers(json.loads(path.read_text(encoding="utf-8")))
     *tables, last = score_tables(results)
-    return [*tables, explicit_against_modified(measured, METHODS), last]
+    return [*tables, explicit_against_modified(measured_by("lrp", store), METHODS), last]
 
 
 def _key(config: RunConfig, ledger: Ledger) -> str:
