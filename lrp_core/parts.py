@@ -229,11 +229,11 @@ class BlockView:
 
         Neurons are what enters a down projection.
         """
-        found = [] if self.experts is None else FeedForward.of_experts(self.experts.all)
+        layers = [] if self.experts is None else FeedForward.of_experts(self.experts.all)
         if self.down is not None:  # offloaded weights have a shape, too
             size = self.down.weight.shape[0 if self.family.transposed else 1]
-            found.append(FeedForward(sum(part.size for part in found), size, SHARED if found else None))
-        return tuple(found)
+            layers.append(FeedForward(sum(part.size for part in layers), size, SHARED if layers else None))
+        return tuple(layers)
 
     @property
     def n_neurons(self) -> int:
@@ -281,13 +281,13 @@ class BlockView:
         """Of each of these neurons [N, D]: what one unit of it adds behind the down projection or, if not `written`,
         its row of the input matrix, the gate's in gated layers. The router's weight of an expert is left out.
         """
-        found: dict[int, Tensor] = {}
+        vectors: dict[int, Tensor] = {}
         for part in self.feed_forwards:
             own = [number for number in neurons if 0 <= number - part.first < part.size]
             if own:
                 rows = self._neuron_weights(part, written)[[number - part.first for number in own]]
-                found |= dict(zip(own, rows, strict=True))
-        return torch.stack([found[number] for number in neurons])
+                vectors |= dict(zip(own, rows, strict=True))
+        return torch.stack([vectors[number] for number in neurons])
 
     def _neuron_weights(self, part: FeedForward, written: bool) -> Tensor:
         """Rows [F, D] of a part's neurons; in modules that put out gate and up, the gate's come first."""

@@ -83,9 +83,9 @@ class Inputs:
         """
         samples = gather(self.table.select(UNIT_COLUMNS), np.asarray(rows, dtype=np.int64))
         lists = {name: pa.ListArray.from_arrays([0, len(rows)], _only(samples[name])) for name in UNIT_COLUMNS}
-        return pa.table({"task": [task], **lists, **self._places(rows)})
+        return pa.table({"task": [task], **lists, **self._files(rows)})
 
-    def _places(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
+    def _files(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
         """The file of each sample that is an image, and its row there."""
         if not self.files:
             return {}

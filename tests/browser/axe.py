@@ -23,9 +23,9 @@ def violations(tab, *only):
     """
     tab.script("document.querySelectorAll('.scroll').forEach((box) => { box.style.backgroundImage = 'none'; })")
     tab.script(source())
-    found = tab.script(RUN, list(only))
+    wrong = tab.script(RUN, list(only))
     tab.script("document.querySelectorAll('.scroll').forEach((box) => { box.style.backgroundImage = ''; })")
-    return found
+    return wrong
 
 
 #: `target-size` is of WCAG 2.2 and off unless asked for. Arrows are too short a text for axe to judge.

@@ -58,8 +58,8 @@ class Browser:
 
     def complaints(self):
         """Errors of the page: scripts that failed, requests that were refused."""
-        found = call("POST", f"{self._url}/se/log", {"type": "browser"})
-        return [line["message"] for line in found if line["level"] == "SEVERE"]
+        lines = call("POST", f"{self._url}/se/log", {"type": "browser"})
+        return [line["message"] for line in lines if line["level"] == "SEVERE"]
 
 
 def wait(tab, condition, *arguments):
@@ -84,7 +84,7 @@ def browser():
     """A headless Chromium that ends with the block."""
     with subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
         try:
-            port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
+            port = next(match[1] for line in driver.stdout if (match := re.search(r"successfully on port (\d+)", line)))
             url = f"http://127.0.0.1:{port}"
             options = {"binary": CHROMIUM, "args": _ARGUMENTS}
             wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}

@@ -41,11 +41,11 @@ def samples(*models):
 def faithfulness():
     """Both parts of that page, as a run with curves has them."""
     results, drawn = some_results(), [drawn_of(), drawn_of("next_word")]
-    found = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn[:1]]
+    points_of = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn[:1]]
     made = [overview_table(drawn, results), areas_table(drawn, results)]
-    title, tables = "Evidence against faithfulness", [evidence_table(drawn[:1], found, results)]
-    tables += [agreement_table(drawn[:1], found)]
-    figures = evidence_figure(drawn[:1], found, results)
+    title, tables = "Evidence against faithfulness", [evidence_table(drawn[:1], points_of, results)]
+    tables += [agreement_table(drawn[:1], points_of)]
+    figures = evidence_figure(drawn[:1], points_of, results)
     yield Part("Faithfulness", "", curve_figures(drawn, results), made, details=[pairs_table(drawn, results)])
     yield Part(title, "", figures, tables, note="1 set of curves is not drawn: run `closelook perturb`.")
 

@@ -49,16 +49,16 @@ def test_a_second_evaluation_does_nothing(tmp_path):
 
 
 def test_scores_that_are_written_part_by_part_are_those_of_the_whole(tmp_path, monkeypatch):
-    found, groups = [], []
+    result, groups = [], []
     for rows_at_once in (evaluate.ROWS_AT_ONCE, 1):
         monkeypatch.setattr(evaluate, "ROWS_AT_ONCE", rows_at_once)
         store, plan = write_store(tmp_path / str(rows_at_once), tasks=("sva",), methods=("random",), samples=20)
         evaluate.score_plan(CONFIG, plan, store)
         (file,) = store.files("scores_samples", recursive=True)
         samples = store.read(file, SCORES_SAMPLES).sort_by([(name, "ascending") for name in (*VARIANT, "sample_id")])
-        found.append((samples, scores(store)))
+        result.append((samples, scores(store)))
         groups.append(pq.ParquetFile(f"{store.root}/{file}").metadata.num_row_groups)
-    (samples, means), (parts, merged) = found
+    (samples, means), (parts, merged) = result
     assert groups == [1, 2]
     assert parts.equals(samples)
     assert merged == [{**row, "value": pytest.approx(row["value"], rel=1e-12)} for row in means]

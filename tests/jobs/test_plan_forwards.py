@@ -74,12 +74,12 @@ def test_a_record_claims_what_its_method_runs(family, explanations):
         if method.missing(view.family.capabilities):
             continue
         config = run_of([{name: FEW.get(name, {})}], explanations)
-        claimed, found = forwards(config, [name], TOKENS), spent(view, config)
+        claimed, ran = forwards(config, [name], TOKENS), spent(view, config)
         of_last_layer = 1 if name == "gradcam" else 0  # its gradient stops there: half of these models, little of large
-        assert found <= claimed + of_last_layer * len(explanations), name
+        assert ran <= claimed + of_last_layer * len(explanations), name
         from_the_middle = name == "atman" and view.kind.causal  # what precedes a token does not see it go
         if name not in ELSEWHERE and not from_the_middle:
-            assert claimed <= 1.25 * found, name
+            assert claimed <= 1.25 * ran, name
 
 
 def test_methods_of_a_run_share_passes_as_planned():
@@ -109,8 +109,8 @@ def test_finer_relevance_costs_the_passes_of_those_that_give_it(product):
     names = [name for name in names if not METHODS[name].missing(view.family.capabilities) and name not in ELSEWHERE]
     assert names
     config = run_of(names, EVERY[:2])
-    claimed, found = forwards(config, names, TOKENS), spent(view, config, product)
-    assert found <= claimed <= 1.25 * found
+    claimed, ran = forwards(config, names, TOKENS), spent(view, config, product)
+    assert ran <= claimed <= 1.25 * ran
 
 
 @pytest.mark.parametrize("labels", [2, 9])
@@ -122,5 +122,5 @@ def test_every_label_costs_what_is_planned(labels):
         requests = tuple(Request(name, "target", method.embeddings[0], label=at) for at in range(labels))
         with counted(view) as passed:
             Explainer(view, requests, "labels", methods=known, metered=METERED).batch(rows_for(view))
-        found, claimed = sum(passed.values()), forwards_of_labels([method], labels, TOKENS)
-        assert found <= claimed <= 1.25 * found, name
+        ran, claimed = sum(passed.values()), forwards_of_labels([method], labels, TOKENS)
+        assert ran <= claimed <= 1.25 * ran, name

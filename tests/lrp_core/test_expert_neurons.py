@@ -36,16 +36,16 @@ def of_token(mlp, x):
     probabilities = (mlp.gate.weight @ x).softmax(0)
     best = probabilities.topk(mlp.gate.top_k)
     kept = best.values.sum() if getattr(mlp.gate, "norm_topk_prob", True) else 1.0
-    found = {}
+    collected = {}
     for probability, expert in zip(best.values, best.indices.tolist(), strict=True):
         gate, up = mlp.experts.gate_up_proj[expert].chunk(2)
-        found[str(expert)] = (probability / kept, torch.nn.functional.silu(gate @ x) * (up @ x))
+        collected[str(expert)] = (probability / kept, torch.nn.functional.silu(gate @ x) * (up @ x))
     shared = getattr(mlp, "shared_expert", None)
     if shared is not None:
         gate, up = shared.gate_proj.weight, shared.up_proj.weight
         weight = torch.sigmoid(mlp.shared_expert_gate.weight[0] @ x)
-        found["shared"] = (weight, torch.nn.functional.silu(gate @ x) * (up @ x))
-    return found
+        collected["shared"] = (weight, torch.nn.functional.silu(gate @ x) * (up @ x))
+    return collected
 
 
 def down_of(view, title):
@@ -96,12 +96,12 @@ def test_a_neuron_scaled_is_its_column_scaled_and_the_model_is_whole_again(route
     before, config = routed.hidden(batch), routed.blocks[LAYER].experts.all.config
     place = routed.neuron_names.place(f"{LAYER}.2.7")
     with neurons_scaled(routed, [{place: -3.0}] * len(batch)), neurons_scaled(routed, [{place: 2.0}] * len(batch)):
-        found = routed.hidden(batch)
+        states = routed.hidden(batch)
     other = tiny_model(routed.config.model_type)
     other.blocks[LAYER].experts.all.down_proj[2][:, 7] *= -6
     real = batch.attention_mask.bool()
-    torch.testing.assert_close(found[real], other.hidden(batch)[real], rtol=1e-9, atol=1e-10)
-    assert not torch.allclose(found[real], before[real])
+    torch.testing.assert_close(states[real], other.hidden(batch)[real], rtol=1e-9, atol=1e-10)
+    assert not torch.allclose(states[real], before[real])
     assert routed.blocks[LAYER].experts.all.config is config
     assert torch.equal(routed.hidden(batch), before)
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
@@ -113,11 +113,11 @@ def test_a_neuron_scaled_is_its_column_scaled_and_the_model_is_whole_again(route
 
 def test_relevance_of_the_whole_model_is_finite_differences_of_its_neurons(routed):
     batch = Batch.collate(ragged_rows(routed)[:1], 0)
-    found = attribute("gradient_x_input", routed, batch, neurons=True)
+    relevance = attribute("gradient_x_input", routed, batch, neurons=True)
     step = 3e-3  # transformers rounds to float32 inside RMSNorm
     for title in titles_of(routed):
         layer, number = routed.neuron_names.place(f"{LAYER}.{title}.4")
-        at, value = int(found.neuron_positions[0, layer, number]), float(found.neuron_values[0, layer, number])
+        at, value = int(relevance.neuron_positions[0, layer, number]), float(relevance.neuron_values[0, layer, number])
         if at < 0:
             assert not any(title in experts for experts in by_token(routed, batch.input_ids[0].tolist()))
             continue
@@ -135,20 +135,20 @@ def test_relevance_of_the_whole_model_is_finite_differences_of_its_neurons(route
                     target, foil = routed.logits(routed.hidden(batch), batch)[0]
                 contrasts.append(float(target - foil))
             total += (contrasts[0] - contrasts[1]) / (2 * step) * own
-        assert float(found.neurons[0, layer, number]) == pytest.approx(total, rel=5e-3, abs=1e-5)
+        assert float(relevance.neurons[0, layer, number]) == pytest.approx(total, rel=5e-3, abs=1e-5)
 
 
 def test_neurons_of_experts_that_no_token_was_sent_to_are_not_ranked(routed):
     batch = Batch.collate(ragged_rows(routed, lengths=(2, 6)), 0)
     relevance = attribute("attnlrp", routed, batch, neurons=True)
-    for row, found in enumerate(top_neurons(relevance, 10**6)):
+    for row, top in enumerate(top_neurons(relevance, 10**6)):
         ids = batch.input_ids[row][batch.attention_mask[row].bool()].tolist()
         asked = {title for experts in by_token(routed, ids) for title in experts}
-        names = {routed.neuron_names.of(one.layer, one.neuron) for one in found}
-        assert len(names) == len(found)
+        names = {routed.neuron_names.of(one.layer, one.neuron) for one in top}
+        assert len(names) == len(top)
         of_layer = {name.split(".")[1] for name in names if name.startswith(f"{LAYER}.")}
         assert of_layer == asked
-        assert sum(one.relevance for one in found) == pytest.approx(float(relevance.neurons[row].sum()))
+        assert sum(one.relevance for one in top) == pytest.approx(float(relevance.neurons[row].sum()))
 
 
 def test_padding_company_and_checkpointing_change_nothing(routed):
@@ -163,13 +163,13 @@ def test_padding_company_and_checkpointing_change_nothing(routed):
 def test_kernels_of_experts_give_the_same_neurons_in_float32():
     view = tiny_model("qwen2_moe", dtype="float32")
     batch = Batch.collate(ragged_rows(view), 0)
-    found = {}
+    collected = {}
     for kernel in ("eager", "batched_mm", "grouped_mm"):
         view.model.set_experts_implementation(kernel)
-        found[kernel] = attribute("attnlrp", view, batch, neurons=True)
+        collected[kernel] = attribute("attnlrp", view, batch, neurons=True)
     for kernel in ("batched_mm", "grouped_mm"):
-        torch.testing.assert_close(found[kernel].neurons, found["eager"].neurons, rtol=1e-3, atol=1e-4)
-    assert torch.equal(found["eager"].tokens, attribute("attnlrp", _eager(view), batch).tokens)
+        torch.testing.assert_close(collected[kernel].neurons, collected["eager"].neurons, rtol=1e-3, atol=1e-4)
+    assert torch.equal(collected["eager"].tokens, attribute("attnlrp", _eager(view), batch).tokens)
 
 
 def _eager(view):
@@ -198,9 +198,9 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
             kept = [float(v) for v in own.values[number] if math.isfinite(v)]
             assert kept == pytest.approx([value for value, _ in best])
             assert own.contexts[number, : len(kept)].tolist() == [at for _, at in best]
-            found = best_contexts(routed, texts, LAYER, number, 3, rows=2)
-            assert [one.number for one in found] == [at for _, at in best]
-            assert all(every[one.number][one.position] == pytest.approx(one.value) for one in found)
+            contexts = best_contexts(routed, texts, LAYER, number, 3, rows=2)
+            assert [one.number for one in contexts] == [at for _, at in best]
+            assert all(every[one.number][one.position] == pytest.approx(one.value) for one in contexts)
 
 
 def test_what_explains_an_experts_activation_sums_to_it_under_lrp(routed):

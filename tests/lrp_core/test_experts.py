@@ -92,12 +92,12 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
         for part in view.blocks[-1].feed_forwards:
             if part.title in of_experts:
                 neurons[t, part.first : part.first + part.size] = of_experts[part.title]
-    found = inside.of("own")
-    torch.testing.assert_close(found.total[0, -1], neurons.sum(0), rtol=1e-9, atol=1e-10)
-    reached = found.at[0, -1] >= 0
+    result = inside.of("own")
+    torch.testing.assert_close(result.total[0, -1], neurons.sum(0), rtol=1e-9, atol=1e-10)
+    reached = result.at[0, -1] >= 0
     assert torch.equal(reached, (neurons != 0).any(0))
     torch.testing.assert_close(
-        neurons[found.at[0, -1], torch.arange(view.n_neurons)].abs()[reached], neurons.abs().amax(0)[reached]
+        neurons[result.at[0, -1], torch.arange(view.n_neurons)].abs()[reached], neurons.abs().amax(0)[reached]
     )
 
 

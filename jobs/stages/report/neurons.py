@@ -32,7 +32,7 @@ from lrp_core.types import UserError
 SAMPLES = 5  # of a neuron that are shown
 AROUND = 12  # tokens on either side of where it is active
 
-Place = tuple[str, str]  # task and method
+TaskMethod = tuple[str, str]  # task and method
 Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sample_id, position, activation
 
 
@@ -41,9 +41,9 @@ class _Neuron:
     """What the cells of a model say of one neuron."""
 
     name: str = ""
-    total: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
-    kept: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
-    drops: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    total: dict[TaskMethod, float] = field(default_factory=lambda: defaultdict(float))
+    kept: dict[TaskMethod, int] = field(default_factory=lambda: defaultdict(int))
+    drops: dict[TaskMethod, list[float]] = field(default_factory=lambda: defaultdict(list))
     best: list[tuple[Seen, float]] = field(default_factory=list)  # with relevance, a heap of SAMPLES
 
 
@@ -78,24 +78,24 @@ def _entries(
     cells: list[PlannedCell],
     store: Store,
     results: Results,
-    order: list[Place],
+    order: list[TaskMethod],
     linked: frozenset[str],
     corpus: Artifact | None,
 ) -> Iterator[dict[str, Any]]:
     """Neurons of a model by layer and number."""
     ledger = Ledger(store)
     neurons: dict[tuple[int, int], _Neuron] = defaultdict(_Neuron)
-    samples: dict[Place, int] = {}
+    samples: dict[TaskMethod, int] = {}
     firsts: dict[tuple[Artifact, str], dict[str, tuple[int, int]]] = {}
     for planned in cells:
-        place = (planned.cell.task, planned.cell.method)
+        task_method = (planned.cell.task, planned.cell.method)
         for explanation, table in _by_explanation(ledger, planned):
             rows = table.to_pylist()
             firsts[planned.cell, explanation] = {r["sample_id"]: (r["layer"][0], r["neuron"][0]) for r in rows}
             if explanation == planned.requests[0].explanation:
-                samples[place] = len(rows)
+                samples[task_method] = len(rows)
                 for row in rows:
-                    _add(neurons, place, row)
+                    _add(neurons, task_method, row)
     _add_drops(config, model, ledger, neurons, firsts)
     texts = _texts(model, store, neurons)
     words = _words(config, model, ledger)
@@ -201,14 +201,14 @@ def _by_explanation(ledger: Ledger, planned: PlannedCell) -> Iterator[tuple[str,
         yield explanation, table.filter(pc.equal(table["explanation"], explanation))
 
 
-def _add(neurons: dict[tuple[int, int], _Neuron], place: Place, row: dict[str, Any]) -> None:
+def _add(neurons: dict[tuple[int, int], _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
     columns = (row[name] for name in ("layer", "neuron", "name", "relevance", "position", "activation"))
     for layer, number, name, relevance, position, activation in zip(*columns, strict=True):
         own = neurons[layer, number]
         own.name = name
-        own.total[place] += relevance
-        own.kept[place] += 1
-        seen = (abs(relevance), *place, row["sample_id"], position, activation)
+        own.total[task_method] += relevance
+        own.kept[task_method] += 1
+        seen = (abs(relevance), *task_method, row["sample_id"], position, activation)
         (heapq.heappush if len(own.best) < SAMPLES else heapq.heappushpop)(own.best, (seen, relevance))
 
 
