@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -15,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.demo import EVERY, model_dir
 from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
-from jobs.plan.geometries import GEOMETRIES, geometry_of
+from jobs.plan.checkpoints import location_of, numbers_of, read_config, reserved, with_adapter
+from jobs.plan.geometries import geometry_of
 from jobs.plan.heads import head_of
 from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
-from jobs.store.retry import StillUnavailable, causes, hub_patience_s, retried
+from jobs.store.retry import StillUnavailable, hub_patience_s, retried
 from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, introduce
 from lrp_core.kinds import BLACK
@@ -114,23 +113,23 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     if model.id.startswith("random/"):
         geometry = geometry_of(model.id)
         if geometry is None:
-            raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('random'))}")
+            raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('random'))}")
         identity = f"{model.id}@seed{seed}{''.join(f'+{label}' for label in model.classes or ())}"
         config = geometry.config(model.classes or ())
         family = family_of(config)
         head = head_of(model, family, config)
         images = _preprocessing(model, model.id, family, config)
         return ResolvedModel(model, model.id, None, identity, family, family.most_tokens(config), *head, images)
-    location, config = _read_config(model)
+    location, config = read_config(model)
     try:
-        config, adapted = _with_adapter(model, location, config)
+        config, adapted = with_adapter(model, location, config)
         family = family_of(config, name=model.family)
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
     head, run_as = head_of(model, family, config), adapted if model.family is None else f"{adapted} as {model.family}"
     most, images = family.most_tokens(config), _preprocessing(model, location, family, config)
     if Path(location).is_dir():
-        identity = f"sha256:{hash_files(_numbers(Path(location)))}{run_as}"
+        identity = f"sha256:{hash_files(numbers_of(Path(location)))}{run_as}"
         return ResolvedModel(model, location, None, identity, family, most, *head, images)
     commit = commit_of(model, location)
     return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, most, *head, images)
@@ -148,7 +147,7 @@ def _preprocessing(model: ModelConfig, location: str, family: Family, config: Pr
 def architecture(model: ModelConfig) -> PretrainedConfig:
     """The transformers config of a model that resolves. Raises as :func:`resolve` does."""
     geometry = geometry_of(model.id) if model.id.startswith("random/") else None
-    return _read_config(model)[1] if geometry is None else geometry.config(model.classes or ())
+    return read_config(model)[1] if geometry is None else geometry.config(model.classes or ())
 
 
 @spending(LOAD)
@@ -256,80 +255,4 @@ def _tokenizer_candidates(model: ModelConfig) -> tuple[str, ...]:
     geometry = geometry_of(model.id)
     if model.id.startswith("random/") and geometry is not None:
         return (geometry.hub_id,)
-    return (_location(model),)
-
-
-def _location(model: ModelConfig) -> str:
-    if not model.id.startswith("demo/"):
-        return str(Path(model.id).expanduser()) if Path(model.id).expanduser().is_dir() else model.id
-    name = model.id.removeprefix("demo/")
-    if name not in EVERY:
-        raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, _reserved('demo'))}")
-    return str(model_dir(name))
-
-
-def _reserved(prefix: str) -> list[str]:
-    return [f"{prefix}/{name}" for name in (EVERY if prefix == "demo" else GEOMETRIES)]
-
-
-def _read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    from lrp_core.loading import read_config
-
-    location = _location(model)
-    directory = Path(location)
-    if directory.is_dir():
-        if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
-            raise UserError(f"model {model.name}: {directory} holds no config.json with *.safetensors weights")
-    elif directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1:
-        raise UserError(_no_directory(model, directory))
-    offline = not directory.is_dir() and not hub_reachable()
-    try:
-        return location, retried(lambda: read_config(location, model.revision, offline, model.family), hub_patience_s)
-    except UserError as error:
-        raise type(error)(f"model {model.name}: {error}") from None
-    except (OSError, ValueError) as error:
-        if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes(error)):
-            raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
-        if directory.parent != Path() and directory.parent.is_dir():
-            raise UserError(_no_directory(model, directory)) from None
-        reason = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
-        raise ModelUnavailable(f"model {model.name}: {reason if offline else one_line(error)}") from error
-
-
-def _with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
-    """`config` with what the model's adapter adds to it, and what the adapter adds to the model's identity.
-
-    Raises UserError for an adapter that is none or of another base, ModelUnavailable for one that cannot be reached.
-    """
-    if model.adapter is None:
-        return config, ""
-    from lrp_core import adapters
-
-    offline = not Path(model.adapter).expanduser().is_dir() and not hub_reachable()
-    try:
-        folder = retried(lambda: adapters.folder_of(str(model.adapter), offline), hub_patience_s)
-    except OSError as error:
-        nowhere = f"there is no directory {model.adapter}, the hub does not answer, and it is not in the local cache"
-        reason = nowhere if offline else one_line(error)
-        raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
-    adapters.check_base(folder, location)
-    config = adapters.with_head_of(config, folder, model.family)
-    adapters.check_fit(config, folder, model.family)
-    digest = hash_files((folder / adapters.SETTINGS, folder / adapters.WEIGHTS))
-    return config, f" with adapter sha256:{digest}{'' if model.merge else ' beside it'}"
-
-
-def _numbers(directory: Path) -> list[Path]:
-    """Weights and config; other files of a model's directory change no number."""
-    return sorted([directory / "config.json", *directory.glob("*.safetensors")])
-
-
-def _no_directory(model: ModelConfig, directory: Path) -> str:
-    """Says so, and names the folder beside it that is meant perhaps."""
-    beside = directory.expanduser().parent
-    folders = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
-    close = difflib.get_close_matches(directory.name, folders, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"model {model.name}: there is no directory {directory}{hint}"
+    return (location_of(model),)
