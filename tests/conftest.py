@@ -5,6 +5,8 @@ from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Servers of tests are on this machine, whatever proxy leads out of it.
+os.environ.update({k: f"{os.environ.get(k, '')},127.0.0.1,localhost".lstrip(",") for k in ("NO_PROXY", "no_proxy")})
 
 import pytest
 import torch

@@ -1,7 +1,10 @@
 """One run per root: a lease with an owner and a heartbeat, on any file system that can list files.
 
 Object stores have no exclusive create here, so a contender writes a claim of its own, lets others' writes settle, and
-looks: a held claim wins, else the earliest. Claims whose heartbeat stopped are removed. Ages are measured by the
+looks: a held claim wins, else the earliest. It then holds its claim and looks again until it is alone with that: of two
+that hold theirs at once, at least one sees the other, however slow the store is, so that never both own the root. The
+later gives way; the earlier waits for that, and gives way itself to one that stays. Claims whose heartbeat stopped are
+removed. Ages are measured by the
 store's clock. An owner that stood still so long that its claim was removed writes nothing more: its store asks before
 every write. Workers do not ask: their shards are atomic and deterministic, two owners' would be the same.
 """
@@ -26,6 +29,7 @@ from jobs.store import Store
 STALE_S = float(os.environ.get("CLOSELOOK_LOCK_STALE_S", "60"))
 HEARTBEAT_S = STALE_S / 6
 SETTLE_S = 0.3
+_LOOKS = 20  # for a later claim to be given up
 _LATE_S = STALE_S  # who took so long to contend may have been given up meanwhile
 
 
@@ -77,14 +81,17 @@ class _Claim:
     def _contend(self) -> dict[str, Any] | None:
         self._write(held=False)
         time.sleep(SETTLE_S)
-        for held in (False, True):  # look, announce, look again: two that announced at once both see it
-            owner = self._precedent(also_waiting=not held)
-            if owner is not None:
-                return owner
-            if not held:
-                self._write(held=True)
-                time.sleep(SETTLE_S)
-        return None
+        for earlier, record in self._live():
+            if record["held"] or earlier:
+                return record
+        self._write(held=True)
+        for _ in range(_LOOKS):
+            time.sleep(SETTLE_S)
+            held = [(earlier, record) for earlier, record in self._live() if record["held"]]
+            first = next((record for earlier, record in held if earlier), None)
+            if first is not None or not held:
+                return first
+        return held[0][1]
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -132,19 +139,17 @@ class _Claim:
         record |= {"held": held, "stale_s": STALE_S}
         self._store.write_bytes(self._path, json.dumps(record).encode())
 
-    def _precedent(self, also_waiting: bool) -> dict[str, Any] | None:
-        """The record of another live claim that is held, or that waits and came earlier."""
+    def _live(self) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """(whether it came before this one, record) of every other claim that counts; others are removed."""
         now = self._store.modified_s(self._path) or time.time()
         for path, record in self._others():
             beat = self._store.modified_s(path)
             if beat is None:
                 continue  # released meanwhile
-            earlier = path < self._path
             if now - beat > record.get("stale_s", STALE_S) or _is_dead_neighbour(record):
                 self._store.delete(path)
-            elif (record["held"] and earlier) or (also_waiting and (record["held"] or earlier)):
-                return record
-        return None
+            else:
+                yield path < self._path, record
 
     def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(path, record) of every other claim."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
 _ARGUMENTS += ["--disable-background-networking", "--no-first-run", "--force-device-scale-factor=1"]
+LIMIT_S = 600
 #: Keys of WebDriver's own alphabet.
 KEYS = {"ArrowRight": "\ue014", "ArrowLeft": "\ue012"}
 WIDTHS = {"desk": (1440, 1000), "phone": (390, 844)}
@@ -64,7 +65,7 @@ class Browser:
 
 def wait(tab, condition, *arguments):
     """Until the condition, a body of a function, holds."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + LIMIT_S
     while not tab.script(condition, *arguments):
         assert time.monotonic() < end, condition
         time.sleep(0.05)
@@ -88,6 +89,7 @@ def browser():
             url = f"http://127.0.0.1:{port}"
             options = {"binary": CHROMIUM, "args": _ARGUMENTS}
             wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            wanted["timeouts"] = {"script": 1000 * LIMIT_S, "pageLoad": 1000 * LIMIT_S}
             session = call("POST", f"{url}/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
             try:
                 yield Browser(url, session)
@@ -100,5 +102,5 @@ def browser():
 def call(method, url, body=None):
     data = None if method == "GET" else json.dumps(body or {}).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=LIMIT_S) as answer:
         return json.load(answer)["value"]

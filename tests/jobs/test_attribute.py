@@ -280,7 +280,7 @@ def test_a_worker_that_is_told_to_end_while_it_computes_does_so_and_no_row_is_lo
     monkeypatch.setattr(stage, "Worker", Told)
     assert attribute(config, store).complete
     thread.join()
-    assert ended_s[0] < 20
+    assert ended_s[0] < 120, "20 s, and what a busy machine takes; the batch would have taken many minutes"
     assert relevance_of(config, store) == relevance
 
 

@@ -38,8 +38,9 @@ def test_a_worker_finishes_or_drops_its_unit_and_begins_no_other(finish_s, said,
 
 
 @pytest.mark.parametrize("excused", [True, False])
-def test_a_batch_that_is_dropped_is_not_to_blame(excused, tmp_path):
+def test_a_batch_that_is_dropped_is_not_to_blame(excused, tmp_path, monkeypatch):
     """As in a process that ends while a batch runs that another process had begun before."""
+    monkeypatch.setattr("jobs.cluster.attempts._BEGUN", set())
     store = Store(str(tmp_path))
     Attempts(store, "unit", 1, "run").begin()
     running = Attempts(store, "unit", 1, "run")

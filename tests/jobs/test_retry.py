@@ -2,6 +2,7 @@
 
 import errno
 import time
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -63,13 +64,15 @@ def test_what_does_not_pass_is_told_at_once(error):
 
 
 def test_what_does_not_pass_in_time_says_how_often_it_was_tried(monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.01)
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(retry, "time", clock)
 
     def call():
         raise ConnectionResetError("Connection reset by peer")
 
     with pytest.raises(StillUnavailable, match=r"^Connection reset by peer \(tried [4-9] times in \d s\)$") as raised:
-        retried(call, lambda error: 0.1)
+        retried(call, lambda error: 5)
     assert not is_passing(raised.value), "who calls the caller does not wait as long again"
 
 

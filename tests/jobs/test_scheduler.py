@@ -26,7 +26,7 @@ class Cluster:
             self.begun.append((work.name, workers))
             self._running.add(work.name)
             self.most = max(self.most, len(self._running))
-        threading.Event().wait(0.05)  # long enough for the next to begin if it may
+        threading.Event().wait(0.3)  # long enough for the next to begin if it may
         for block in work.blocks:
             if isinstance(block, Exception):
                 raise block
@@ -67,13 +67,16 @@ def do(cluster, tmp_path):
 )
 def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, settings, most, do, cluster):
     assert do(*((name, workers, [{}, {}]) for name in "cab"), **settings) == []
-    assert [name for name, _ in cluster.begun] == ["c", "a", "b"]
+    begun = [name for name, _ in cluster.begun]
+    assert sorted(begun[:most]) == sorted("cab"[:most]), "threads that start together begin in any order"
+    assert begun[most:] == [*"cab"[most:]]
     assert cluster.most == most
 
 
 def test_a_model_that_waits_for_room_lets_smaller_ones_pass(do, cluster):
     do(("a", [1, 1], [{}]), ("b", [2, 2], [{}, {}]), ("c", [1, 1], [{}]))
-    assert [name for name, _ in cluster.begun] == ["a", "c", "b"]
+    *first, last = (name for name, _ in cluster.begun)
+    assert (sorted(first), last) == (["a", "c"], "b")
 
 
 def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(do, cluster):
@@ -129,7 +132,7 @@ def test_the_next_model_has_the_workers_while_the_last_is_closed(do, cluster):
     seen = []
 
     def ended():
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while len(cluster.begun) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         seen.append(len(cluster.begun))

@@ -65,9 +65,14 @@ def test_of_runs_at_once_one_completes_one_is_refused_with_a_line_and_one_may_wa
     assert relevance_of(config, store) == expected
 
 
-def test_of_two_runs_that_start_at_once_exactly_one_completes(expected, job):
+def test_of_two_runs_that_start_at_once_exactly_one_completes(expected, job, tmp_path):
     arguments, config, store = job
-    both = [Forked(*arguments) for _ in range(2)]
+    both = [Forked(*arguments, **{HOLD: str(tmp_path)}) for _ in range(2)]
+    deadline = time.monotonic() + 200
+    while all(process.poll() is None for process in both):  # the owner goes on when the other has been refused
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (tmp_path / "go").touch()
     (code, _, quiet), (refused, _, line) = sorted((ended(process) for process in both), key=lambda end: end[0])
     assert (code, refused) == (0, 1), quiet + line
     assert any(f"is in use by process {process.pid} on" in line for process in both)
@@ -127,8 +132,8 @@ def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expect
     process = held()
     begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - begun < 20
+    _, err = process.communicate(timeout=120)
+    assert time.monotonic() - begun < 60, "20 s, and what a busy machine takes"
     assert process.returncode == 143, err
     assert "stopped; run the same command again to continue" in err
     assert store.files("lock", ".json") == []

@@ -31,7 +31,7 @@ def test_a_unit_is_explained_while_another_is_committed(tmp_path, model, monkeyp
     store = prepared(config, rows_of(24))
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
-    explained, at_once = threading.Barrier(2, timeout=20), []
+    explained, at_once = threading.Barrier(2, timeout=120), []
 
     def explain(*arguments):
         at_once.append(1)
