@@ -18,13 +18,15 @@ from torch import Tensor
 
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
 from jobs.bench.samples import alone, random_row
-from jobs.methods import METHODS, method
+from jobs.config import RunConfig
+from jobs.methods import METHODS, configured, defined_options, method
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
 from lrp_core.attention import around_attention
 from lrp_core.memory import peak_memory
+from lrp_core.method import Method
 from lrp_core.parts import BlockView, LinearLayer
-from lrp_core.types import Request
+from lrp_core.types import Request, UserError
 
 _GIB = 2**30
 READING, BY_LAYER = 1.10, 1.3  # NormXLogit's seconds, of a bare forward: of the last states, and of every layer's
@@ -38,7 +40,7 @@ MAPS = 1.5  # GlobEnc's seconds, of ALTI's
 TABLE_4 = ("gradient_l1", "gradient_x_input", "integrated_gradients", "decompx", "normxlogit")
 GEOMETRY_4 = "bert-base"
 LENGTHS = (40, 120, 360, 512)
-MEMORY = 48 * _GIB
+MEMORY_GIB = 48
 
 EVERY = "all"  # methods that such a model has
 Runs = dict[str, Callable[[], None]]
@@ -71,6 +73,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=",".join(TABLE_4),
         help=f"in table 4, separated by commas; {EVERY!r}: every one that there is; default the paper's",
     )
+    options.add_argument("--config", help="in table 4, the methods of this run, with its options")
+    options.add_argument("--set", action="append", metavar="KEY=VALUE", help="override a key of the config; repeat")
+    options.add_argument(
+        "--memory-gib", type=float, default=MEMORY_GIB, help="how many samples fit into so much; default the paper's"
+    )
     options.add_argument("--dtype", default="float32")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     chosen = options.parse_args(arguments)
@@ -79,19 +86,32 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen.layers = chosen.layers or (2 if chosen.quick else 128 if on_gpu else 4)
     chosen.many = chosen.repeats or (2 if chosen.quick else 9)
     chosen.few = min(chosen.many, 3)
-    chosen.methods = _named(chosen.methods)
+    if chosen.set and not chosen.config:
+        options.error("--set changes a --config: give one")
+    chosen.methods = _of_run(chosen.config, chosen.set) if chosen.config else _named(chosen.methods)
     return chosen
 
 
-def _named(names: str) -> list[str]:
+def _named(names: str) -> dict[str, Method]:
     """Raises UnsupportedMethod for one that there is not, or not for the geometry of table 4."""
     family = GEOMETRIES[GEOMETRY_4].model_family
     if names == EVERY:
-        return [name for name, record in METHODS.items() if not record.missing(family.capabilities)]
+        return {name: record for name, record in METHODS.items() if not record.missing(family.capabilities)}
     records = [method(name.strip()) for name in names.split(",")]
     for record in records:
         record.require(family)
-    return [record.name for record in records]
+    return {record.name: record for record in records}
+
+
+def _of_run(config: str, overrides: Sequence[str] | None) -> dict[str, Method]:
+    """The methods of a run that the geometry of table 4 has; of options that are left open, the first."""
+    run, family = RunConfig.load(config, overrides=list(overrides or ())), GEOMETRIES[GEOMETRY_4].model_family
+    known, found = configured(run), dict[str, Method]()
+    for entry in run.every_method():
+        tried = defined_options(known[entry.name], entry, family.capabilities)
+        if tried:
+            found[entry.name] = known[entry.name].configured(**tried[0])
+    return found
 
 
 # what is measured
@@ -127,7 +147,7 @@ def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None
     name = "bert-base"
     view = _model(name, chosen)
     batch = _sample(view, length)
-    run = partial(_explain, "decompx", view, batch)
+    run = partial(_explain, METHODS["decompx"], view, batch)
     runs: Runs = {"decompx": run, "bare": partial(_products, view, length)}
     seconds = interleave(runs, chosen.few, device=chosen.device)
     with peak_memory(chosen.device) as peak:
@@ -146,7 +166,7 @@ def zeroing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
     view = _model(name, chosen)
     batch = _sample(view, min(ZEROED_LENGTH, chosen.longest))
     runs: Runs = {
-        "value_zeroing": partial(_explain, "value_zeroing", view, batch),
+        "value_zeroing": partial(_explain, METHODS["value_zeroing"], view, batch),
         "one by one": partial(_every_layer_again, view, batch),
     }
     seconds = interleave(runs, chosen.few, device=chosen.device)
@@ -162,7 +182,7 @@ def maps(bench: Bench, chosen: argparse.Namespace) -> None:
     name = "bert-base"
     view = _model(name, chosen)
     batch = _sample(view, min(READ_LENGTH, chosen.longest))
-    runs = {each: partial(_explain, each, view, batch) for each in ("globenc", "alti")}
+    runs = {each: partial(_explain, METHODS[each], view, batch) for each in ("globenc", "alti")}
     seconds = interleave(runs, chosen.many, device=chosen.device)
     for way, taken in seconds.items():
         bench.row(part="maps", geometry=name, way=way, **summary(taken), unit="s")
@@ -175,25 +195,36 @@ def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
     name = GEOMETRY_4
     view = _model(name, chosen)
     batch = _sample(view, length)
-    runs = {each: partial(_explain, each, view, batch) for each in chosen.methods}
-    weights = sum(parameter.nbytes for parameter in view.model.parameters())
+    runs = _possible({each: partial(_explain, record, view, batch) for each, record in chosen.methods.items()})
+    weights, memory = sum(parameter.nbytes for parameter in view.model.parameters()), f"{chosen.memory_gib:g}"
     for each, taken in interleave(runs, chosen.few, device=chosen.device).items():
         with peak_memory(chosen.device) as peak:
             runs[each]()
-        fit = (MEMORY - weights) // peak.peak_bytes
-        facts = {"method": each, "length": length, "layers": view.n_layers, "fit_in_48_gib": fit}
+        fit = int(chosen.memory_gib * _GIB - weights) // peak.peak_bytes
+        facts = {"method": each, "length": length, "layers": view.n_layers, "fit": fit, "memory": f"{memory} GiB"}
         bench.row(part="table 4", geometry=name, **facts, peak_bytes=peak.peak_bytes, **summary(taken), unit="s")
         median = summary(taken)["median"]
-        print(f"{name}, T={length}: {each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in 48 GiB")
+        print(f"{name}, T={length}: {each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in {memory} GiB")
+
+
+def _possible(runs: Runs) -> Runs:
+    """Those that such a model can have; of the others a line, as of a word where there is no tokenizer."""
+    possible = {}
+    for each, run in runs.items():
+        try:
+            run()
+            possible[each] = run
+        except UserError as error:
+            print(f"left out: {each}: {' '.join(str(error).split())}")
+    return possible
 
 
 # the ways
 
 
-def _explain(name: str, view: ModelView, batch: Batch) -> None:
-    record = METHODS[name]
+def _explain(record: Method, view: ModelView, batch: Batch) -> None:
     explanation = "target" if "target" in record.explanations else "none"
-    record.compute(view, batch, [Request(name, explanation, record.embeddings[-1])])
+    record.compute(view, batch, [record.bound(Request(record.name, explanation, record.embeddings[-1]))])
 
 
 @torch.inference_mode()

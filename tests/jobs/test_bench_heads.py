@@ -23,7 +23,8 @@ def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path
     table = {row["method"]: row for row in result["rows"] if row["part"] == "table 4"}
     assert tuple(table) == heads.TABLE_4
     assert table["normxlogit"]["peak_bytes"] < table["integrated_gradients"]["peak_bytes"]
-    assert table["normxlogit"]["fit_in_48_gib"] > table["decompx"]["fit_in_48_gib"]
+    assert table["normxlogit"]["fit"] > table["decompx"]["fit"]
+    assert {row["memory"] for row in table.values()} == {"48 GiB"}
 
 
 def test_table_4_takes_every_method_that_the_model_has(monkeypatch):
@@ -32,6 +33,21 @@ def test_table_4_takes_every_method_that_the_model_has(monkeypatch):
     rows = heads.main(["--quick", "--repeats", "1", "--methods", "all"])["rows"]
     assert {row["method"] for row in rows} == set(METHODS) - {"alti_logit"}
     assert all(row["peak_bytes"] > 0 and row["median"] > 0 for row in rows)
+
+
+def test_table_4_takes_the_methods_of_a_run_with_their_options_and_a_given_memory(monkeypatch, capsys):
+    for part in ("readings", "decomposition", "zeroing", "maps"):
+        monkeypatch.setattr(heads, part, lambda *_: None)
+    more = "{name: ig9, method: integrated_gradients, steps: 9}"
+    more += ", {name: plural, method: logat, word: plural}"  # random weights have no tokenizer
+    methods = f"methods=[lrp, alti_logit, {{integrated_gradients: {{steps: 2}}}}, {more}]"
+    given = ["--config", "smoke", "--set", methods, "--set", "models=[{name: m, id: demo/bert}]", "--memory-gib", "1"]
+    rows = {row["method"]: row for row in heads.main(["--quick", "--repeats", "1", *given])["rows"]}
+    assert set(rows) == {"lrp", "integrated_gradients", "ig9"}, "alti_logit is not of this model"
+    assert "left out: plural: 'plural': no tokenizer is known of this model" in capsys.readouterr().out
+    assert rows["ig9"]["peak_bytes"] > rows["integrated_gradients"]["peak_bytes"]
+    assert {row["memory"] for row in rows.values()} == {"1 GiB"}
+    assert rows["lrp"]["fit"] < 2**30 / rows["lrp"]["peak_bytes"]
 
 
 @pytest.mark.parametrize(("names", "message"), [("lpr", "did you mean 'lrp'"), ("lrp,alti_logit", "use alti")])

@@ -64,7 +64,7 @@ def files(tmp_path_factory):
     validate(config)
     bench = Bench("heads", "a CPU")
     for method in ("normxlogit", "decompx"):
-        facts = {"method": method, "length": 512, "layers": 4, "fit_in_48_gib": 321}
+        facts = {"method": method, "length": 512, "layers": 4, "fit": 321, "memory": "48 GiB"}
         times = {"median": 0.25, "q1": 0.2, "q3": 0.3, "n": 3}
         bench.row(part="table 4", geometry="bert-base", **facts, peak_bytes=100, **times, unit="s")
     write(bench.result(), store)
