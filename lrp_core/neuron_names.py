@@ -40,7 +40,7 @@ class NeuronNames:
         known = len(expert) < 2 and all(one.isdecimal() or one == SHARED for one in expert)
         return first.isdecimal() and last.isdecimal() and known
 
-    def place(self, name: str) -> tuple[int, int]:
+    def neuron(self, name: str) -> tuple[int, int]:
         """Layer and number of the neuron of that name, for which `is_name` holds.
 
         Raises UserError as `check`, and for an expert that there is not, is not named, or stands where there are none.

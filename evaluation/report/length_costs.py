@@ -31,7 +31,7 @@ def published() -> Mapping[tuple[str, int, str], float]:
 
 
 def length_tables(numbers: Sequence[Number], methods: Methods) -> list[Table]:
-    """Both tables; none where nothing was measured at the paper's lengths. Of equal places the last number counts.
+    """Both tables; none where nothing was measured at the paper's lengths. Of equal rows the last number counts.
 
     `methods` are all there are: the run need not have those that were measured.
     """
@@ -50,9 +50,9 @@ def _seconds(measured: Sequence[Number], names: Sequence[str], columns: Sequence
     ours: dict[tuple[str, str, int], dict[str, Cell]] = {}
     for number in measured:
         if number["measure"] == "median":
-            place = (_model(number), number["device"], number["length"])
+            labels = (_model(number), number["device"], number["length"])
             cell = Cell(number["value"], n=number["n"], low=number["q1"], high=number["q3"])
-            ours.setdefault(place, {})[number["method"]] = cell
+            ours.setdefault(labels, {})[number["method"]] = cell
     rows = [
         Row("ours", (model, device, str(length)), _cells(cells, names))
         for (model, device, length), cells in sorted(ours.items(), key=lambda item: item[0])
@@ -80,8 +80,8 @@ def _batches(measured: Sequence[Number], methods: Methods, names: Sequence[str],
         if told["memory"] == _MEMORY
     }
     rows = [
-        Row("ours", (*place, label(methods, name)), (Cell(fit), Cell(state=UNDEFINED)))
-        for (*place, name), fit in sorted(ours.items(), key=lambda item: (item[0][:2], names.index(item[0][2])))
+        Row("ours", (*labels, label(methods, name)), (Cell(fit), Cell(state=UNDEFINED)))
+        for (*labels, name), fit in sorted(ours.items(), key=lambda item: (item[0][:2], names.index(item[0][2])))
     ]
     rows += [
         Row(

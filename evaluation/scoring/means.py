@@ -62,11 +62,11 @@ class Means:
 
     def _shares_of_noise(self) -> pa.Table:
         """The share of negligible relevance, of each explanation and embedding with any."""
-        place = {"tokens": "all", "scope": "full", "metric": "noise"}
+        coordinates = {"tokens": "all", "scope": "full", "metric": "noise"}
         return _table(
             [
                 {name: row[name] for name in _EXPLAINED}
-                | place
+                | coordinates
                 | {"value": 100 * (row["noise"] / row["n"]), "n": row["n"]}
                 for row in _added(self._noise, _EXPLAINED).to_pylist()
                 if row["noise"]

@@ -106,12 +106,12 @@ def _named(names: str) -> dict[str, Method]:
 def _of_run(config: str, overrides: Sequence[str] | None) -> dict[str, Method]:
     """The methods of a run that the geometry of table 4 has; of options that are left open, the first."""
     run, family = RunConfig.load(config, overrides=list(overrides or ())), GEOMETRIES[GEOMETRY_4].model_family
-    known, found = configured(run), dict[str, Method]()
+    known, chosen = configured(run), dict[str, Method]()
     for entry in run.every_method():
         tried = defined_options(known[entry.name], entry, family.capabilities)
         if tried:
-            found[entry.name] = known[entry.name].configured(**tried[0])
-    return found
+            chosen[entry.name] = known[entry.name].configured(**tried[0])
+    return chosen
 
 
 # what is measured

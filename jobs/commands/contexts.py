@@ -59,7 +59,7 @@ def _check_name(neuron: str) -> None:
 def _place_of(view: ModelView, neuron: str) -> tuple[int, int]:
     """The layer and the number of a neuron of this name. Raises UserError as `check_neuron`."""
     check_neuron(view, 0, 0)
-    return view.neuron_names.place(neuron)
+    return view.neuron_names.neuron(neuron)
 
 
 def show_contexts(

@@ -69,7 +69,7 @@ class Steering:
         """Raises UserError for layers and neurons that the model does not have."""
         check_neuron(view, 0, 0)
         for neuron in (*self.values, *self.factors):
-            view.neuron_names.place(neuron)
+            view.neuron_names.neuron(neuron)
 
     @contextmanager
     def on(self, view: ModelView, batch: Batch, prompt: int) -> Iterator[None]:
@@ -79,7 +79,7 @@ class Steering:
         positions = where if self.last else None
         with ExitStack() as undo:
             for how, changes in ((neurons_set, self.values), (neurons_scaled, self.factors)):
-                own = {view.neuron_names.place(neuron): number for neuron, number in changes.items()}
+                own = {view.neuron_names.neuron(neuron): number for neuron, number in changes.items()}
                 undo.enter_context(how(view, [own], positions))
             yield
 

@@ -63,7 +63,7 @@ def test_names_and_numbers_tell_the_same(routed):
     for title in titles_of(routed):
         for neuron in range(down_of(routed, title).shape[1]):
             name = f"{LAYER}.{title}.{neuron}"
-            assert names.place(name) == (LAYER, width)
+            assert names.neuron(name) == (LAYER, width)
             assert names.of(LAYER, width) == name
             assert names.is_name(name)
             width += 1
@@ -79,9 +79,9 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
     tokens = by_token(routed, ids)
     mlp, said = routed.blocks[LAYER].module.mlp, []
     for title in titles_of(routed):
-        place = routed.neuron_names.place(f"{LAYER}.{title}.5")
+        chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.5")
         hook = mlp.register_forward_hook(lambda _, args, y: said.append(y))
-        with neurons_set(routed, [{place: value}, {}]):
+        with neurons_set(routed, [{chosen: value}, {}]):
             routed.hidden(batch)
         hook.remove()
         changed, plain = said.pop()
@@ -94,8 +94,8 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
 def test_a_neuron_scaled_is_its_column_scaled_and_the_model_is_whole_again(routed):
     batch = Batch.collate(ragged_rows(routed), 0)
     before, config = routed.hidden(batch), routed.blocks[LAYER].experts.all.config
-    place = routed.neuron_names.place(f"{LAYER}.2.7")
-    with neurons_scaled(routed, [{place: -3.0}] * len(batch)), neurons_scaled(routed, [{place: 2.0}] * len(batch)):
+    chosen = routed.neuron_names.neuron(f"{LAYER}.2.7")
+    with neurons_scaled(routed, [{chosen: -3.0}] * len(batch)), neurons_scaled(routed, [{chosen: 2.0}] * len(batch)):
         states = routed.hidden(batch)
     other = tiny_model(routed.config.model_type)
     other.blocks[LAYER].experts.all.down_proj[2][:, 7] *= -6
@@ -106,7 +106,7 @@ def test_a_neuron_scaled_is_its_column_scaled_and_the_model_is_whole_again(route
     assert torch.equal(routed.hidden(batch), before)
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
     where[1, 0] = True
-    with neurons_scaled(routed, [{}, {place: -3.0}, {}], where):
+    with neurons_scaled(routed, [{}, {chosen: -3.0}, {}], where):
         some = routed.hidden(batch)
     assert torch.equal(some[[0, 2]], before[[0, 2]])
 
@@ -116,7 +116,7 @@ def test_relevance_of_the_whole_model_is_finite_differences_of_its_neurons(route
     relevance = attribute("gradient_x_input", routed, batch, neurons=True)
     step = 3e-3  # transformers rounds to float32 inside RMSNorm
     for title in titles_of(routed):
-        layer, number = routed.neuron_names.place(f"{LAYER}.{title}.4")
+        layer, number = routed.neuron_names.neuron(f"{LAYER}.{title}.4")
         at, value = int(relevance.neuron_positions[0, layer, number]), float(relevance.neuron_values[0, layer, number])
         if at < 0:
             assert not any(title in experts for experts in by_token(routed, batch.input_ids[0].tolist()))
@@ -186,7 +186,7 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
     known = [by_token(routed, ids) for ids in texts]
     for title in titles_of(routed):
         for neuron in (0, 6):
-            _, number = routed.neuron_names.place(f"{LAYER}.{title}.{neuron}")
+            _, number = routed.neuron_names.neuron(f"{LAYER}.{title}.{neuron}")
             every = [[float(t[title][1][neuron]) if title in t else None for t in tokens] for tokens in known]
             there = [value for text in every for value in text if value is not None]
             assert float(own.total[number]) == pytest.approx(sum(there), abs=1e-9)
@@ -206,22 +206,22 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
 def test_what_explains_an_experts_activation_sums_to_it_under_lrp(routed):
     view = without_biases(routed)
     for title in titles_of(view):
-        place = view.neuron_names.place(f"{LAYER}.{title}.3")
-        for context in best_contexts(view, texts_of(view, 9), *place, 2):
-            assert sum(explain_context(view, context, *place, "lrp")) == pytest.approx(context.value, rel=1e-5)
-            assert not any(explain_context(view, context, *place)[context.position + 1 :])
+        chosen = view.neuron_names.neuron(f"{LAYER}.{title}.3")
+        for context in best_contexts(view, texts_of(view, 9), *chosen, 2):
+            assert sum(explain_context(view, context, *chosen, "lrp")) == pytest.approx(context.value, rel=1e-5)
+            assert not any(explain_context(view, context, *chosen)[context.position + 1 :])
 
 
 def test_a_neuron_of_an_expert_writes_its_column_and_answers_to_its_gate(routed):
     mlp = routed.blocks[LAYER].module.mlp
     for title in titles_of(routed):
-        place = routed.neuron_names.place(f"{LAYER}.{title}.3")
+        chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.3")
         expected = routed.unembedding.weight @ down_of(routed, title)[:, 3]
-        assert writing(routed, *place, 2).promoted[0] == (int(expected.argmax()), pytest.approx(float(expected.max())))
+        assert writing(routed, *chosen, 2).promoted[0] == (int(expected.argmax()), pytest.approx(float(expected.max())))
         gates = mlp.shared_expert.gate_proj.weight if title == "shared" else mlp.experts.gate_up_proj[int(title)]
         row = gates[3] * mlp_norm(routed)
         cosines = torch.nn.functional.cosine_similarity(routed.token_embedding.weight, row[None])
-        assert nearest_tokens(routed, *place, 1)[0] == (int(cosines.argmax()), pytest.approx(float(cosines.max())))
+        assert nearest_tokens(routed, *chosen, 1)[0] == (int(cosines.argmax()), pytest.approx(float(cosines.max())))
 
 
 def mlp_norm(view):
@@ -239,7 +239,7 @@ def test_what_does_not_exist_is_named_with_the_range(routed):
     if routed.blocks[0].experts is None:
         told["0.1.2"] = "layer 0 has no experts: its neurons are called 0.NEURON, not 0.1.2"
         told["0.24"] = "there is no neuron 24: the neurons of layer 0 are 0 to 23"
-        assert names.place("0.23") == (0, 23)
+        assert names.neuron("0.23") == (0, 23)
     for name, message in told.items():
         with pytest.raises(UserError, match=message):
-            names.place(name)
+            names.neuron(name)
