@@ -25,19 +25,21 @@ class Explained:
     combine: Callable[[Tensor], Tensor]  # of target and foil, the axis after the batch's: [B, 2, ...] to [B, ...]
     linear: bool = True  # False: the logarithm of the sum over the vocabulary is subtracted
 
-    def of(self, pair: Tensor, total: Tensor | None = None) -> Tensor:
+    def of(self, pair: Tensor, others: Tensor | None = None) -> Tensor:
         """The explained number [B, ...] from target and foil [B, 2, ...] ([B, 1, ...] without foils).
 
-        `total` [B] is the logarithm of the summed exponentials of all logits, which only what is not linear needs.
+        `others` [B] is the logarithm of the summed exponentials of all logits but the target's, which only what is not
+        linear needs: of a target that is certain, the sum over all would leave nothing but rounding.
         Raises UserError for a missing foil.
         """
         if self.needs_foil and pair.shape[1] == 1:
-            others = " or ".join(repr(other.name) for other in EXPLAINED.values() if not other.needs_foil)
-            raise UserError(f"a {self.name} explanation needs foil_ids; ask for explanation={others} without them")
+            free = " or ".join(repr(other.name) for other in EXPLAINED.values() if not other.needs_foil)
+            raise UserError(f"a {self.name} explanation needs foil_ids; ask for explanation={free} without them")
         if self.linear:
             return self.combine(pair)
-        assert total is not None
-        return self.combine(pair) - total
+        assert others is not None
+        against = others - self.combine(pair)
+        return -against.logaddexp(against.new_zeros(()))
 
 
 #: Why the target rather than the foil (Yin & Neubig 2022; Close Look 5.1). The difference itself is explained, since

@@ -30,8 +30,10 @@ def explained_numbers(
         raise UserError("a score has no probability: explain it by 'target'")
     state = view.prediction(hidden, batch)
     logits = view.unembed(state, batch)
-    total = None if all(one.linear for one in wanted) else over_vocabulary(view, state)[0].to(logits.device)
-    return logits, {one.name: one.of(logits, total) for one in wanted}
+    if all(one.linear for one in wanted):
+        return logits, {one.name: one.of(logits) for one in wanted}
+    others, _ = over_vocabulary(view, state, batch.target_ids)
+    return logits, {one.name: one.of(logits, others.to(logits.device)) for one in wanted}
 
 
 def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -85,23 +87,28 @@ def label_logits(view: ModelView, state: Tensor) -> Tensor:
     return torch.cat([logits for _, logits in view.all_logits(state, _TOKENS)], -1)
 
 
-def over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:
+def over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Log of the summed exponentials of all logits, and the token with the largest logit, both [B].
 
-    `state` [B, D] is what the unembedding reads (`ModelView.prediction`). Sums are taken in float32 at least; logits
-    of a part of the vocabulary are held at a time. Of several largest logits the first counts.
+    `state` [B, D] is what the unembedding reads (`ModelView.prediction`). A token of each row, `apart` [B], may be left
+    out. Sums are taken in float32 at least; logits of a part of the vocabulary are held at a time. Of several largest
+    logits the first counts.
     """
-    parts = [_over_vocabulary(view, rows) for rows in state.split(_ROWS)]
+    left_out = [None] * len(state) if apart is None else apart.split(_ROWS)
+    parts = [_over_vocabulary(view, *part) for part in zip(state.split(_ROWS), left_out, strict=False)]
     total, largest = zip(*parts, strict=True)
     return torch.cat(total), torch.cat(largest)
 
 
-def _over_vocabulary(view: ModelView, state: Tensor) -> tuple[Tensor, Tensor]:
+def _over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None) -> tuple[Tensor, Tensor]:
     total = best = largest = None
     for start, logits in view.all_logits(state, _TOKENS):
         if total is None or best is None or largest is None:
             total = logits.new_full((len(logits),), -torch.inf)
             best, largest = total.clone(), torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        if apart is not None:
+            ids = torch.arange(start, start + logits.shape[1], device=logits.device)
+            logits = logits.masked_fill(ids == apart.to(logits.device)[:, None], torch.finfo(logits.dtype).min)
         total = torch.logaddexp(total, logits.logsumexp(-1))
         top, token = logits.max(-1)
         largest = torch.where(top > best, token + start, largest)

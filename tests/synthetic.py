@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import GENERIC, RELEVANCE, VIEW
+from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.config.kept import keeping
 from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel
+from jobs.plan.schemas import schema_of
 from jobs.stages import evaluate
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
@@ -79,8 +80,9 @@ def write_cell(store, cell, rows, shard_rows=16, state="complete"):
     shards = []
     for start in range(0, len(rows), shard_rows):
         shards.append(f"{cell.key[:12]}-{start:05d}.parquet")
-        table = pa.Table.from_pylist(rows[start : start + shard_rows], RELEVANCE)
-        store.write_shard(f"{cell.folder}/{shards[-1]}", table, RELEVANCE)
+        schema = schema_of(cell.product, cell.dtype)
+        table = pa.Table.from_pylist(rows[start : start + shard_rows], schema)
+        store.write_shard(f"{cell.folder}/{shards[-1]}", table, schema)
     record = {"cell": vars(cell), "state": state, "shards": shards, "rows": len({row["sample_id"] for row in rows})}
     store.write_manifest(cell.name, record)
 

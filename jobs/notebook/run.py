@@ -128,7 +128,7 @@ class Run:
         ]
         if not tables:
             raise UserError(f"{self.store.root} holds no complete {product}: `closelook status` says what is missing")
-        return pa.concat_tables(tables, promote_options="default")
+        return pa.concat_tables(tables, promote_options="permissive")  # relevance of float64 models is float64
 
     def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
         here = f"{artifact.folders[folder]}/"

@@ -11,7 +11,7 @@ from lrp_core.option import Option
 PERTURBATION = (
     Method(
         "atman",
-        version=1,
+        version=2,
         label="AtMan",
         explain="lrp_core.methods.atman:explain_many",
         family="perturbation",

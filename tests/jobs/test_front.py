@@ -213,6 +213,18 @@ def test_what_no_manifest_vouches_for_is_not_read_and_the_latest_counts(root):
     assert latest["relevance"].map(list).tolist() != before["relevance"].map(list).tolist()
 
 
+def test_relevance_of_models_in_two_precisions_is_read_together(root):
+    store, run = Store(str(root)), closelook.load(str(root))
+    views, before = run.views("arrow", task="sva").to_pylist(), run.relevance(task="sva", method="random", tokens=False)
+    cell = a_cell("sva", "random", dtype="float64", key="fedcba9876543210")
+    write_cell(store, cell, relevance_rows(views, "random"))
+    told = {"artifact": vars(cell), "inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
+    store.write_manifest(cell.name, store.manifest(cell.name) | told)
+    both = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
+    assert both["dtype"].value_counts().to_dict() == {"float32": len(before), "float64": len(before)}
+    assert {len(row) for row in both["relevance"]} == {len(row) for row in before["relevance"]}
+
+
 def test_tables_come_as_arrow_and_as_a_data_set(root):
     run = closelook.load(str(root))
     frame, arrow, data = (run.scores(form) for form in ("pandas", "arrow", "datasets"))
