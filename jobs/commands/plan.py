@@ -17,7 +17,7 @@ from jobs.commands.plan_choices import choice_costs, undecided
 from jobs.commands.plan_curves import curves_costs
 from jobs.commands.plan_finer import FinerCost, finer_costs
 from jobs.commands.plan_forwards import Chosen, forwards, records
-from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
+from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, Measured, speed, without_nodes
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan
@@ -44,10 +44,9 @@ class Estimate:
     measured: bool
 
 
-def costs(config: RunConfig, store: Store, plan: Plan) -> list[Estimate]:
+def costs(config: RunConfig, store: Store, plan: Plan, measured: Measured) -> list[Estimate]:
     """Estimates by model, task and precision. Models out of reach are estimated from the geometry they are known by."""
     by_name = {model.name: model for model in plan.models}
-    measured = _seconds_per_token(config, store)
     return [
         cost for model in config.models for cost in _of_model(config, store, model, by_name.get(model.name), measured)
     ]
@@ -56,7 +55,8 @@ def costs(config: RunConfig, store: Store, plan: Plan) -> list[Estimate]:
 def show(config: RunConfig, store: Store, console: Console) -> None:
     """Print the cells, the estimated cost of each group, and the total."""
     plan = make_plan(config, store)
-    estimates = costs(config, store, plan)
+    measured = seconds_per_token(config, store)
+    estimates = costs(config, store, plan, measured)
     title = f"plan of {config.name} in {store.root}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     for heading in ("model", "task", "dtype"):
@@ -73,8 +73,9 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     unknown = f", without {len(estimates) - len(known)} rows that are unknown" if len(known) < len(estimates) else ""
     total = f"about {duration(sum(known))} of device time{unknown}" if known or not estimates else "device time unknown"
     console.print(f"{cells} cells, {missing} missing, {total}")
-    parts = (_choices(config, store, plan), _finer(config, store, plan), _curves(config, store, plan))
-    for line in (*chain(*parts), *contexts_line(config, Ledger(store), plan)):
+    ledger = Ledger(store)
+    parts = (part(config, ledger, plan, measured) for part in (_choices, _finer, _curves))
+    for line in (*chain(*parts), *contexts_line(config, ledger, plan)):
         console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in estimates):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
@@ -94,9 +95,9 @@ def left_open(config: RunConfig) -> list[str]:
     return [one.name for one in wanted if not one.planned]
 
 
-def _choices(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+def _choices(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) -> Iterator[str]:
     """A line of what choosing options costs, if there are lists of them, and one for each method that waits for it."""
-    estimates = list(choice_costs(config, plan, _seconds_per_token(config, store)))
+    estimates = list(choice_costs(config, plan, measured))
     if estimates:
         made, total = sum(cost.made for cost in estimates), _total([cost.seconds for cost in estimates])
         trials, forwards = sum(cost.trials for cost in estimates), sum(cost.forwards for cost in estimates)
@@ -114,10 +115,10 @@ def _total(seconds: list[float | None]) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def _finer(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+def _finer(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) -> Iterator[str]:
     """A line for each kind of finer relevance that is asked for."""
     kinds: dict[str, list[FinerCost]] = defaultdict(list)
-    for cost in finer_costs(config, Ledger(store), plan, _seconds_per_token(config, store), _named(config, plan)):
+    for cost in finer_costs(config, ledger, plan, measured, _named(config, plan)):
         kinds[cost.product.heading].append(cost)
     for heading, estimates in kinds.items():
         cells, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
@@ -134,9 +135,9 @@ def _named(config: RunConfig, plan: Plan) -> dict[str, list[str]]:
     return {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
 
 
-def _curves(config: RunConfig, store: Store, plan: Plan) -> Iterator[str]:
+def _curves(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) -> Iterator[str]:
     """A line of what the faithfulness curves cost, if there are any."""
-    estimates = list(curves_costs(config, Ledger(store), plan, _seconds_per_token(config, store), _named(config, plan)))
+    estimates = list(curves_costs(config, ledger, plan, measured, _named(config, plan)))
     if estimates:
         total = duration(_total([cost.seconds for cost in estimates]))
         sets, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
@@ -196,7 +197,7 @@ def _of_model(
     store: Store,
     model: ModelConfig,
     plan: ModelPlan | None,
-    measured: dict[tuple[str, str, str], float],
+    measured: Measured,
 ) -> Iterator[Estimate]:
     geometry, ledger = geometry_of(model.id), Ledger(store)
     for task in config.tasks_for(model) if plan is None else plan.tasks:
@@ -241,7 +242,7 @@ def _seconds(
     chosen: Chosen,
     samples: int,
     tokens: int,
-    measured: dict[tuple[str, str, str], float],
+    measured: Measured,
 ) -> tuple[float | None, bool]:
     """Seconds for the missing methods, and whether every one of their passes was measured on this model."""
     length = tokens / max(1, samples)
@@ -256,7 +257,7 @@ def _seconds(
     return operations / flops, False
 
 
-def _seconds_per_token(config: RunConfig, store: Store) -> dict[tuple[str, str, str], float]:
+def seconds_per_token(config: RunConfig, store: Store) -> Measured:
     """Wall seconds per padded token by (model, dtype, pass), from the runtimes of the store."""
     wall: dict[tuple[str, str, str], float] = defaultdict(float)
     padded: dict[tuple[str, str, str], float] = defaultdict(float)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from jobs.commands.plan_curves import seconds_of
+from jobs.commands.plan_speeds import Measured
 from jobs.config import ModelConfig, RunConfig, SelectConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan
@@ -35,7 +36,7 @@ def undecided(choice: Choice) -> str:
 def choice_costs(
     config: RunConfig,
     plan: Plan,
-    measured: Mapping[tuple[str, str, str], float],
+    measured: Measured,
 ) -> Iterator[ChoiceCost]:
     """Costs by model, task, precision and method. Arguments are those of `curves_costs`."""
     known, by_name = configured(config), {model.name: model for model in plan.models}

@@ -9,7 +9,7 @@ import numpy as np
 
 from evaluation.scoring.flips import Flips
 from evaluation.tasks.record import Output
-from jobs.commands.plan_speeds import speed
+from jobs.commands.plan_speeds import Measured, speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, requests_of
@@ -33,7 +33,7 @@ def curves_costs(
     config: RunConfig,
     ledger: Ledger,
     plan: Plan,
-    measured: Mapping[tuple[str, str, str], float],
+    measured: Measured,
     named: Mapping[str, list[str]],
 ) -> Iterator[CurvesCost]:
     """By model and task. `measured` are seconds per token by (model, dtype, pass), `named` the methods by model."""
@@ -99,7 +99,7 @@ def seconds_of(
     model: ModelConfig,
     dtype: str,
     tokens: int,
-    measured: Mapping[tuple[str, str, str], float],
+    measured: Measured,
 ) -> float | None:
     """Seconds of forwards of `tokens`: by the cheapest measured pass, which is no less, else by the geometry."""
     rates = [rate for (name, precision, _), rate in measured.items() if (name, precision) == (model.name, dtype)]

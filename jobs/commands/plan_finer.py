@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.commands.plan_forwards import Chosen, forwards, forwards_of_labels, records
-from jobs.commands.plan_speeds import speed
+from jobs.commands.plan_speeds import Measured, speed
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.geometries import geometry_of
@@ -33,7 +33,7 @@ def finer_costs(
     config: RunConfig,
     ledger: Ledger,
     plan: Plan,
-    measured: Mapping[tuple[str, str, str], float],
+    measured: Measured,
     named: Mapping[str, list[str]],
 ) -> Iterator[FinerCost]:
     """By product, model and task. `measured` are seconds per token by (model, dtype, pass), `named` the methods of each
@@ -73,7 +73,7 @@ def _of_task(
     task: str,
     expected: Mapping[str, int],
     missing: Chosen,
-    measured: Mapping[tuple[str, str, str], float],
+    measured: Measured,
 ) -> FinerCost:
     (dtype,), lengths = expected, _lengths(config, product, planned, task)
     mean, tokens = float(lengths.mean()) if len(lengths) else 0.0, int(lengths.sum())

@@ -9,6 +9,8 @@ from jobs.cluster.labels import FLOAT64, SLOW, in_words, known, matches
 from jobs.cluster.pools import share_of
 from jobs.config import ModelConfig, NodesConfig, RunConfig
 
+Measured = Mapping[tuple[str, str, str], float]  # seconds per token, by model, precision and pass
+
 #: Sustained operations per second of one 80 GB accelerator at these batch sizes, an assumption that is printed.
 FLOPS = {"bfloat16": 1.5e14, "float16": 1.5e14, "float32": 2e13, "float64": 1e13}
 SLOW_FLOAT64 = FLOPS["float32"] / 64  # where float64 is known to be slow: as an L4, of whose units one of 64 knows it

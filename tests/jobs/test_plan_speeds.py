@@ -52,7 +52,7 @@ def test_an_estimate_takes_the_gpus_that_a_precision_goes_to(nodes, precisions, 
     assert speed(config, model, "float64") == float64
     assert speed(config, model, "float32") == FLOPS["float32"], "of every kind"
     store = Store(config.root)
-    single, double = costs(config, store, make_plan(config, store))
+    single, double = costs(config, store, make_plan(config, store), {})
     if float64 is None:
         assert double.seconds is None
         assert list(without_nodes(config)) == ["model gpt2 in float64: none of ray.nodes has 1 GPU and float64=fast"]
