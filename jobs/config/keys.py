@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -71,8 +71,8 @@ def _takes(annotation: Any) -> str:
         )
     if origin is dict:
         return f"mapping to: {_takes(parts[1])}"
-    if hasattr(annotation, "__metadata__"):
-        return _takes(annotation.__origin__)
+    if origin is Annotated:
+        return _takes(parts[0])
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "method" if annotation is MethodConfig else "section"
     return {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}.get(

@@ -27,7 +27,7 @@ def check(model_id: str) -> None:
             f"no coreference model {model_id!r} ({' '.join(str(error).split())[:100]}); get it with "
             f"`hf download {model_id}`, give a local directory, or set `coref: null` to use the parse alone"
         ) from error
-    if not hasattr(config, "coref_head"):
+    if "coref_head" not in config.to_dict():
         raise UserError(f"{model_id} is not a fastcoref model: its config has no coref_head")
 
 
