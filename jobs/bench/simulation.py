@@ -12,7 +12,7 @@ from jobs.commands.plan_forwards import forwards
 from jobs.commands.plan_speeds import FLOPS, flops_of
 from jobs.config import NodesConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.geometries import geometry_of
+from jobs.plan.geometries import shape_of
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]
@@ -59,7 +59,7 @@ def paper_jobs(relative: Relative | None = None, config: RunConfig | None = None
     methods = configured(config)
     jobs = []
     for model in config.models:
-        geometry = geometry_of(model.id)
+        geometry = shape_of(model)
         if geometry is None:
             continue
         family = geometry.model_family

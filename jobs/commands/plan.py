@@ -22,7 +22,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan
 from jobs.plan.corpus import surveyed
-from jobs.plan.geometries import Geometry, geometry_of
+from jobs.plan.geometries import Geometry, shape_of
 from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.relevance import FINER
 from jobs.stages.run import STAGES
@@ -180,7 +180,7 @@ def duration(seconds: float | None) -> str:
 def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
     """Methods that exist for the model; all of them where neither `plan` nor its id tells its family."""
     names = [entry.name for entry in config.methods_of(model)]
-    geometry = geometry_of(model.id)
+    geometry = shape_of(model)
     if plan is not None:
         capabilities = plan.resolved.capabilities
     elif geometry is not None:
@@ -199,7 +199,7 @@ def _of_model(
     plan: ModelPlan | None,
     measured: Measured,
 ) -> Iterator[Estimate]:
-    geometry, ledger = geometry_of(model.id), Ledger(store)
+    geometry, ledger = shape_of(model), Ledger(store)
     for task in config.tasks_for(model) if plan is None else plan.tasks:
         samples, tokens = _size(config, plan, task)
         for dtype in model.dtypes_for(task):

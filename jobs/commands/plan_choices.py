@@ -13,7 +13,7 @@ from jobs.config import ModelConfig, RunConfig, SelectConfig
 from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.choices import Choice, curve_settings
-from jobs.plan.geometries import geometry_of
+from jobs.plan.geometries import shape_of
 from lrp_core.capabilities import Capability
 from lrp_core.method import Method
 
@@ -67,7 +67,7 @@ def _forwards(config: RunConfig, trials: list[Method], lengths: np.ndarray) -> n
 
 
 def _capabilities(model: ModelConfig, planned: ModelPlan | None) -> frozenset[Capability] | None:
-    geometry = geometry_of(model.id)
+    geometry = shape_of(model)
     if planned is not None:
         return planned.resolved.capabilities
     return None if geometry is None else geometry.model_family.capabilities

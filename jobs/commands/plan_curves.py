@@ -13,7 +13,7 @@ from jobs.commands.plan_speeds import Measured, speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, requests_of
-from jobs.plan.geometries import geometry_of
+from jobs.plan.geometries import shape_of
 from jobs.plan.products.curves import CURVES, subset, wanted_cells
 from jobs.store import Ledger
 from lrp_core.kinds import MASKED
@@ -103,7 +103,7 @@ def seconds_of(
 ) -> float | None:
     """Seconds of forwards of `tokens`: by the cheapest measured pass, which is no less, else by the geometry."""
     rates = [rate for (name, precision, _), rate in measured.items() if (name, precision) == (model.name, dtype)]
-    geometry = geometry_of(model.id)
+    geometry = shape_of(model)
     if rates:
         return tokens * min(rates)
     flops = speed(config, model, dtype)

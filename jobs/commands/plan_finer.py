@@ -11,7 +11,7 @@ from jobs.commands.plan_forwards import Chosen, forwards, forwards_of_labels, re
 from jobs.commands.plan_speeds import Measured, speed
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.cells import ModelPlan, Plan
-from jobs.plan.geometries import geometry_of
+from jobs.plan.geometries import shape_of
 from jobs.plan.products.record import Product
 from jobs.plan.products.relevance import FINER, LABELS
 from jobs.plan.units import LABELS_PASS
@@ -84,7 +84,7 @@ def _of_task(
         each, suffix = forwards_of_labels(methods, len(labels), mean), LABELS_PASS
     else:
         each, suffix = forwards(config, list(missing), mean, open_options), ""
-    geometry, flops = geometry_of(model.id), speed(config, model, dtype)
+    geometry, flops = shape_of(model), speed(config, model, dtype)
     rates = [measured.get((model.name, dtype, f"{name}{suffix}")) for name in {one.pass_name for one in methods}]
     told = [rate for rate in rates if rate is not None]
     seconds = None

@@ -53,6 +53,8 @@ def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"tasks.{task}", partial(_read, config, task)
     for model in config.models:
         yield f"models.{model.name}.id", partial(_described, model)
+        if model.shape is not None:
+            yield f"models.{model.name}.shape", partial(_shaped, model.shape)
     if config.perturb is not None:
         yield "perturb.explanations", partial(_explained, config, config.perturb)
     for task in config.labels or ():
@@ -147,6 +149,13 @@ def _explained(config: RunConfig, settings: PerturbConfig) -> None:
     for task in set(settings.tasks or config.tasks).intersection(config.tasks):
         if all(map(needs_foil, asked)) and _is_without_foils(config, task):
             raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")
+
+
+def _shaped(shape: str) -> None:
+    from jobs.plan.geometries import GEOMETRIES
+
+    if shape not in GEOMETRIES:
+        raise UserError(f"no geometry {shape!r}{nearest(shape, GEOMETRIES)}")
 
 
 def _described(model: ModelConfig) -> None:

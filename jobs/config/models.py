@@ -89,6 +89,7 @@ class ModelConfig(Frozen):
     classes: tuple[str, ...] | None = Field(default=None, min_length=1)
     methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
     family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
+    shape: str | None = None  # a geometry, such as bert-base: what `plan` takes it for while it is out of reach
     adapter: str | None = None  # a LoRA adapter: its folder or hub id
     merge: bool = True  # the adapter into the weights, rather than beside them
     attn: Literal["sdpa", "eager"] = "sdpa"  # which implementation of attention; rules and relevance are the same

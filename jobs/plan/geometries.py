@@ -11,6 +11,8 @@ from lrp_core.families import FAMILIES, Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from jobs.config import ModelConfig
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -194,3 +196,9 @@ def geometry_of(model_id: str) -> Geometry | None:
     if model_id.startswith("random/"):
         return GEOMETRIES.get(model_id.removeprefix("random/"))
     return next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)
+
+
+def shape_of(model: ModelConfig) -> Geometry | None:
+    """What estimates of a model's cost take for its geometry: that of its id, else the one that its config names."""
+    known = geometry_of(model.id)
+    return known if known is not None or model.shape is None else GEOMETRIES[model.shape]

@@ -8,7 +8,8 @@ from rich.console import Console
 from jobs.commands.plan import costs, show
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
 from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
+from jobs.config.file import ConfigError
+from jobs.plan.cells import Plan, make_plan
 from jobs.store import Store
 
 SLOW = {"count": 3, "gpus": 1, "labels": {"float64": "slow"}}
@@ -75,3 +76,17 @@ def test_several_gpus_of_a_worker_are_of_one_node(tmp_path):
     pair = config.models[0].model_copy(update={"gpus": 2.0})
     assert speed(config, pair, "float64") == FLOPS["float64"]
     assert speed(config_of(tmp_path, [FAST], ANYWHERE), pair, "float64") is None
+
+
+@pytest.mark.parametrize("name", ["paper", "normxlogit"])
+def test_every_model_of_a_papers_experiment_is_estimated_while_it_is_out_of_reach(name, tmp_path):
+    config = RunConfig.load(name, str(tmp_path))
+    estimates = costs(config, Store(config.root), Plan(()), {})
+    assert {one.model for one in estimates} == {model.name for model in config.models}
+    assert all(one.seconds is not None and one.seconds > 0 and not one.measured for one in estimates)
+
+
+def test_a_shape_that_there_is_not_names_the_nearest():
+    wrong = r"'models.roberta-base.shape': no geometry 'roberta-bse' \(did you mean 'roberta-base'"
+    with pytest.raises(ConfigError, match=wrong):
+        RunConfig.load("normxlogit", overrides=["models.roberta-base.shape=roberta-bse"])
