@@ -41,6 +41,7 @@ class Bench:
     name: str
     device: str
     command: str = ""
+    quick: bool = False  # of small shapes, for which targets are not meant: they are not judged
     rows: list[dict[str, Any]] = field(default_factory=list)
     ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -72,6 +73,7 @@ class Bench:
             "bench": self.name,
             "device": self.device,
             "command": self.command or f"closelook bench {self.name}",
+            "quick": self.quick,
             "written": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "versions": versions(),
             "rows": self.rows,
@@ -80,7 +82,7 @@ class Bench:
 
     def finish(self, chosen: argparse.Namespace) -> dict[str, Any]:
         """Prints the table of ratios, writes JSON and Parquet where they are asked for, and returns the JSON."""
-        self.command = chosen.command
+        self.command, self.quick = chosen.command, chosen.quick
         result = self.result()
         print(table(result))
         if chosen.json is not None:
@@ -98,9 +100,13 @@ def met(ratio: Mapping[str, Any]) -> bool:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Value, target, and met or missed, one line a ratio."""
+    """Value, target, and met or missed, one line a ratio; of small shapes the value alone."""
     width = max([len(name) for name in result["ratios"]] + [5])
-    lines = [f"bench {result['bench']} on {result['device']}", f"{'ratio':{width}}  {'value':>9}  {'target':>9}"]
+    lines = [f"bench {result['bench']} on {result['device']}"]
+    if result["quick"]:
+        lines.append("small shapes (--quick): that it runs is checked, and no target")
+        return "\n".join([*lines, *(f"{name:{width}}  {one['value']:9.3f}" for name, one in result["ratios"].items())])
+    lines.append(f"{'ratio':{width}}  {'value':>9}  {'target':>9}")
     for name, ratio in result["ratios"].items():
         sign = "<=" if ratio["better"] == "lower" else ">="
         verdict = "met" if met(ratio) else "MISSED"

@@ -124,6 +124,15 @@ def test_table_says_met_or_missed():
     assert "MISSED" in table(bench.result()).splitlines()[-1]
 
 
+def test_targets_of_small_shapes_are_not_judged():
+    bench = Bench("x", "cpu", quick=True)
+    bench.ratio("too slow", 1.0, 2.0, "higher")
+    shown = table(bench.result())
+    assert "small shapes (--quick)" in shown
+    assert "1.000" in shown.splitlines()[-1]
+    assert not {"met", "MISSED", "2.00"} & set(shown.split())
+
+
 def test_ratios_are_paired():
     assert paired_ratio([2.0, 20.0, 6.0], [1.0, 10.0, 3.0])["median"] == pytest.approx(2.0)
     assert summary([3.0])["q1"] == 3.0

@@ -285,6 +285,8 @@ def test_options_of_a_benchmark_reach_it(closelook, tmp_path):
     code, out, _ = closelook("bench", "metrics", "--quick", "--root", str(root))
     assert code == 0
     assert f"added to {root}/bench/metrics/" in out
+    assert "small shapes (--quick)" in out
+    assert "MISSED" not in out
     assert closelook("bench", "metrics", "--config", "demo")[::2] == (
         2, "error: unrecognized arguments: --config demo (see `closelook bench metrics --help`)\n"
     )  # fmt: skip
