@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test gpu lint format clean
+.PHONY: help venv demo test gpu lint format lowest sizes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -40,6 +40,12 @@ lint: venv  ## check style and types
 format: venv  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+lowest:  ## install the lowest versions that pyproject.toml allows, apart from .venv, and run tests with them
+	$(PYTHON) .ci/lowest.py
+
+sizes: venv  ## print the installed size of each choice of extras, without torch
+	$(BIN)/python .ci/sizes.py
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

@@ -107,12 +107,13 @@ def test_inseq_reads_what_an_answer_is_explained_by():
     (code,) = notebooks_page(inseq=True)
     exec(compile(code, "notebooks.md", "exec"), names)
     answered, columns = names["answered"], names["result"].get_scores_dicts(do_aggregation=False)
-    for answer, (at, word) in zip(answered.answers, columns["target_attributions"], strict=True):
+    every = zip(answered.answers, answered["attnlrp"], columns["target_attributions"], strict=True)
+    for answer, relevance, (at, word) in every:
         told = columns["target_attributions"][at, word]
         assert (at, word.strip()) == (len(answer.tokens), answer.target)
         assert [token for _, token in told][:at] == answer.tokens
         values = list(told.values())
-        assert values[:at] == pytest.approx(answer["attnlrp"].tolist())
+        assert values[:at] == pytest.approx(relevance[:at].tolist())
         assert all(map(math.isnan, values[at:]))
 
 

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""What an installation brings, without torch and what torch alone needs: `.venv/bin/python .ci/sizes.py`.
+
+A line for each choice of extras: packages, and the bytes of their files as they are installed here. Everything must be
+installed, as by `make venv`. The last line is what every installation brought before there were extras.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+CHOICES = ("", "captum", "lora", "annotate", "run", "run,annotate")
+
+
+def brought(requirements: Iterable[str], without: str) -> set[str]:
+    """The packages that are required, with all that they need in turn, but for `without` and what it alone needs."""
+    found: dict[str, set[str]] = {}  # extras by package
+    waiting = list(map(Requirement, requirements))
+    while waiting:
+        one = waiting.pop()
+        name, extras = one.name.lower().replace("_", "-"), {"", *one.extras}
+        if name == without or extras <= found.get(name, set()):
+            continue
+        new = extras - found.get(name, set())
+        found[name] = found.get(name, set()) | extras
+        for needed in map(Requirement, distribution(name).requires or ()):
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in new):
+                waiting.append(needed)
+    return set(found)
+
+
+def size_bytes(package: str) -> int:
+    files = (file.locate() for file in distribution(package).files or ())
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def main() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    print(f"{'without torch':<26}packages      MB")
+    for extras in CHOICES:
+        name = f"closelook[{extras}]" if extras else "closelook"
+        more = (one for extra in filter(None, extras.split(",")) for one in project["optional-dependencies"][extra])
+        try:
+            packages = brought([*project["dependencies"], *more], without="torch")
+        except PackageNotFoundError as error:
+            raise SystemExit(f"{error.name} is not installed: run `make venv`") from None
+        print(f"{name:<26}{len(packages):8}{sum(map(size_bytes, packages)) / 1e6:8.0f}")
+
+
+if __name__ == "__main__":
+    main()
