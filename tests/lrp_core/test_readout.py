@@ -55,5 +55,5 @@ def test_the_log_probability_of_a_certain_target_is_more_than_rounding(family):
     assert (by_hand.abs() < 1e-6).any()
     narrow = tiny_model(family, dtype="float32")
     narrow.unembedding.weight.mul_(25)
-    _, states = explained_numbers(narrow, narrow.hidden(batch), batch, ["log_prob"])
-    torch.testing.assert_close(states["log_prob"].double(), by_hand, rtol=1e-3, atol=0)
+    _, numbers = explained_numbers(narrow, narrow.hidden(batch), batch, ["log_prob"])
+    torch.testing.assert_close(numbers["log_prob"].double(), by_hand, rtol=1e-3, atol=0)
