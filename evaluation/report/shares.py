@@ -121,7 +121,7 @@ def shares_table(taken: Sequence[Taken], results: Results) -> Table:
         for method, *cells in zip(methods, *by_measure, strict=True):
             summary = one.shares.summaries.get((method, one.shares.lead))
             left_out = Cell(state=UNDEFINED) if summary is None else Cell(summary.left_out)
-            more = [left_out, *(_over_baseline(one, method, measure, results) for measure in OF_LABELS)]
+            more = [left_out, *(_over_baseline(one, method, measure, results) for measure in every)]
             rows.append(Row(one.task, (one.setting(), label(results.methods, method)), (*cells, *more)))
     return with_noise_told(
         Table(
@@ -129,15 +129,15 @@ def shares_table(taken: Sequence[Taken], results: Results) -> Table:
             "Shares of the top tokens taken away, and all others",
             "Means over samples and over shares from 10 to 90 %, with 95 % bootstrap intervals; the best of a model is "
             "bold. Correct is a prediction that equals the gold label. The last columns are differences to random "
-            "relevance on the same samples (paired sign-flip test, Holm over pairs; * p < 0.05, ** p < 0.01); r, "
-            "which is of all samples at once, has none. " + DOUBTS,
+            "relevance on the same samples (paired sign-flip test, and of r, which is of all samples at once, one that "
+            "swaps what is said under both methods; Holm over pairs; * p < 0.05, ** p < 0.01). " + DOUBTS,
             ("model", "method"),
             (
                 *(Column("", MEASURES[measure].label, digits=DIGITS) for measure in every),
                 Column("", "left out", digits=0),
                 *(
                     Column("", f"{MEASURES[measure].label} over random", signed=True, digits=DIGITS)
-                    for measure in OF_LABELS
+                    for measure in every
                 ),
             ),
             tuple(rows),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation.scoring.head_orders import area
-from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, interval
+from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, finite_interval
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def summarise(values: np.ndarray, resamples: int, seed: int) -> Summary:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Summary(np.nan, np.nan, np.nan, 0, len(values))
-    low, high = _interval(bootstrap_means(finite[:, None], resamples, seed)[:, 0]) if resamples else (np.nan, np.nan)
+    low, high = (
+        finite_interval(bootstrap_means(finite[:, None], resamples, seed)[:, 0]) if resamples else (np.nan, np.nan)
+    )
     return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
 
 
@@ -100,55 +102,8 @@ def paired(
     return compare(kept, names, measures, resamples, seed, scale=1.0)
 
 
-@dataclass(frozen=True)
-class Correlations:
-    """Pearson's r at each share [K], and again of resampled samples [R, K]; NaN where predictions do not vary."""
-
-    by_share: np.ndarray
-    drawn: np.ndarray
-    n: int
-    left_out: int
-
-    @property
-    def summary(self) -> Summary:
-        """The mean over shares."""
-        low, high = _interval(self.drawn.mean(axis=-1))
-        return Summary(float(self.by_share.mean()), low, high, self.n, self.left_out)
-
-
-def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int) -> Correlations:
-    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N]; whole samples are drawn together."""
-    finite = np.isfinite(predictions).all(axis=-1) & np.isfinite(gold)
-    n, left_out = int(finite.sum()), int((~finite).sum())
-    if n < 2:
-        shares = predictions.shape[-1]
-        return Correlations(np.full(shares, np.nan), np.full((0, shares), np.nan), n, left_out)
-    x, y = predictions[finite], np.broadcast_to(gold[finite, None], predictions[finite].shape)
-    x, y = x - x.mean(axis=0), y - y.mean(axis=0)  # sums of squares would cancel far from zero
-    moments = np.stack([x, y, x * x, y * y, x * y], axis=1)  # [n, 5, K]
-    drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed).reshape(resamples, *moments.shape[1:])
-    return Correlations(_correlation(moments.mean(axis=0)), _correlation(np.moveaxis(drawn, 1, 0)), n, left_out)
-
-
 def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:
     """[V, ...], the rows of `values` where `finite` [V], NaN elsewhere."""
     whole = np.full((len(finite), *values.shape[1:]), np.nan)
     whole[finite] = values
     return whole
-
-
-def _interval(resampled: np.ndarray) -> tuple[float, float]:
-    """The interval over resamples that have a value: one that drew a single sample over and over has no correlation."""
-    usable = resampled[np.isfinite(resampled)]
-    if not len(usable):
-        return np.nan, np.nan
-    low, high = interval(usable)
-    return float(low), float(high)
-
-
-def _correlation(moments: np.ndarray) -> np.ndarray:
-    """Pearson's r from the means [5, ...] of x, y, x x, y y and x y; NaN where x or y varies by rounding alone."""
-    x, y, xx, yy, xy = moments
-    varies = (xx - x * x > 1e-12 * xx) & (yy - y * y > 1e-12 * yy)
-    spread = np.sqrt(np.where(varies, (xx - x * x) * (yy - y * y), 1))
-    return np.where(varies, (xy - x * y) / spread, np.nan)

@@ -6,7 +6,7 @@ samples, M methods, K shares; the axis of 2 is without the top tokens, and with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.scoring.areas import MeanCurve, Variant, mean_curve, told
-from evaluation.scoring.faithfulness import Correlations, Summary, paired, pearson, share_scores, summarise
+from evaluation.scoring.correlations import Correlations, paired_correlations, pearson
+from evaluation.scoring.faithfulness import Summary, paired, share_scores, summarise
 from evaluation.scoring.flips import SHARE_ORDERS
 from evaluation.scoring.statistics import Comparison, interval
 
@@ -40,7 +41,7 @@ class Shares:
     measures: tuple[str, ...]  # OF_LABELS or OF_SCORES
     summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples that it has
     variants: Mapping[str, Variant]  # of each method the one that is told
-    comparison: Comparison | None  # of the measures of labels, on the samples that all methods have
+    comparison: Comparison | None  # of the measures, on the samples that all methods have
     curves: Mapping[tuple[str, str], MeanCurve]  # at SHARES, by (method, measure), of methods with finite samples
 
     @property
@@ -67,15 +68,20 @@ def shares_of(
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
     if of_scores:
-        for method, samples in rows.items():
-            scores = np.array([np.nan if gold.get(name) is None else gold[name] for name in samples], float)
-            predictions = np.array([[own[order]["logit"][1:] for order in SHARE_ORDERS] for own in samples.values()])
+        said = {method: {name: _said(own) for name, own in samples.items()} for method, samples in rows.items()}
+        for method, own in said.items():
+            scores, predictions = _gold_of(own, gold), np.array(list(own.values()))  # [N, 2, K]
             for at, measure in enumerate(OF_SCORES):
                 correlations = pearson(predictions[:, at], scores, resamples, seed)
                 summaries[method, measure] = correlations.summary
                 if np.isfinite(correlations.by_share).any():
                     curves[method, measure] = _curve_of(correlations)
-        return Shares(OF_SCORES, summaries, {method: variants[method] for method in rows}, None, curves)
+        ids = _common(said)
+        every = np.array([[own[name] for own in said.values()] for name in ids])  # [N, M, 2, K]
+        compared = (
+            paired_correlations(every, _gold_of(ids, gold), tuple(said), OF_SCORES, resamples, seed) if ids else None
+        )
+        return Shares(OF_SCORES, summaries, {method: variants[method] for method in rows}, compared, curves)
     values = {method: {name: _of_label(own) for name, own in samples.items()} for method, samples in rows.items()}
     for method, own in values.items():
         stacked = np.array(list(own.values()))  # [N, 4, K]
@@ -84,7 +90,7 @@ def shares_of(
             summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed)
             if finite.any():
                 curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed)
-    ids = sorted(set.intersection(*map(set, values.values()))) if values else []
+    ids = _common(values)
     together = np.array([[own[name].mean(axis=-1) for own in values.values()] for name in ids])  # [N, M, 4]
     compared = paired(together, tuple(values), OF_LABELS, resamples, seed) if ids else None
     return Shares(OF_LABELS, summaries, {method: variants[method] for method in rows}, compared, curves)
@@ -96,6 +102,21 @@ def _curve_of(correlations: Correlations) -> MeanCurve:
         interval(correlations.drawn) if len(correlations.drawn) else (correlations.by_share, correlations.by_share)
     )
     return MeanCurve(correlations.by_share, low, high, correlations.n)
+
+
+def _common(samples: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The samples that all methods have."""
+    return sorted(set.intersection(*map(set, samples.values()))) if samples else []
+
+
+def _gold_of(names: Iterable[str], gold: Mapping[str, float | None]) -> np.ndarray:
+    """[N], NaN where there is none."""
+    return np.array([np.nan if (score := gold.get(name)) is None else score for name in names], float)
+
+
+def _said(own: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+    """The score of a sample at each share [2, K]."""
+    return np.array([own[order]["logit"][1:] for order in SHARE_ORDERS], float)
 
 
 def _of_label(own: Mapping[str, Mapping[str, Any]]) -> np.ndarray:

@@ -77,7 +77,7 @@ def bootstrap_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray
         drawn += samples * np.arange(count)[:, None]
         return np.bincount(drawn.ravel(), minlength=count * samples).reshape(count, samples)
 
-    return np.concatenate([weights(count) @ values / samples for count in _counts(resamples, samples)])
+    return np.concatenate([weights(count) @ values / samples for count in even_parts(resamples, samples)])
 
 
 def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
@@ -85,6 +85,15 @@ def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, n
     outside = (1 - level) / 2
     low, high = np.quantile(resampled, [outside, 1 - outside], axis=0)
     return low, high
+
+
+def finite_interval(resampled: np.ndarray) -> tuple[float, float]:
+    """The interval over resamples that have a value: one that drew a single sample over and over has no correlation."""
+    usable = resampled[np.isfinite(resampled)]
+    if not len(usable):
+        return np.nan, np.nan
+    low, high = interval(usable)
+    return float(low), float(high)
 
 
 def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
@@ -99,7 +108,7 @@ def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
     total = flat.sum(axis=0).reshape(shape)
     observed = np.abs(total[:, None] - total[None]) - 1e-5 * np.abs(flat).sum(axis=0).max()  # rounding is no evidence
     extreme = np.ones_like(observed)
-    for count in _counts(flips, samples):
+    for count in even_parts(flips, samples):
         signs = 2 * rng.integers(0, 2, (count, samples), dtype=np.int8).astype(np.float32) - 1
         sums = (signs @ flat).reshape(count, *shape)  # the sum of differences is the difference of sums
         extreme += (np.abs(sums[:, :, None] - sums[:, None]) >= observed).sum(axis=0)
@@ -137,7 +146,7 @@ def stars(p: float) -> str:
     return "**" if p < 0.01 else "*" if p < 0.05 else ""
 
 
-def _counts(total: int, samples: int) -> list[int]:
+def even_parts(total: int, samples: int) -> list[int]:
     """`total` cut so that count x samples stays within _CHUNK."""
     step = max(1, _CHUNK // max(1, samples))
     return [min(step, total - done) for done in range(0, total, step)]

@@ -7,7 +7,6 @@ from evaluation.scoring.faithfulness import (
     MEASURES,
     areas,
     paired,
-    pearson,
     share_scores,
     summarise,
     with_gaps,
@@ -128,27 +127,6 @@ def test_methods_are_compared_on_the_samples_that_all_have():
     assert measured.p[0, 1, 0] < 0.01
     assert measured.difference_low[0, 1, 0] > 0.9
     assert paired(np.full((4, 2, 1), np.nan), ("a", "b"), ("delta_area",), 300, seed=0) is None
-
-
-def test_pearson_is_the_mean_correlation_over_shares():
-    rng = np.random.default_rng(1)
-    gold = rng.random(200) * 5
-    predictions = 1e6 + gold[:, None] * np.array([1.0, -0.5]) + rng.normal(size=(200, 2))
-    expected = np.mean([oracle.pearson(predictions[:, k].tolist(), gold.tolist()) for k in (0, 1)])
-    measured = pearson(predictions, gold, 400, seed=0).summary
-    assert (measured.value, measured.n) == (pytest.approx(expected, abs=1e-9), 200)
-    assert measured.low < measured.value < measured.high
-    assert measured.high - measured.low < 0.3
-    gaps = predictions.copy()
-    gaps[7, 1] = np.nan
-    assert (pearson(gaps, gold, 400, seed=0).n, pearson(gaps, gold, 400, seed=0).left_out) == (199, 1)
-
-
-def test_predictions_that_do_not_vary_have_no_correlation():
-    gold = np.random.default_rng(2).random(30)
-    measured = pearson(np.full((30, 1), 0.1), gold, 50, seed=0).summary
-    assert np.isnan([measured.value, measured.low, measured.high]).all()
-    assert pearson(np.zeros((1, 1)), gold[:1], 50, seed=0).n == 1
 
 
 def test_every_measure_prefers_an_order_by_what_tokens_are_worth_to_the_reverse():

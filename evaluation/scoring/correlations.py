@@ -1,0 +1,117 @@
+"""Pearson's r of what a model says on perturbed inputs with gold scores, and methods compared by it (NormXLogit 5.3).
+
+Shapes: N samples, V methods, M measures, K shares of tokens that are taken away, R resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from evaluation.scoring.faithfulness import Summary
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, even_parts, finite_interval, holm
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """Pearson's r at each share [K], and again of resampled samples [R, K]; NaN where predictions do not vary."""
+
+    by_share: np.ndarray
+    drawn: np.ndarray
+    n: int
+    left_out: int
+
+    @property
+    def summary(self) -> Summary:
+        """The mean over shares."""
+        low, high = finite_interval(self.drawn.mean(axis=-1))
+        return Summary(float(self.by_share.mean()), low, high, self.n, self.left_out)
+
+
+def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int) -> Correlations:
+    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N]; whole samples are drawn together."""
+    finite = np.isfinite(predictions).all(axis=-1) & np.isfinite(gold)
+    n, left_out = int(finite.sum()), int((~finite).sum())
+    if n < 2:
+        shares = predictions.shape[-1]
+        return Correlations(np.full(shares, np.nan), np.full((0, shares), np.nan), n, left_out)
+    x, y = predictions[finite], np.broadcast_to(gold[finite, None], predictions[finite].shape)
+    x, y = x - x.mean(axis=0), y - y.mean(axis=0)  # sums of squares would cancel far from zero
+    moments = np.stack([x, y, x * x, y * y, x * y], axis=1)  # [n, 5, K]
+    drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed).reshape(resamples, *moments.shape[1:])
+    return Correlations(_correlation(moments.mean(axis=0)), _correlation(np.moveaxis(drawn, 1, 0)), n, left_out)
+
+
+def paired_correlations(
+    predictions: np.ndarray,
+    gold: np.ndarray,
+    methods: tuple[str, ...],
+    measures: tuple[str, ...],
+    resamples: int,
+    seed: int,
+) -> Comparison | None:
+    """Methods by Pearson's r of `predictions` [N, V, M, K] with `gold` [N], the mean over shares.
+
+    Samples are those that all methods have. Intervals are of the same resamples. p is of a permutation test that swaps
+    what is said under two methods, sample by sample: by the null hypothesis it might have been said under the other.
+    A method without any finite sample is left out. None when there is nothing to resample. A method whose predictions
+    do not vary has NaN, and p values of 1.
+    """
+    there = np.isfinite(predictions).all(axis=(2, 3))  # [N, V]
+    known = there.any(axis=0)
+    usable = there[:, known].all(axis=-1) & np.isfinite(gold)
+    n, methods = int(usable.sum()), tuple(name for name, has in zip(methods, known, strict=True) if has)
+    if n < 2 or not methods or not resamples:
+        return None
+    x, y = predictions[usable][:, known], gold[usable]
+    x, y = x - x.mean(axis=(0, 1)), y - y.mean()  # sums of squares would cancel far from zero
+    terms = np.stack([x, x * x, x * y[:, None, None, None]], axis=1)  # [n, 3, V, M, K]
+    of_gold = np.stack([y, y * y], axis=1)  # [n, 2]
+    whole = _mean_correlations(terms.mean(axis=0)[None], of_gold.mean(axis=0)[None])[0]
+    drawn = bootstrap_means(np.concatenate([terms.reshape(n, -1), of_gold], axis=1), resamples, seed)
+    resampled = _mean_correlations(drawn[:, :-2].reshape(-1, *terms.shape[1:]), drawn[:, -2:])
+    low, high = _intervals(resampled)
+    difference_low, difference_high = _intervals(resampled[:, :, None] - resampled[:, None])
+    p = holm(_swapped_p(terms, of_gold, whole, FLIPS * resamples, seed))
+    return Comparison(methods, measures, n, whole, low, high, difference_low, difference_high, p)
+
+
+def _swapped_p(terms: np.ndarray, of_gold: np.ndarray, whole: np.ndarray, swaps: int, seed: int) -> np.ndarray:
+    """p values [V, V, M] of the differences of `whole` [V, M] under so many random swaps, as `sign_flip_p` has them."""
+    rng, n, shape = np.random.default_rng([seed, 1]), len(terms), terms.shape[1:]
+    methods, total, gold = len(whole), terms.sum(axis=0), of_gold.mean(axis=0)[None]
+    extreme = np.ones((methods, methods, whole.shape[1]))
+    for count in even_parts(swaps, n):
+        keeps = rng.integers(0, 2, (count, n)).astype(float)
+        kept = (keeps @ terms.reshape(n, -1)).reshape(count, *shape)  # sums over the samples that are not swapped
+        for a, b in combinations(range(methods), 2):
+            swapped = kept[:, :, [a, b]] + total[:, [b, a]] - kept[:, :, [b, a]]
+            r = _mean_correlations(swapped / n, gold)  # [R, 2, M]
+            least = np.abs(whole[a] - whole[b]) - 1e-9  # rounding is no evidence
+            extreme[a, b] += (~(np.abs(r[:, 0] - r[:, 1]) < least)).sum(axis=0)  # also where a mixture does not vary
+            extreme[b, a] = extreme[a, b]
+    return extreme / (swaps + 1)
+
+
+def _mean_correlations(terms: np.ndarray, of_gold: np.ndarray) -> np.ndarray:
+    """[R, V, M] from means of x, x x and x y [R, 3, V, M, K], and of y and y y [R, 2], or [1, 2] of all."""
+    x, xx, xy = np.moveaxis(terms, 1, 0)
+    y, yy = (np.broadcast_to(one[:, None, None, None], x.shape) for one in of_gold.T)
+    return _correlation(np.stack([x, y, xx, yy, xy])).mean(axis=-1)
+
+
+def _intervals(resampled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of each of `resampled` [R, ...]."""
+    ends = np.array([finite_interval(column) for column in resampled.reshape(len(resampled), -1).T]).T
+    low, high = ends.reshape(2, *resampled.shape[1:])
+    return low, high
+
+
+def _correlation(moments: np.ndarray) -> np.ndarray:
+    """Pearson's r from the means [5, ...] of x, y, x x, y y and x y; NaN where x or y varies by rounding alone."""
+    x, y, xx, yy, xy = moments
+    varies = (xx - x * x > 1e-12 * xx) & (yy - y * y > 1e-12 * yy)
+    spread = np.sqrt(np.where(varies, (xx - x * x) * (yy - y * y), 1))
+    return np.where(varies, (xy - x * y) / spread, np.nan)
