@@ -5,7 +5,7 @@ No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ class Explained:
     needs_foil: bool
     combine: Callable[[Tensor], Tensor]  # of target and foil, the axis after the batch's: [B, 2, ...] to [B, ...]
     linear: bool = True  # False: the logarithm of the sum over the vocabulary is subtracted
+    version: int = 1  # raised when its numbers change, so that stored ones are computed anew
 
     def of(self, pair: Tensor, others: Tensor | None = None) -> Tensor:
         """The explained number [B, ...] from target and foil [B, 2, ...] ([B, 1, ...] without foils).
@@ -47,13 +48,21 @@ class Explained:
 CONTRASTIVE = Explained("contrastive", "target − foil", needs_foil=True, combine=lambda pair: pair[:, 0] - pair[:, 1])
 TARGET = Explained("target", "target", needs_foil=False, combine=lambda pair: pair[:, 0])
 #: Of one token. The contrast of two is that of their logits.
-LOG_PROB = Explained("log_prob", "log-probability", needs_foil=False, combine=lambda pair: pair[:, 0], linear=False)
+LOG_PROB = Explained(
+    "log_prob", "log-probability", needs_foil=False, combine=lambda pair: pair[:, 0], linear=False, version=2
+)
 EXPLAINED = {explained.name: explained for explained in (CONTRASTIVE, TARGET, LOG_PROB)}
 LINEAR = tuple(explained.name for explained in EXPLAINED.values() if explained.linear)  # what every method can explain
 EVERY = tuple(EXPLAINED)  # those that are not linear in logits included
 NONE = "none"  # of methods that do not know the choice
 NO_CHOICE = (NONE,)  # of an explanation or an embedding
 EXPLANATIONS = (*EXPLAINED, NONE)
+
+
+def versions(names: Iterable[str]) -> dict[str, dict[str, int]]:
+    """What of these explanations enters the key of stored numbers, as a keyword: versions above the first."""
+    raised = {name: EXPLAINED[name].version for name in names if name in EXPLAINED and EXPLAINED[name].version > 1}
+    return {"explained": raised} if raised else {}
 
 
 def whichever(has_foil: bool) -> Explained:

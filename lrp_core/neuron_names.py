@@ -22,10 +22,10 @@ class NeuronNames:
     def check(self, layer: int, neuron: int) -> None:
         """Raises UserError, with the range, for a layer or a neuron that there is not."""
         _within(layer, len(self.layers), "layer", "the model's layers")
-        alike = len({self.count(one) for one in range(len(self.layers))}) == 1
-        _within(
-            neuron, self.count(layer), "neuron", "the model's neurons" if alike else f"the neurons of layer {layer}"
-        )
+        size = self.count(layer)
+        if not 0 <= neuron < size:
+            alike = len({self.count(one) for one in range(len(self.layers))}) == 1
+            _within(neuron, size, "neuron", "the model's neurons" if alike else f"the neurons of layer {layer}")
 
     def of(self, layer: int, neuron: int) -> str:
         """Raises UserError as `check`."""

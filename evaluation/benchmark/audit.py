@@ -201,7 +201,10 @@ def judged(row: Row, colours: bool) -> Text:
         marks = [(*filled.shifted((start, end)), *how) for start, end, *how in marks]
         marks.append((*filled.word, "bold yellow", "**"))
     shown, at = Text(), 0
-    for start, end, style, (before, behind) in sorted(marks):
+    for first, end, style, (before, behind) in sorted(marks):
+        start = max(first, at)  # what two spans share is shown once
+        if start >= end:
+            continue
         word = Text(text[start:end], style) if colours else Text(before + text[start:end] + behind)
         shown.append(text[at:start]).append(word)
         at = end

@@ -42,8 +42,8 @@ def points(one: Drawn, results: Results, forwards: Mapping[str, float]) -> list[
     return both
 
 
-def evidence_table(drawn: Sequence[Drawn], points: Sequence[Sequence[Point]], results: Results) -> Table:
-    """Both sides of every method; `points` are the points of each of `drawn`."""
+def evidence_table(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]], results: Results) -> Table:
+    """Both sides of every method; `points_of` are those of each of `drawn`."""
     unit = METRICS[lead()].unit
     return Table(
         "evidence_faithfulness",
@@ -59,20 +59,20 @@ def evidence_table(drawn: Sequence[Drawn], points: Sequence[Sequence[Point]], re
         ),
         tuple(
             Row(one.task, (one.setting(), label(results.methods, p.method)), (p.evidence, p.delta, Cell(p.forwards)))
-            for one, own in zip(drawn, points, strict=True)
+            for one, own in zip(drawn, points_of, strict=True)
             for p in own
         ),
     )
 
 
-def agreement(points: Sequence[Point]) -> float:
+def agreement(of_methods: Sequence[Point]) -> float:
     """Spearman's rank correlation of methods by evidence and by faithfulness; NaN where there is none."""
-    return rank_correlation([p.evidence.value or 0.0 for p in points], [p.delta.value or 0.0 for p in points])
+    return rank_correlation([p.evidence.value or 0.0 for p in of_methods], [p.delta.value or 0.0 for p in of_methods])
 
 
-def agreement_table(drawn: Sequence[Drawn], points: Sequence[Sequence[Point]]) -> Table:
+def agreement_table(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]]) -> Table:
     rows = []
-    for one, own in zip(drawn, points, strict=True):
+    for one, own in zip(drawn, points_of, strict=True):
         value = agreement(own)
         cell = Cell(value) if value == value else Cell(state=UNDEFINED)
         rows.append(Row(one.task, (one.setting(),), (cell, Cell(len(own)))))

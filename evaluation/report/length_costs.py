@@ -77,7 +77,7 @@ def _batches(measured: Sequence[Number], methods: Methods, names: Sequence[str],
     ours = {
         (_model(number), number["device"], number["method"]): told["fit"]
         for number, told in zip(of_methods, details, strict=True)
-        if told["memory"] == _MEMORY
+        if told.get("memory") == _MEMORY
     }
     rows = [
         Row("ours", (*labels, label(methods, name)), (Cell(fit), Cell(state=UNDEFINED)))
@@ -117,5 +117,5 @@ def _cells(known: Mapping[str, Cell], names: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def _model(number: Number) -> str:
-    """With its layers, since a CPU measures a few of them."""
-    return f"{number['model']}, {json.loads(number['details'])['layers']} layers"
+    """With its layers, since a CPU measures a few of them, and its precision."""
+    return f"{number['model']}, {json.loads(number['details'])['layers']} layers, {number['dtype']}"

@@ -168,9 +168,11 @@ def _over_baseline(one: Taken, method: str, measure: str, results: Results) -> C
     beside = compared.at(base, measure) if compared is not None and base is not None else None
     if compared is None or at is None or beside is None or method == base:
         return Cell(state=UNDEFINED)
-    pair = (at[0], *beside)
+    pair, difference = (at[0], *beside), float(compared.mean[at] - compared.mean[beside])
+    if difference != difference:
+        return Cell(state="not finite")
     return Cell(
-        float(compared.mean[at] - compared.mean[beside]),
+        difference,
         n=compared.n,
         low=float(compared.difference_low[pair]),
         high=float(compared.difference_high[pair]),

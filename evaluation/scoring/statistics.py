@@ -77,7 +77,8 @@ def bootstrap_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray
         drawn += samples * np.arange(count)[:, None]
         return np.bincount(drawn.ravel(), minlength=count * samples).reshape(count, samples)
 
-    return np.concatenate([weights(count) @ values / samples for count in even_parts(resamples, samples)])
+    parts = [weights(count) @ values / samples for count in even_parts(resamples, samples)]
+    return np.concatenate([np.empty((0, values.shape[1])), *parts])
 
 
 def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:

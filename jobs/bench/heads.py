@@ -70,7 +70,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--repeats", type=int, help="default 9 of cheap methods, 3 of others; quick 2")
     options.add_argument(
         "--methods",
-        default=",".join(TABLE_4),
         help=f"in table 4, separated by commas; {EVERY!r}: every one that there is; default the paper's",
     )
     options.add_argument("--config", help="in table 4, the methods of this run, with its options")
@@ -88,7 +87,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen.few = min(chosen.many, 3)
     if chosen.set and not chosen.config:
         options.error("--set changes a --config: give one")
-    chosen.methods = _of_run(chosen.config, chosen.set) if chosen.config else _named(chosen.methods)
+    if chosen.methods and chosen.config:
+        options.error("--methods or a --config, not both")
+    named = chosen.methods or ",".join(TABLE_4)
+    chosen.methods = _of_run(chosen.config, chosen.set) if chosen.config else _named(named)
     return chosen
 
 
@@ -200,8 +202,9 @@ def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
     for each, taken in interleave(runs, chosen.few, device=chosen.device).items():
         with peak_memory(chosen.device) as peak:
             runs[each]()
-        fit = int(chosen.memory_gib * _GIB - weights) // peak.peak_bytes
-        facts = {"method": each, "length": length, "layers": view.n_layers, "fit": fit, "memory": f"{memory} GiB"}
+        fit = max(0, int(chosen.memory_gib * _GIB - weights)) // peak.peak_bytes
+        facts = {"method": each, "length": length, "layers": view.n_layers, "dtype": chosen.dtype}
+        facts |= {"fit": fit, "memory": f"{memory} GiB"}
         bench.row(part="table 4", geometry=name, **facts, peak_bytes=peak.peak_bytes, **summary(taken), unit="s")
         median = summary(taken)["median"]
         print(f"{name}, T={length}: {each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in {memory} GiB")

@@ -27,6 +27,7 @@ TITLES = {
     "perturb": "Flipped tokens",
     "heads": "Methods of NormXLogit",
     "context": "Length of the text",
+    "corpus": "A long corpus",
     "metrics": "Metrics",
     "prepare": "Preparation",
 }

@@ -45,13 +45,13 @@ def write(result: Mapping[str, Any], store: Store) -> str:
 
 
 def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
-    """The numbers of a benchmark as rows of the schema: those in the store, then those that are shipped."""
-    files = store.files(f"bench/{bench}")
-    measured: list[dict[str, Any]] = store.read(files, BENCH).to_pylist() if files else []
+    """The numbers of a benchmark as rows of the schema: those that are shipped, then those in the store."""
+    measured: list[dict[str, Any]] = []
     for path in sorted(SHIPPED.glob(f"{bench}*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         measured += numbers(result) if result["bench"] == bench else []
-    return measured
+    files = store.files(f"bench/{bench}")
+    return [*measured, *(store.read(files, BENCH).to_pylist() if files else ())]
 
 
 def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:

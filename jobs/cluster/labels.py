@@ -36,11 +36,11 @@ def matches(labels: Mapping[str, str], needs: Needs) -> bool:
 
 def allowed(needs: Needs) -> dict[str, list[str]]:
     """The values of each label that meet every need of it."""
-    nodes: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for key, value in needs:
         enough = _sufficient(value)
-        nodes[key] = [one for one in nodes.get(key, enough) if one in enough]
-    return nodes
+        values[key] = [one for one in values.get(key, enough) if one in enough]
+    return values
 
 
 def in_words(needs: Needs) -> str:

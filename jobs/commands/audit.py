@@ -122,7 +122,8 @@ def _print_samples(config: RunConfig, store: Store, task: str, part: str | None,
         for member, rows in drawn.items():
             drawn[member] = heapq.nsmallest(n, rows, key=draw)
     if part is not None and part not in counts:
-        raise UserError(f"task {task} has no part {part!r}{nearest(part, filter(None, counts))}")
+        parts = list(filter(None, counts))
+        raise UserError(f"task {task} has no part {part!r}{nearest(part, parts) if parts else ': it has none'}")
     for member in sorted(counts) if part is None else [part]:
         if member:
             console.print(f"{task}, {member}: {len(drawn[member])} of {counts[member]}", highlight=False, markup=False)

@@ -36,8 +36,9 @@ def finer_costs(
     measured: Measured,
     named: Mapping[str, list[str]],
 ) -> Iterator[FinerCost]:
-    """By product, model and task. `measured` are seconds per token by (model, dtype, pass), `named` the methods of each
-    model by its name.
+    """Costs by product, model and task.
+
+    `measured` are seconds per token by (model, dtype, pass), `named` the methods of each model by its name.
     """
     by_name = {model.name: model for model in plan.models}
     for product in FINER:

@@ -26,7 +26,7 @@ from jobs.plan.schemas import schema_of
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability
-from lrp_core.explained import TARGET
+from lrp_core.explained import TARGET, versions
 from lrp_core.kinds import MASK
 from lrp_core.method import FINER, Method
 from lrp_core.types import Request, UserError
@@ -263,6 +263,7 @@ def _planned(
         attention=resolved.config.attn,
         seed=config.seed if product != "relevance" or info.seeded else None,
         rows=rows,
+        **versions(request.explanation for request in requests),
     )
     cell = Artifact(product, resolved.config.name, views.task, dtype, info.name, key)
     return PlannedCell(cell, requests, rows, options)

@@ -19,6 +19,7 @@ from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
 from jobs.store import Artifact, Ledger, key_of
+from lrp_core.explained import versions
 from lrp_core.kinds import MASK
 from lrp_core.method import Method
 from lrp_core.option import plain
@@ -93,6 +94,7 @@ def choice_of(
         dtype=dtype,
         methods=[method.configured(**one).key() for one in options],
         variant=[request.explanation, request.embedding],
+        **versions([request.explanation]),
         attention=resolved.config.attn,
         seed=config.seed if method.seeded else None,
         flips=flips.key(),

@@ -154,7 +154,7 @@ class Store:
         self.write_parts(path, [table], schema)
 
     def write_parts(self, path: str, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-        """As `write_shard`, of a table that comes in parts: of those that are behind, only packed bytes are held."""
+        """As `write_shard`, of a table that comes in parts: those already written are held only compressed."""
         buffer = io.BytesIO()
         floats, others = _leaves(schema)
         packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}

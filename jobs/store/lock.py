@@ -4,9 +4,9 @@ Object stores have no exclusive create here, so a contender writes a claim of it
 looks: a held claim wins, else the earliest. It then holds its claim and looks again until it is alone with that: of two
 that hold theirs at once, at least one sees the other, however slow the store is, so that never both own the root. The
 later gives way; the earlier waits for that, and gives way itself to one that stays. Claims whose heartbeat stopped are
-removed. Ages are measured by the
-store's clock. An owner that stood still so long that its claim was removed writes nothing more: its store asks before
-every write. Workers do not ask: their shards are atomic and deterministic, two owners' would be the same.
+removed, by the store's clock. An owner that stood still so long that its claim was removed writes nothing more: its
+store asks before every write. Workers do not ask: their shards are atomic and deterministic, two owners' would be the
+same.
 """
 
 from __future__ import annotations

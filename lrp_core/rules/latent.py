@@ -109,7 +109,7 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
         relevance = measure(gradient[:, part].to(wide) / share, value[:, part].to(wide))
         total += relevance.masked_fill(~mask[:, part], 0).sum(1)
         peak, where = relevance.abs().masked_fill(~mask[:, part], -1).max(1)  # [B, F]
-        better = ~(peak <= largest)  # what is not a number counts as largest
+        better = (peak > largest) | (peak.isnan() & ~largest.isnan())  # what is not a number counts as largest
         largest = torch.where(better, peak, largest)
         at = torch.where(better, where + start, at)
         best = torch.where(better, value[:, part].gather(1, where[:, None])[:, 0].to(wide), best)

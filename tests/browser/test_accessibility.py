@@ -79,7 +79,7 @@ def filled(tmp_path_factory):
 
 
 @pytest.fixture
-def looked_at(chromium, request):
+def looked_at(chromium):
     """Opens a page in one of the looks."""
 
     def open_page(path, scheme, width):

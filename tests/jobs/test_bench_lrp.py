@@ -43,8 +43,8 @@ def test_a_vision_transformer_is_measured_under_composites_to_its_pixels():
 def test_benchmark_runs_without_ray_the_command_line_tools_and_parquet():
     run = "import sys, jobs.bench.lrp; jobs.bench.lrp.main(['--quick', '--samples', '1', '--geometry', 'gpt2'])"
     code = f"{run}; print(sorted({{'ray', 'pydantic', 'typer', 'spacy', 'pyarrow'}} & set(sys.modules)))"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert process.splitlines()[-1] == "[]"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
 
 
 def test_a_config_is_measured_on_its_first_samples_and_kept_in_its_root(tmp_path, capsys):

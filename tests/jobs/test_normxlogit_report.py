@@ -64,7 +64,7 @@ def files(tmp_path_factory):
     validate(config)
     bench = Bench("heads", "a CPU")
     for method in ("normxlogit", "decompx"):
-        facts = {"method": method, "length": 512, "layers": 4, "fit": 321, "memory": "48 GiB"}
+        facts = {"method": method, "length": 512, "layers": 4, "dtype": "float32", "fit": 321, "memory": "48 GiB"}
         times = {"median": 0.25, "q1": 0.2, "q3": 0.3, "n": 3}
         bench.row(part="table 4", geometry="bert-base", **facts, peak_bytes=100, **times, unit="s")
     write(bench.result(), store)
@@ -101,10 +101,10 @@ def test_the_papers_numbers_stand_beside_ours_and_doubts_are_told(files):
 def test_costs_by_length_have_those_of_the_paper_below(files):
     text = files["tables/seconds_by_length.md"].decode()
     own = "0.250 [0.200, 0.300]"
-    assert f"| random/bert-base, 4 layers | a CPU | 512 | {own} | – | – | – | {own} |" in text
+    assert f"| random/bert-base, 4 layers, float32 | a CPU | 512 | {own} | – | – | – | {own} |" in text
     assert "| BERT | Quadro RTX 8000 | 512 | 2.36 | 0.780 | 0.800 | 1.79 | 0.360 |" in text
     text = files["tables/largest_batches.md"].decode()
-    assert "| random/bert-base, 4 layers | a CPU | DecompX | 321 | – |" in text
+    assert "| random/bert-base, 4 layers, float32 | a CPU | DecompX | 321 | – |" in text
     assert "| BERT | Quadro RTX 8000 | NormXLogit | 750 | 0.5 |" in text
 
 

@@ -286,7 +286,7 @@ def test_audit_of_what_is_not_there_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"say which --task, and how many \(--n\)"):
         audit(config, Store(config.root), Console(quiet=True), task="sva", part="ana")
     _, store = run(config)
-    with pytest.raises(UserError, match="task sva has no part 'ana'"):
+    with pytest.raises(UserError, match="task sva has no part 'ana': it has none"):
         audit(config, store, Console(quiet=True), task="sva", part="ana", n=2)
 
 

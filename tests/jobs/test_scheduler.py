@@ -18,7 +18,7 @@ class Cluster:
     """Streams that are held until the test lets them go, and which works run."""
 
     def __init__(self):
-        self.begun, self.most = [], 0
+        self.begun, self.most, self.expected = [], 0, 1
         self._running, self._lock = set(), threading.Lock()
 
     def stream(self, config, store, stage, work, share, workers):
@@ -26,7 +26,10 @@ class Cluster:
             self.begun.append((work.name, workers))
             self._running.add(work.name)
             self.most = max(self.most, len(self._running))
-        threading.Event().wait(0.3)  # long enough for the next to begin if it may
+        deadline = time.monotonic() + 120
+        while self.most < self.expected and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)  # long enough for another to begin, if it might
         for block in work.blocks:
             if isinstance(block, Exception):
                 raise block
@@ -66,6 +69,7 @@ def do(cluster, tmp_path):
     [([2, 2], {}, 1), ([1, 1], {}, 2), ([1, 1], {"ray": {"max_models": 1}}, 1)],
 )
 def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, settings, most, do, cluster):
+    cluster.expected = most
     assert do(*((name, workers, [{}, {}]) for name in "cab"), **settings) == []
     begun = [name for name, _ in cluster.begun]
     assert sorted(begun[:most]) == sorted("cab"[:most]), "threads that start together begin in any order"
@@ -74,6 +78,7 @@ def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, sett
 
 
 def test_a_model_that_waits_for_room_lets_smaller_ones_pass(do, cluster):
+    cluster.expected = 2
     do(("a", [1, 1], [{}]), ("b", [2, 2], [{}, {}]), ("c", [1, 1], [{}]))
     *first, last = (name for name, _ in cluster.begun)
     assert (sorted(first), last) == (["a", "c"], "b")

@@ -228,9 +228,9 @@ def test_before_a_choice_cells_wait_and_plan_and_status_say_so(tmp_path, model, 
     assert (code, waits in out) == (0, True)
     assert "2 choices of options among 7 trials, 2 missing:" in out
     assert "3 cells, 3 missing" in out
-    for relevance in (attribute(config, store), perturb(config, store)):
+    for summary in (attribute(config, store), perturb(config, store)):
         assert any(
-            "smoothgrad on gpt2/sva/float32: its options are not chosen: run" in line for line in relevance.failures
+            "smoothgrad on gpt2/sva/float32: its options are not chosen: run" in line for line in summary.failures
         )
     select(config, store)
     assert attribute(config, store).complete

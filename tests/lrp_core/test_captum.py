@@ -66,8 +66,8 @@ def test_kernel_shap_is_captums_with_its_own_regression(view, rows):
     embeddings = oracles.tokens(view, row)
 
     def forward(present: torch.Tensor) -> torch.Tensor:
-        relevance = view.model(inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
-        return relevance[:, row["target_id"]] - relevance[:, row["foil_id"]]
+        logits = view.model(inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
+        return logits[:, row["target_id"]] - logits[:, row["foil_id"]]
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(torch.tensor(row["input_ids"]), seed))

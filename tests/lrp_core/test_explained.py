@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lrp_core import UnsupportedMethod, UserError
-from lrp_core.explained import CONTRASTIVE, EXPLAINED, NONE, TARGET, explained_by, needs_foil, whichever
+from lrp_core.explained import CONTRASTIVE, EXPLAINED, NONE, TARGET, explained_by, needs_foil, versions, whichever
 
 PAIR = torch.tensor([[3.0, 1.0], [5.0, 7.0]])
 
@@ -40,3 +40,8 @@ def test_only_explanations_that_exist_are_known():
 def test_what_is_explained_is_known_without_torch():
     code = "import sys, lrp_core.explained; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_only_explanations_whose_numbers_changed_enter_keys():
+    assert versions(["target", "contrastive", "none"]) == {}
+    assert versions(["target", "log_prob"]) == {"explained": {"log_prob": 2}}

@@ -12,6 +12,7 @@ from jobs.plan.products.contexts import contexts_of
 from jobs.plan.products.record import Product, Wanted
 from jobs.plan.products.relevance import neurons_of
 from jobs.store import Artifact, Ledger, key_of
+from lrp_core.explained import versions
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def wanted_cells(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
                 neurons=cell.key,
                 explanation=explanation,
                 counts=settings.counts,
+                **versions([explanation]),
                 **_keyed(means),
             )
             yield RankedCell(model, cell.method, cell, means, explanation, _knockouts(cell, cell.method, key))
@@ -112,6 +114,7 @@ def _others(
             explanation=explanation,
             counts=settings.counts,
             seed=config.seed,
+            **versions([explanation]),
             **_keyed(means),
         )
         yield RankedCell(model, ranking, None, means, explanation, _knockouts(cell, ranking, key))

@@ -182,7 +182,8 @@ def _relevance(
     for cell in wanted_heatmaps(config, model, ledger):
         if ledger.is_done(cell.artifact):
             rows = ledger.read(cell.artifact, HEATMAPS).to_pylist()
-            maps = {(row["layer"], row["neuron"], row["rank"]): row["relevance"] for row in rows}
+            there = [row for row in rows if row["relevance"] is not None]
+            maps = {(row["layer"], row["neuron"], row["rank"]): row["relevance"] for row in there}
             return results.label(cell.method), maps
     return "", {}
 

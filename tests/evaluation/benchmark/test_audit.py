@@ -88,6 +88,8 @@ def test_without_colours_marks_say_what_is_evidence_and_what_is_predicted():
     assert audit.judged(behind, colours=False).plain == "[the] keys *are* [old]  not: is"
     praise = sample("own", "a fine film", None, None, None, label="positive", evidence=[(2, 6)])
     assert audit.judged(praise, colours=False).plain == "a [fine] film"
+    overlapping = praise | {"evidence": [[0, 6], [2, 4], [2, 11]]}
+    assert audit.judged(overlapping, colours=False).plain == "[a fine][ film]"
 
 
 def test_the_card_tells_sources_licences_choices_noise_and_figures():

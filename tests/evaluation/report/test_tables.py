@@ -79,20 +79,20 @@ def values(result, row=0):
 
 
 def test_overview_has_a_row_for_each_task_and_model_and_marks_the_best_two():
-    results = table(some_results(models=("gpt2", "llama")), "table1")
-    assert [(row.section, row.labels) for row in results.rows] == [
+    shown = table(some_results(models=("gpt2", "llama")), "table1")
+    assert [(row.section, row.labels) for row in shown.rows] == [
         ("sva", ("gpt2",)), ("sva", ("llama",)), ("qa", ("gpt2",)), ("qa", ("llama",))
     ]  # fmt: skip
-    assert [(c.group, c.label) for c in results.columns][:5] == [
+    assert [(c.group, c.label) for c in shown.columns][:5] == [
         ("AttnLRP", "PG"), ("AttnLRP", "MRR"), ("AttnLRP", "RMA"), ("AttnLRP", "PTA"), ("LRP", "PG")
     ]  # fmt: skip
-    assert [cell.mark for cell in results.rows[0].cells[::4]] == ["best", "second", ""]
+    assert [cell.mark for cell in shown.rows[0].cells[::4]] == ["best", "second", ""]
 
 
 def test_default_is_contrastive_full_without_special_tokens_and_in_context():
-    results = table(some_results(), "table1")
-    assert values(results)[0] == 60.0
-    assert values(results, row=1)[0] == 60.0, "qa counts the context only"
+    shown = table(some_results(), "table1")
+    assert values(shown)[0] == 60.0
+    assert values(shown, row=1)[0] == 60.0, "qa counts the context only"
 
 
 def test_alti_stands_in_the_column_of_alti_logit():
@@ -114,12 +114,12 @@ def test_missing_and_partial_cells_say_so_and_undefined_ones_are_a_dash():
 
 
 def test_every_method_stands_beside_random_with_its_difference():
-    results = table(some_results(), "table1_random")
-    row = next(row for row in results.rows if row.labels == ("gpt2", "AttnLRP"))
+    shown = table(some_results(), "table1_random")
+    row = next(row for row in shown.rows if row.labels == ("gpt2", "AttnLRP"))
     assert (row.cells[0].value, row.cells[1].value) == (60.0, 40.0)
     assert len(row.cells) == 2 * len(METRICS)
-    last = next(row for row in results.rows if row.labels == ("gpt2", "Random"))
-    assert cell_text(last.cells[1], results.columns[1]) == "–"
+    last = next(row for row in shown.rows if row.labels == ("gpt2", "Random"))
+    assert cell_text(last.cells[1], shown.columns[1]) == "–"
 
 
 def test_difference_comes_with_its_interval_and_p_value():
@@ -134,10 +134,10 @@ def test_difference_comes_with_its_interval_and_p_value():
 
 
 def test_methods_are_compared_with_each_other():
-    results = table(some_results(), "table1_pairs")
-    assert [column.label for column in results.columns] == ["AttnLRP", "LRP", "Random"]
-    assert values(results) == [None, 10.0, 40.0]
-    assert values(results, row=2) == [-40.0, -30.0, None]
+    shown = table(some_results(), "table1_pairs")
+    assert [column.label for column in shown.columns] == ["AttnLRP", "LRP", "Random"]
+    assert values(shown) == [None, 10.0, 40.0]
+    assert values(shown, row=2) == [-40.0, -30.0, None]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_methods_are_compared_with_each_other():
     ],
 )
 def test_pairs_hold_two_settings_side_by_side(name, sides, pair):
-    results = table(some_results(), name)
-    row = results.rows[0]
-    assert tuple(column.side for column in results.columns[:2]) == sides
+    shown = table(some_results(), name)
+    row = shown.rows[0]
+    assert tuple(column.side for column in shown.columns[:2]) == sides
     assert tuple(cell.value for cell in row.cells[:2]) == pytest.approx(pair)
     assert [cell.mark for cell in row.cells[:2]] == ["best", ""]
 
@@ -167,9 +167,9 @@ def test_pairs_leave_out_methods_and_tasks_without_the_choice():
 def test_precision_needs_both():
     assert table(some_results(), "table5").rows == ()
     assert "Nothing to show" in markdown(table(some_results(), "table5"))
-    results = table(some_results(dtypes=("float64", "bfloat16")), "table5")
-    assert values(results)[:2] == [60.0, 59.5]
-    assert results.rows[0].labels == ("gpt2", "bfloat16")
+    shown = table(some_results(dtypes=("float64", "bfloat16")), "table5")
+    assert values(shown)[:2] == [60.0, 59.5]
+    assert shown.rows[0].labels == ("gpt2", "bfloat16")
 
 
 def test_tables_6_and_7_have_the_papers_numbers_and_7_every_method():
@@ -193,9 +193,9 @@ def test_models_without_a_choice_of_embeddings_are_left_out_of_table_6():
 
 def test_table_9_holds_shapes_and_accuracies_by_task():
     sizes = {"gpt2": Size(124_439_808, 12, 12, 768)}
-    results = table(some_results(models=("gpt2", "llama"), sizes=sizes), "table9")
-    assert values(results) == [pytest.approx(124.439808), 12, 12, 768, 97.0, 97.0]
-    assert values(results, row=1) == [None, None, None, None, 97.0, 97.0]
+    shown = table(some_results(models=("gpt2", "llama"), sizes=sizes), "table9")
+    assert values(shown) == [pytest.approx(124.439808), 12, 12, 768, 97.0, 97.0]
+    assert values(shown, row=1) == [None, None, None, None, 97.0, 97.0]
 
 
 def test_close_look_stands_beside_a_published_model_only():

@@ -23,6 +23,14 @@ def test_pearson_is_the_mean_correlation_over_shares():
     assert (pearson(gaps, gold, 400, seed=0).n, pearson(gaps, gold, 400, seed=0).left_out) == (199, 1)
 
 
+def test_without_resamples_there_is_a_value_and_no_interval():
+    rng = np.random.default_rng(6)
+    gold = rng.random(30)
+    measured = pearson(gold[:, None] + rng.normal(size=(30, 2)), gold, 0, seed=0).summary
+    assert np.isfinite(measured.value)
+    assert np.isnan([measured.low, measured.high]).all()
+
+
 def test_predictions_that_do_not_vary_have_no_correlation():
     gold = np.random.default_rng(2).random(30)
     measured = pearson(np.full((30, 1), 0.1), gold, 50, seed=0).summary

@@ -61,7 +61,7 @@ def test_a_label_is_right_where_it_wins_against_every_other():
     view = tiny_classifier("bert")
     rows = [{**row, "target_id": None, "foil_id": None} for row in ragged_rows(view, lengths=(5, 8, 6))]
     curves = curves_of(view, 2)
-    logits = Sweep(view, curves, step=3).accuracy([{**row, "gold_id": at} for at, row in enumerate(rows)], BUDGET)
+    accuracy = Sweep(view, curves, step=3).accuracy([{**row, "gold_id": at} for at, row in enumerate(rows)], BUDGET)
 
     def wins(row, gold, gone):
         others = (label for label in range(view.n_targets) if label != gold)
@@ -71,7 +71,7 @@ def test_a_label_is_right_where_it_wins_against_every_other():
         [np.mean([wins(row, at, curve.heads[:count]) for at, row in enumerate(rows)]) for count in (0, 3, 6, 8)]
         for curve in curves
     ]
-    np.testing.assert_array_equal(logits, expected)
+    np.testing.assert_array_equal(accuracy, expected)
 
 
 def test_the_callers_autocast_and_training_mode_change_no_margin():

@@ -1,0 +1,87 @@
+"""What a long corpus costs the driver: the largest resident memory while neurons are looked up in it, under Ray.
+
+Sentences of the demo's grammar, read by the demo's gpt2: of a number of tokens, and of four times as many. The driver
+merges what workers commit, and holds no more than what is kept of each neuron, however long the corpus is.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluation.benchmark.demo.grammar import generate
+from jobs.bench.harness import Bench, device_name, in_own_process, parser
+from jobs.config import RunConfig
+from jobs.stages.neurons import neurons
+from jobs.stages.prepare import prepare
+from jobs.store import Ledger, Store
+
+CHARACTERS = 5  # of a token, about
+SENTENCES = 4  # of a text
+GROWTH_TARGET = 1.05
+WANTED_TOKENS = 10_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Reads both corpora; see `--help`. Returns the JSON."""
+    options = parser("corpus", __doc__ or "")
+    options.add_argument("--tokens", type=int, help="of the longer corpus, about; default 1000000; quick 8000")
+    chosen = options.parse_args(arguments)
+    most = chosen.tokens or (8_000 if chosen.quick else 1_000_000)
+    bench = Bench("corpus", device_name("cpu"))
+    for wanted in (most // 4, most):
+        with tempfile.TemporaryDirectory(prefix="closelook-bench-") as scratch:
+            corpus, root = Path(scratch) / "corpus.txt", f"{scratch}/root"
+            write(corpus, wanted)
+            peak, seconds = in_own_process(read, str(corpus), root)
+            [(_, record)] = Ledger(Store(root)).records("contexts")
+        bench.row(what="driver", tokens=record["tokens"], peak_bytes=peak, seconds=seconds)
+        print(f"{record['tokens']:,} tokens: {peak / 2**20:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
+    small, large = bench.rows
+    name = "largest memory of the driver, of four times as many tokens"
+    bench.ratio(name, large["peak_bytes"] / small["peak_bytes"], GROWTH_TARGET, "lower", tokens=large["tokens"])
+    each = max(0.0, (large["peak_bytes"] - small["peak_bytes"]) / (large["tokens"] - small["tokens"]))
+    whole = (large["peak_bytes"] + each * (WANTED_TOKENS - large["tokens"])) / 2**20
+    bench.row(what="extrapolated", tokens=WANTED_TOKENS, peak_bytes=whole * 2**20)
+    print(f"{WANTED_TOKENS:,} tokens at that rate: {whole:.0f} MiB")
+    return bench.finish(chosen)
+
+
+def write(file: Path, tokens: int) -> None:
+    """A text a line, of about so many tokens in all."""
+    sentences, draw, size = [row["text"] for row in generate("sva", 2000)], random.Random(0), 0
+    with file.open("w", encoding="utf-8") as out:
+        while size < CHARACTERS * tokens:
+            size += out.write(". ".join(draw.choices(sentences, k=SENTENCES)) + "\n")
+
+
+def read(file: str, root: str) -> None:
+    """The stages up to the contexts of all neurons."""
+    config = RunConfig.model_validate(
+        {
+            "name": "corpus",
+            "root": root,
+            "device": "cpu",
+            "tasks": {"sva": {"source": "demo", "limit": 4}},
+            "models": [{"name": "gpt2", "id": "demo/gpt2"}],
+            "methods": ["attnlrp"],
+            "neurons": {
+                "tasks": {},
+                "knockout": None,
+                "corpus": {"source": "text", "path": file, "explain": None},
+            },
+        }
+    )
+    store = Store(config.root)
+    store.create()
+    for stage in (prepare, neurons):
+        summary = stage(config, store)
+        if not summary.complete:
+            raise RuntimeError(f"the benchmark's {summary.stage} failed: {'; '.join(summary.failures)}")
+
+
+if __name__ == "__main__":
+    main()
