@@ -19,6 +19,7 @@ from jobs.plan.hub import ModelUnavailable
 from jobs.store import Store
 
 _BEGUN: set[Attempts] = set()  # of this process, not cleared yet
+_GIVEN_UP: dict[tuple[str, str, str], str] = {}  # why a model is loaded no more, by root, run and folder of its notes
 
 
 def excuse_all() -> None:
@@ -114,8 +115,13 @@ class Attempts:
 
 @contextmanager
 def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[None]:
-    """The model is loaded inside. Raises ModelUnavailable when that has ended `max_attempts` processes of this run."""
+    """The model is loaded inside. Raises ModelUnavailable when that has ended `max_attempts` processes of this run.
+
+    A process that has raised it notes nothing more: it may have units in hand when the driver removes the notes.
+    """
     folder = _loads(model)
+    if (store.root, run, folder) in _GIVEN_UP:
+        raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
     own = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
     own.begin("loading")
     with own.survived():
@@ -126,10 +132,11 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
                     notes.append(json.loads(store.read_bytes(path)))
             deaths = sum(_counted(note["deaths"].get("loading", ())) for note in notes if note["run"] == run)
             if deaths >= max_attempts:
-                raise ModelUnavailable(
+                _GIVEN_UP[store.root, run, folder] = (
                     f"model {model}: loading it ended {deaths} processes, as when a node has too little memory: "
                     "lower its max_memory or workers, or give it larger nodes"
                 )
+                raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
         yield
     own.clear()
 

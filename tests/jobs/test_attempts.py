@@ -4,8 +4,11 @@ import errno
 
 import pytest
 
+from jobs.cluster.attempts import Attempts, forget_loading, loading
 from jobs.plan.cells import make_plan
+from jobs.plan.hub import ModelUnavailable
 from jobs.stages.attribute import attribute
+from jobs.store import Store
 from tests.jobs.small import config_of, prepared, rows_of
 
 ROWS = rows_of(8)
@@ -48,3 +51,20 @@ def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path,
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
         assert store.manifest(planned.cell.name)["rejects"] == {}
+
+
+def test_a_process_that_gave_a_model_up_notes_nothing_more_of_its_units(tmp_path):
+    """The driver removes the notes when it hears of it, and the process may have more units in hand."""
+    store = Store(str(tmp_path))
+    for _ in range(2):  # processes that died of it
+        Attempts(store, "loading/large/alone", 2, "run").begin("loading")
+    for again in (False, True):
+        with (
+            pytest.raises(ModelUnavailable, match="model large: loading it ended 2 processes"),
+            loading(store, "large", 2, "run"),
+        ):
+            pytest.fail("it is loaded once more")
+        assert (store.files("attempts", ".json", recursive=True) == []) is again
+        forget_loading(store, "large")
+    with loading(store, "large", 2, "another run"):
+        pass
