@@ -94,8 +94,9 @@ def over_vocabulary(view: ModelView, state: Tensor, apart: Tensor | None = None)
     out. Sums are taken in float32 at least; logits of a part of the vocabulary are held at a time. Of several largest
     logits the first counts.
     """
-    left_out = [None] * len(state) if apart is None else apart.split(_ROWS)
-    parts = [_over_vocabulary(view, *part) for part in zip(state.split(_ROWS), left_out, strict=False)]
+    rows = state.split(_ROWS)
+    left_out = [None] * len(rows) if apart is None else apart.split(_ROWS)
+    parts = [_over_vocabulary(view, *part) for part in zip(rows, left_out, strict=True)]
     total, largest = zip(*parts, strict=True)
     return torch.cat(total), torch.cat(largest)
 

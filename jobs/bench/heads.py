@@ -52,14 +52,23 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     bench = Bench("heads", device_name(chosen.device))
     for name, labels in (("bert-base", ()), ("bert-base", ("no", "yes")), ("gpt2", ()), ("gpt2", ("no", "yes"))):
         readings(bench, name, labels, chosen)
+        _tell(f"NormXLogit of {name}, {len(labels) or 'no'} labels")
     for length in dict.fromkeys(min(length, chosen.longest) for length in DECOMPOSED):
         decomposition(bench, length, chosen)
+        _tell(f"DecompX at T={length}")
     for name in ("bert-base", "gpt2"):
         zeroing(bench, name, chosen)
+        _tell(f"Value Zeroing of {name}")
     maps(bench, chosen)
+    _tell("GlobEnc")
     for length in dict.fromkeys(min(length, chosen.longest) for length in LENGTHS):
         table_4(bench, length, chosen)
     return bench.finish(chosen)
+
+
+def _tell(part: str) -> None:
+    """The whole takes many minutes, and its table stands at the end."""
+    print(f"measured: {part}", flush=True)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -207,7 +216,8 @@ def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
         facts |= {"fit": fit, "memory": f"{memory} GiB"}
         bench.row(part="table 4", geometry=name, **facts, peak_bytes=peak.peak_bytes, **summary(taken), unit="s")
         median = summary(taken)["median"]
-        print(f"{name}, T={length}: {each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in {memory} GiB")
+        told = f"{each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in {memory} GiB"
+        print(f"{name}, T={length}: {told}", flush=True)
 
 
 def _possible(runs: Runs) -> Runs:
