@@ -40,7 +40,7 @@ RUN = {
         "RENAMED = ": f"{EXTEND}the_package_is_shown_as_it_is",
         "class RenamedConfig": f"{EXTEND}the_package_is_shown_as_it_is",
         "def lengths_part": f"{EXTEND}a_part_of_the_report_is_one_module_and_one_line",
-        "SPARSITY = _schema": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
+        "SPARSITY = versioned": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
         "SPARSITY = Product": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
         "def sparsity(": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
     },

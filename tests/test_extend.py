@@ -86,7 +86,7 @@ def test_a_part_of_the_report_is_one_module_and_one_line(tmp_path, monkeypatch, 
 
 
 def test_a_product_and_its_stage_are_a_module_and_a_line_each(tmp_path, monkeypatch, written):
-    schema = written("evaluation/schema.py").SPARSITY
+    schema = written("evaluation/schema/relevance.py").SPARSITY
     product = written("jobs/plan/products/sparsity.py").SPARSITY
     stage = written("jobs/stages/sparsity.py")
     monkeypatch.setitem(PRODUCTS, product.name, product)

@@ -1,0 +1,54 @@
+"""Every Parquet schema of the store, written once: what each file holds, by what it is for.
+
+A schema carries its name and version in its metadata. Writers pass it, readers call :func:`check`. Hive partition keys
+(``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
+"""
+
+from evaluation.schema.costs import BENCH, RUNTIME
+from evaluation.schema.faithfulness import CURVES, KNOCKOUTS, PRUNING, TRIALS
+from evaluation.schema.neurons import ACTIVATIONS, CONTEXTS, CONTEXTS_PART, CONTEXTS_TEXTS, HEATMAPS, NEURONS, WRITINGS
+from evaluation.schema.relevance import HEADS, LABELS, LAYERS, RELEVANCE, RELEVANCE_DOUBLE, relevance_schema
+from evaluation.schema.samples import GENERIC, REJECT, VIEW
+from evaluation.schema.scores import (
+    LAYER_SCORES,
+    LAYER_SCORES_SAMPLES,
+    SCORES,
+    SCORES_SAMPLES,
+    layer_scores_samples_schema,
+    scores_samples_schema,
+)
+from evaluation.schema.versioned import SchemaMismatch, check, titled
+
+__all__ = [
+    "ACTIVATIONS",
+    "BENCH",
+    "CONTEXTS",
+    "CONTEXTS_PART",
+    "CONTEXTS_TEXTS",
+    "CURVES",
+    "GENERIC",
+    "HEADS",
+    "HEATMAPS",
+    "KNOCKOUTS",
+    "LABELS",
+    "LAYERS",
+    "LAYER_SCORES",
+    "LAYER_SCORES_SAMPLES",
+    "NEURONS",
+    "PRUNING",
+    "REJECT",
+    "RELEVANCE",
+    "RELEVANCE_DOUBLE",
+    "RUNTIME",
+    "SCORES",
+    "SCORES_SAMPLES",
+    "TRIALS",
+    "VIEW",
+    "WRITINGS",
+    "SchemaMismatch",
+    "check",
+    "layer_scores_samples_schema",
+    "relevance_schema",
+    "scores_samples_schema",
+    "titled",
+]
