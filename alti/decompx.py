@@ -18,7 +18,10 @@ from alti.maps import output_weights
 from alti.planner import free_bytes
 from alti.transformed import slices
 from lrp_core.explained import explained_by, relevance_of
-from lrp_core.parts import BlockView, LinearLayer, NormView, weights_of
+from lrp_core.parts.block import BlockView
+from lrp_core.parts.linear import LinearLayer
+from lrp_core.parts.norms import NormView
+from lrp_core.parts.weights import weights_of
 from lrp_core.rules.activation import activation
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import unpadded

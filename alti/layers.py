@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from alti.threads import run_all
 from lrp_core.attention import Kernel, around_attention
-from lrp_core.parts import BlockView, NormView
+from lrp_core.parts.block import BlockView
+from lrp_core.parts.norms import NormView
 from lrp_core.rules.normalization import inverse_rms
 from lrp_core.types import UnsupportedModel
 from lrp_core.view import ModelView

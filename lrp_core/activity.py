@@ -17,7 +17,7 @@ from torch import Tensor
 from lrp_core.feed_forward import Passing, at_neurons
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
-from lrp_core.parts import FeedForward
+from lrp_core.parts.block import FeedForward
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 

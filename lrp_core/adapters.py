@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from lrp_core.families import family_of
-from lrp_core.parts import ADDED_WEIGHTS
+from lrp_core.parts.weights import ADDED_WEIGHTS
 from lrp_core.types import UserError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -20,7 +20,7 @@ from lrp_core.feed_forward import Passing, at_neurons, share_above
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.methods.gradients import READINGS, attribution
-from lrp_core.parts import FeedForward
+from lrp_core.parts.block import FeedForward
 from lrp_core.scope import rules_on
 from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.families.base import Decoder, Family
-from lrp_core.parts import AttentionView, BlockView, NormView, weights_of
+from lrp_core.parts.block import AttentionView, BlockView
+from lrp_core.parts.norms import NormView
+from lrp_core.parts.weights import weights_of
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
@@ -105,9 +107,9 @@ class EncoderDecoderView(ModelView):
 
     def norms(self) -> list[NormView]:
         of_decoder = self.decoder.family
-        cross = [self._norm(block.module, self.decoder.cross.norm) for block in self.decoder_blocks]
+        cross = [NormView.of(block.module, self.decoder.cross.norm, of_decoder) for block in self.decoder_blocks]
         paths = (of_decoder.embedding_norm, of_decoder.final_norm)
-        others = [self._optional_norm(self.model, path) for path in paths]
+        others = [NormView.optional(self.model, path, of_decoder) for path in paths]
         return [*super().norms(), *cross, *(norm for norm in others if norm is not None)]
 
     # computation
@@ -185,7 +187,3 @@ class EncoderDecoderView(ModelView):
                     embedding = self.model.get_submodule(family.position_embedding)
                     undo.callback(embedding.register_forward_hook(lambda *_, added=added: added).remove)
             yield
-
-    def _blocks_of(self, family: Family) -> list[BlockView]:
-        blocks: Any = self.model.get_submodule(family.blocks)
-        return [self._block(block, family) for block in blocks]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface
 
 from lrp_core.families import Family
-from lrp_core.parts import BlockView, FeedForward
+from lrp_core.parts.block import BlockView, FeedForward
 from lrp_core.rules.bilinear import BilinearRule
 
 

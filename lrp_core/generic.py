@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.parts import BlockView, LinearLayer, NormView
+from lrp_core.parts.block import BlockView
+from lrp_core.parts.linear import LinearLayer
+from lrp_core.parts.norms import NormView
 from lrp_core.types import Batch, UnsupportedModel
 from lrp_core.view import ModelView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lrp_core.parts import SHARED, FeedForward
+from lrp_core.parts.block import SHARED, FeedForward
 from lrp_core.types import UserError
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lrp_core.interventions.neurons import check_neuron
-from lrp_core.parts import weights_of
+from lrp_core.parts.weights import weights_of
 from lrp_core.types import Relevance, UserError
 from lrp_core.view import ModelView
 

@@ -20,7 +20,10 @@ from lrp_core.attention import Kernel, around_attention
 from lrp_core.capabilities import RULES
 from lrp_core.families import Family
 from lrp_core.feed_forward import Passing, at_neurons, share_above
-from lrp_core.parts import BlockView, ExpertsView, LinearLayer, NormView, ReadRows, weights_of
+from lrp_core.parts.block import BlockView, ExpertsView
+from lrp_core.parts.linear import LinearLayer, ReadRows
+from lrp_core.parts.norms import NormView
+from lrp_core.parts.weights import weights_of
 from lrp_core.rules import (
     KEPT,
     Activation,

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lrp_core.families import Family
-from lrp_core.parts import ADDED_WEIGHTS
+from lrp_core.parts.weights import ADDED_WEIGHTS
 from lrp_core.types import UnsupportedModel
 
 

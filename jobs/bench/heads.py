@@ -25,7 +25,8 @@ from lrp_core import Batch, ModelView, random_model
 from lrp_core.attention import around_attention
 from lrp_core.memory import peak_memory
 from lrp_core.method import Method
-from lrp_core.parts import BlockView, LinearLayer
+from lrp_core.parts.block import BlockView
+from lrp_core.parts.linear import LinearLayer
 from lrp_core.types import Request, UserError
 
 _GIB = 2**30

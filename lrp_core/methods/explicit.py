@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import explained_by
 from lrp_core.methods import EPSILON
-from lrp_core.parts import NormView
+from lrp_core.parts.norms import NormView
 from lrp_core.propagation import (
     add_rule,
     identity_rule,

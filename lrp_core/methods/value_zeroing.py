@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import relevance_of, whichever
-from lrp_core.parts import BlockView
+from lrp_core.parts.block import BlockView
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, unpadded
 from lrp_core.view import ModelView

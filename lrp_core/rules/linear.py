@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.parts import LinearLayer
+from lrp_core.parts.linear import LinearLayer
 
 if TYPE_CHECKING:
     from lrp_core.rules.switch import Switch

@@ -5,7 +5,7 @@ import torch
 
 from lrp_core import METHODS, Batch, Request, UserError, attribute
 from lrp_core.composites import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, every
-from lrp_core.parts import Convolution
+from lrp_core.parts.linear import Convolution
 from lrp_core.readout import explained_numbers
 from lrp_core.rules import ATTNLRP, Switch, changed
 from lrp_core.rules.contributions import ZPLUS, alpha_beta_rule, gamma_rule

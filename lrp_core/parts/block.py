@@ -1,154 +1,21 @@
-"""Parts of a model as its family describes them: norms and transformer blocks, with their weights laid out by head."""
+"""Transformer blocks, with their weights laid out by head, key-value head and neuron."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from lrp_core.families import Family
-
-#: What is added to the weights of modules that an adapter stands beside, laid out like them.
-ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
-
-
-@contextmanager
-def weights_of(module: nn.Module) -> Iterator[Any]:
-    """Something with the module's `weight` and `bias`, even if they are offloaded, and with what an adapter adds.
-
-    Tensors read inside stay valid afterwards.
-    """
-    with align_module_device(module):
-        if module in ADDED_WEIGHTS:
-            added = ADDED_WEIGHTS[module]().detach()
-            whole: Any = module
-            yield SimpleNamespace(weight=whole.weight.detach() + added, bias=whole.bias)
-        else:
-            yield module
-
-
-@dataclass(frozen=True)
-class NormView:
-    """A LayerNorm or RMSNorm module and how to read it."""
-
-    module: nn.Module
-    kind: str  # "layer" | "rms"
-    eps: float
-    offset: float = 0.0  # added to the stored weight
-
-    def parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [D], offset included, and bias [D] (None for RMSNorm)."""
-        with weights_of(self.module) as module:
-            weight = module.weight.detach()
-            bias = module.bias.detach() if self.kind == "layer" and module.bias is not None else None
-            return (weight + self.offset if self.offset else weight), bias
-
-
-class SoftCap(nn.Module):
-    """cap * tanh(z / cap), elementwise: z where it is small, never beyond the cap (Gemma 2)."""
-
-    def __init__(self, cap: float) -> None:
-        super().__init__()
-        self.cap = cap
-
-    def forward(self, z: Tensor) -> Tensor:
-        return torch.tanh(z / self.cap) * self.cap
-
-
-@dataclass(frozen=True)
-class LinearLayer:
-    """A linear module, the group that names its rule, and whether its weight is stored as [in, out]."""
-
-    module: nn.Module
-    group: str
-    transposed: bool
-
-    def parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [out, in] and bias [out] (None where there is none)."""
-        with weights_of(self.module) as module:
-            weight, bias = module.weight.detach(), module.bias
-            return weight.T if self.transposed else weight, None if bias is None else bias.detach()
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """What the module reads, as inputs [..., in] of a linear layer."""
-        return x
-
-    def outputs(self, y: Tensor) -> Tensor:
-        """What the module puts out, as outputs [..., out] of a linear layer."""
-        return y
-
-    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
-        """A gradient [..., in] of such inputs as one of `x`."""
-        return dx
-
-
-@dataclass(frozen=True)
-class Convolution(LinearLayer):
-    """A convolution over an image: a linear layer that reads every pixel under its kernel."""
-
-    def parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [out, in] over channels and the kernel's pixels, and bias [out]."""
-        weight, bias = super().parameters()
-        return weight.flatten(1), bias
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, positions, in]."""
-        return nn.functional.unfold(x, **self._kernel).mT
-
-    def outputs(self, y: Tensor) -> Tensor:
-        """[B, out, H, W] to [B, positions, out]."""
-        return y.flatten(2).mT
-
-    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
-        return nn.functional.fold(dx.mT, x.shape[-2:], **self._kernel)
-
-    @property
-    def _kernel(self) -> dict[str, Any]:
-        module: Any = self.module
-        return {name: getattr(module, name) for name in ("kernel_size", "stride", "padding", "dilation")}
-
-
-@dataclass(frozen=True)
-class ReadRows(LinearLayer):
-    """Rows of the unembedding that are read: `weight` [C, D] of all samples, or [B, C, D] with one set for each."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def parameters(self) -> tuple[Tensor, Tensor | None]:
-        return self.weight, self.bias if self.bias is None or self.weight.dim() == 2 else self.bias[:, None]
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """[B, D] to [B, 1, D]."""
-        return x if self.weight.dim() == 2 else x[:, None]
-
-    def outputs(self, y: Tensor) -> Tensor:
-        """[B, C] to [B, 1, C]."""
-        return self.inputs(y)
-
-    def gathered(self, dx: Tensor, x: Tensor) -> Tensor:
-        return dx.reshape(x.shape)
-
-
-class Readout(nn.Module):
-    """The product of the unembedding, as a module, so that rules find it."""
-
-    def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[B, C] of states [B, D] by `weight` [C, D]; or [B, C, ...] of [B, ..., D], each by a weight of [B, C, D]."""
-        if weight.dim() == 2:
-            logits = state @ weight.T
-            return logits if bias is None else logits + bias
-        logits = torch.einsum("b...d,bcd->bc...", state, weight)
-        return logits if bias is None else logits + bias.view(*bias.shape, *(1,) * (logits.dim() - 2))
+from lrp_core.families.base import Experts
+from lrp_core.parts.norms import NormView
+from lrp_core.parts.weights import weights_of
 
 
 @dataclass(frozen=True)
@@ -170,6 +37,15 @@ class ExpertsView:
     all: Any
     shared: nn.Module | None
     shared_gate: nn.Module | None
+
+    @classmethod
+    def of(cls, block: nn.Module, paths: Experts) -> ExpertsView:
+        return cls(
+            router=block.get_submodule(paths.router),
+            all=block.get_submodule(paths.all),
+            shared=block.get_submodule(paths.shared) if paths.shared else None,
+            shared_gate=block.get_submodule(paths.shared_gate) if paths.shared_gate else None,
+        )
 
 
 SHARED = "shared"  # in place of an expert's number, in the names of neurons
@@ -217,6 +93,43 @@ class BlockView:
     n_kv_heads: int
     head_dim: int
 
+    @classmethod
+    def of(cls, module: nn.Module, family: Family, n_heads: int, n_kv_heads: int, head_dim: int) -> BlockView:
+        """The block that is `module`, of a model, or one stack of it, that is laid out as `family` says."""
+        known = family.experts
+        if known is not None and known.all not in dict(module.named_modules()):
+            known = None  # a block with an MLP
+
+        def of_mlp(path: str | None) -> Any:
+            if path is None or known is None:
+                return None if path is None else module.get_submodule(path)
+            return None if known.shared is None else module.get_submodule(path.replace(known.mlp, known.shared, 1))
+
+        return cls(
+            module=module,
+            attention=module.get_submodule(family.attention),
+            query=module.get_submodule(family.query),
+            key=module.get_submodule(family.key),
+            value=module.get_submodule(family.value),
+            output=module.get_submodule(family.output),
+            attention_norm=NormView.optional(module, family.attention_norm, family),
+            mlp_norm=NormView.of(module, family.mlp_norm, family),
+            added_norms=tuple(NormView.of(module, path, family) for path in family.added_norms),
+            head_norms=tuple(
+                NormView.of(module, path, family) for path in (family.query_norm, family.key_norm) if path
+            ),
+            activation=of_mlp(family.activation),
+            gate=of_mlp(family.gate),
+            up=of_mlp(family.up),
+            down=of_mlp(family.down),
+            experts=None if known is None else ExpertsView.of(module, known),
+            adds=module.get_submodule(family.down if known is None else known.mlp),
+            family=family,
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+            head_dim=head_dim,
+        )
+
     @property
     def norms(self) -> tuple[NormView, ...]:
         """Every norm once, also where attention and MLP share theirs."""
@@ -263,7 +176,7 @@ class BlockView:
             weight = module.weight.detach()
             weight = weight.T if self.family.transposed else weight  # [out, D]
             bias = None if module.bias is None else module.bias.detach()
-        rows = self._value_rows(weight.shape[0])
+        rows = self._rows(2)
         return (
             weight[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
             None if bias is None else bias[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
@@ -309,10 +222,6 @@ class BlockView:
         ):
             outputs.setdefault(module, {})[name] = (self._rows(at), shape)
         return outputs | {self.output: {"outputs": (slice(None), (-1,))}}
-
-    def _value_rows(self, width: int) -> Tensor | slice:
-        """Which outputs of the value module are values, in the order of heads."""
-        return self._rows(2)
 
     def _rows(self, part: int) -> Tensor | slice:
         """Which outputs of its module are queries (0), keys (1) or values (2), in the order of heads."""

@@ -1,0 +1,237 @@
+"""A model by its parts, as its family describes them: sizes, embeddings, blocks, norms and the way to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from accelerate.utils import has_offloaded_params
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+
+from lrp_core.families import Family
+from lrp_core.kinds import Kind
+from lrp_core.neuron_names import NeuronNames
+from lrp_core.parts.block import AttentionView, BlockView
+from lrp_core.parts.linear import LinearLayer
+from lrp_core.parts.logits import Readout, SoftCap
+from lrp_core.parts.norms import NormView
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """Sizes of a model and its named parts; nothing is computed."""
+
+    model: PreTrainedModel
+    family: Family
+
+    # geometry
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def kind(self) -> Kind:
+        return self.family.kind
+
+    @property
+    def n_layers(self) -> int:
+        return self.config.num_hidden_layers
+
+    @property
+    def n_heads(self) -> int:
+        return self.config.num_attention_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.config.num_key_value_heads if self.family.grouped else self.n_heads
+
+    @property
+    def d_model(self) -> int:
+        return self.config.hidden_size
+
+    @cached_property
+    def head_dim(self) -> int:
+        output = self._at(self.family.blocks)[0].get_submodule(self.family.output)
+        return output.weight.numel() // (self.d_model * self.n_heads)
+
+    @cached_property
+    def n_neurons(self) -> int:
+        """Neurons of a feed-forward layer, F, of the widest where they differ, those of all its experts together."""
+        return max(block.n_neurons for block in self.blocks)
+
+    @property
+    def routed(self) -> bool:
+        """Whether some layer has experts."""
+        return any(block.experts is not None for block in self.blocks)
+
+    @cached_property
+    def neuron_names(self) -> NeuronNames:
+        return NeuronNames(tuple(block.feed_forwards for block in self.blocks))
+
+    @property
+    def vocab(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def n_targets(self) -> int:
+        """How many tokens, or labels, the head may predict."""
+        return self.config.num_labels if self.kind.labels else self.vocab
+
+    @property
+    def predicts_score(self) -> bool:
+        """Whether what the head puts out is a number by itself, rather than the logit of a token or a class."""
+        return self.kind.labels and (self.n_targets == 1 or self.config.problem_type == "regression")
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens a sample may have."""
+        return self.family.most_tokens(self.config)
+
+    @property
+    def n_segments(self) -> int:
+        """How many segments the model tells apart; 0 where it has no such thing."""
+        return 0 if self.family.segment_embedding is None else self.config.type_vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the token embeddings are computed, hence where inputs go."""
+        embedding = self._embedding_weights
+        if has_offloaded_params(embedding):
+            return torch.device(embedding._hf_hook.execution_device)
+        return embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._embedding_weights.weight.dtype
+
+    @property
+    def pad_id(self) -> int:
+        """What stands in `input_ids` where there is no token."""
+        return self.config.pad_token_id or 0
+
+    # parts
+
+    @cached_property
+    def token_embedding(self) -> Any:
+        """A module: what it puts out are the embeddings of tokens [B, T, D]."""
+        return self._at(self.family.token_embedding)
+
+    @property
+    def _embedding_weights(self) -> Any:
+        """The module that holds the weights of `token_embedding`."""
+        return self.token_embedding
+
+    @cached_property
+    def unembedding(self) -> Any:
+        """The linear layer that gives logits: a row for each token of the vocabulary, or for each label."""
+        path = self.family.unembedding
+        return self.model.get_output_embeddings() if path is None else self._at(path)
+
+    @cached_property
+    def readout(self) -> Readout:
+        """The product of states and rows of the unembedding."""
+        return Readout()
+
+    @cached_property
+    def blocks(self) -> list[BlockView]:
+        return self._blocks_of(self.family)
+
+    @cached_property
+    def attentions(self) -> list[AttentionView]:
+        """Every attention layer, in the order of the axis L of heads."""
+        return [AttentionView(one.attention, one.query, one.key, one.value, one.output) for one in self.blocks]
+
+    @property
+    def n_shared_layers(self) -> int:
+        """The last of `attentions` before which rows of a pass may branch."""
+        return self.n_layers - 1
+
+    @property
+    def attentions_over_text(self) -> list[AttentionView]:
+        """The attentions whose keys are the tokens of the text."""
+        return self.attentions
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Paths of the lists of blocks."""
+        return (self.family.blocks,) if self.blocks else ()
+
+    @cached_property
+    def embedding_norm(self) -> NormView | None:
+        return NormView.optional(self.model, self.family.embedding_norm, self.family)
+
+    @cached_property
+    def final_norm(self) -> NormView | None:
+        return NormView.optional(self.model, self.family.final_norm, self.family)
+
+    @cached_property
+    def head_norm(self) -> NormView | None:
+        return NormView.optional(self.model, self.family.head_norm, self.family)
+
+    @cached_property
+    def head_activation(self) -> nn.Module | None:
+        """Our own instance of the head transform's activation, since some families call a function there."""
+        return ACT2FN[self.head_activation_name] if self.family.head_dense else None
+
+    @cached_property
+    def logit_cap(self) -> SoftCap | None:
+        """What logits go through last; a module, so that it can have a rule."""
+        field = self.family.logit_cap_field
+        cap = None if field is None else getattr(self.config, field)
+        return None if cap is None else SoftCap(cap)
+
+    @property
+    def caps_scores(self) -> bool:
+        """Whether attention scores go through a soft cap before their softmax."""
+        field = self.family.score_cap_field
+        return field is not None and getattr(self.config, field) is not None
+
+    @property
+    def head_activation_name(self) -> str:
+        return self.family.head_activation or self.activation_name
+
+    @property
+    def activation_name(self) -> str:
+        return getattr(self.config, self.family.activation_field)
+
+    def norms(self) -> list[NormView]:
+        """Every norm once."""
+        per_block = [norm for block in self.blocks for norm in block.norms]
+        every = (self.embedding_norm, *per_block, self.final_norm, self.head_norm)
+        return [norm for norm in every if norm is not None]
+
+    def linear_layers(self) -> Iterator[LinearLayer]:
+        """Every linear layer but the unembedding, by group; a module that fuses projections comes once."""
+        path = self.family.embedding_projection
+        if path is not None and path in dict(self.model.named_modules()):
+            yield LinearLayer(self._at(path), "linear", transposed=False)
+        for attention in self.attentions:
+            for module in dict.fromkeys((attention.query, attention.key, attention.value)):
+                yield LinearLayer(module, "input_projection", self.family.transposed)
+            yield LinearLayer(attention.output, "output_projection", self.family.transposed)
+        for block in self.blocks:
+            for layer in (block.gate, block.up, block.down):
+                if layer is not None:
+                    yield LinearLayer(layer, "linear", self.family.transposed)
+        if self.head_layer is not None:
+            yield self.head_layer
+
+    @property
+    def head_layer(self) -> LinearLayer | None:
+        """The linear layer before the unembedding, where there is one."""
+        path = self.family.head_dense
+        return None if path is None else LinearLayer(self._at(path), "linear", transposed=False)
+
+    def _blocks_of(self, family: Family) -> list[BlockView]:
+        """The blocks of a stack."""
+        sizes = self.n_heads, self.n_kv_heads, self.head_dim
+        return [BlockView.of(block, family, *sizes) for block in self._at(family.blocks)]
+
+    def _at(self, path: str) -> Any:  # a module; its parameters are untyped in torch
+        return self.model.get_submodule(path)
