@@ -157,11 +157,22 @@ class Batch:
         return first
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        """The batch on this device; what is there already is not copied.
+
+        The copies from the CPU to a GPU are asynchronous, from pinned memory. What follows on the GPU's current stream
+        comes after them, and torch frees their pinned memory no sooner than they have ended.
+        """
+        moved = {name: _moved(value, device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
+
+
+def _moved(value: Tensor, device: torch.device | str) -> Tensor:
+    if str(device).startswith("cuda") and value.device.type == "cpu":
+        return value.pin_memory().to(device, non_blocking=True)
+    return value.to(device)
 
 
 def _stacked(pixels: Sequence[Any]) -> Tensor:

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from jobs.plan.cells import make_plan
+from jobs.plan.inputs import samples_of
 from jobs.stages.attribute import attribute, missing_work
 from jobs.stages.attribute.worker import Worker, WorkerOptions
 from jobs.store import Ledger, Store
@@ -46,6 +47,25 @@ def test_a_unit_is_explained_while_another_is_committed(tmp_path, model, monkeyp
 
     monkeypatch.setattr(worker, "_explain", explain)
     monkeypatch.setattr(worker, "_commit", commit)
+    with ThreadPoolExecutor(2) as threads:
+        reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.blocks()[:2]])]
+    assert [report["error"] for report in reports] == ["", ""]
+
+
+def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, model, monkeypatch):
+    """Neither gets further before both are read, which would be never if the device were held meanwhile."""
+    config = config_of(tmp_path / "root", model, methods=["random"])
+    store = prepared(config, rows_of(24))
+    (work,) = missing_work(config, Ledger(store), make_plan(config, store))
+    worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
+    both_read = threading.Barrier(2, timeout=120)
+
+    def samples(*arguments, **options):
+        rows = samples_of(*arguments, **options)
+        both_read.wait()
+        return rows
+
+    monkeypatch.setattr("jobs.stages.attribute.worker.samples_of", samples)
     with ThreadPoolExecutor(2) as threads:
         reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.blocks()[:2]])]
     assert [report["error"] for report in reports] == ["", ""]

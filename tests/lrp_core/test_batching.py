@@ -132,6 +132,36 @@ def test_no_foil_explains_the_target(view, batch):
         attribute("attnlrp", view, alone, explanation="contrastive")
 
 
+def test_a_batch_goes_to_a_gpu_by_asynchronous_copies_of_pinned_memory(view, batch, monkeypatch):
+    pinned, copies, to = [], [], torch.Tensor.to
+
+    def pin(value):
+        pinned.append(value.clone())
+        return pinned[-1]
+
+    def copied(value, device, **options):
+        copies.append((value, device, options))
+        return to(value, "meta")
+
+    with monkeypatch.context() as no_gpu:
+        no_gpu.setattr(torch.Tensor, "pin_memory", pin)
+        no_gpu.setattr(torch.Tensor, "to", copied)
+        moved = batch.to("cuda:0")
+    given = [value for value in vars(batch).values() if value is not None]
+    assert len(given) == len(pinned) == len(copies) >= 5
+    for value, copy, (source, *how) in zip(given, pinned, copies, strict=True):
+        assert source is copy
+        assert torch.equal(copy, value)
+        assert how == ["cuda:0", {"non_blocking": True}]
+    assert moved.input_ids.is_meta
+
+
+def test_a_batch_that_is_there_already_is_not_copied(batch, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda value: pytest.fail("nothing is pinned for a CPU"))
+    there = batch.to("cpu")
+    assert all(value is getattr(batch, name) for name, value in vars(there).items())
+
+
 def test_unknown_choices_name_the_known_ones(view, batch):
     with pytest.raises(UnsupportedMethod, match="did you mean 'attnlrp'"):
         attribute("attn_lrp", view, batch)

@@ -99,7 +99,7 @@ class Explainer:
         Raises whatever a model raises on bad input or too little memory.
         """
         rows = with_predictions(self.view, rows)
-        batch = Batch.collate(rows, pad_id=self.view.pad_id)
+        batch = Batch.collate(rows, pad_id=self.view.pad_id).to(self.view.device)  # once, for all passes
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
