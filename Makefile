@@ -1,12 +1,13 @@
 # Everything a newcomer needs: `make demo`, `make test`. The virtual environment is built once and rebuilt when it is stale.
 PYTHON ?= python3
 DEVICE ?= cuda
+ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test gpu lint format lowest sizes clean
+.PHONY: help venv demo test gpu lint format lowest sizes image clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -46,6 +47,9 @@ lowest:  ## install the lowest versions that pyproject.toml allows, apart from .
 
 sizes: venv  ## print the installed size of each choice of extras, without torch
 	$(BIN)/python .ci/sizes.py
+
+image:  ## carry the Dockerfile out in a Debian of its own, without Docker, and run in it; as root, with debootstrap
+	$(PYTHON) .ci/image.py build/image $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
