@@ -1,19 +1,17 @@
-"""The store: every atomic write and every schema-checked read under one root; where products lie, artifacts say.
+"""Files under one root, each written in one step.
 
 The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
 rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/store/retry.py).
-Nothing is ever unpickled, and no path leads out of the root.
+No path leads out of the root.
 """
 
 from __future__ import annotations
 
 import errno
-import io
-import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -22,20 +20,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
-from evaluation.schema import check
-from jobs.store.manifests import Manifests
 from jobs.store.retry import retried
 from jobs.store.spent import COMMIT, READ, spending
 from lrp_core.types import UserError
 
 TEMPORARY = ".tmp-"
 T = TypeVar("T")
-_SMALL_BYTES = 1 << 20
 _READS_AT_ONCE = 32
-_HELD_AT_ONCE = 8  # shards, which a reader of one after another has in memory
-_REJECTS_KEY = b"closelook.rejects"  # in a shard's metadata
 #: Where object stores look for credentials; the end of their error messages.
 _CREDENTIALS = {
     "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
@@ -54,7 +46,7 @@ class StoreFull(OSError):
         return self.strerror or "no space left"
 
 
-class Store:
+class Files:
     """Paths are relative to the root, with forward slashes. Cheap to pickle: workers open their own file system."""
 
     def __init__(self, root: str) -> None:
@@ -67,15 +59,13 @@ class Store:
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
         self._check: Callable[[], None] = _nothing
-        self._manifests = Manifests(self)
-        self._kept: dict[Any, tuple[Any, Any]] = {}
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
         if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
             raise StoreError(f"the root {root} is a file: give a folder, which may not exist yet")
 
-    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
-        return Store, (self.root,)
+    def __reduce__(self) -> tuple[type[Files], tuple[str]]:
+        return type(self), (self.root,)
 
     @contextmanager
     def guarded(self, check: Callable[[], None]) -> Iterator[None]:
@@ -90,12 +80,9 @@ class Store:
         """Raises, if the store is guarded and may be written no more, why."""
         self._check()
 
-    @staticmethod
-    def runtime(model: str, task: str, dtype: str) -> str:
-        """The folder of what was timed while relevance was computed: measurements, which have no key."""
-        return f"runtime/model={model}/task={task}/dtype={dtype}"
-
-    # Files.
+    def url(self, path: str = "") -> str:
+        """`path` as a person would type it."""
+        return f"{self.root.rstrip('/')}/{path}".rstrip("/")
 
     def create(self) -> None:
         """Make the root and try a write. Raises StoreError with the reason when that fails."""
@@ -108,16 +95,11 @@ class Store:
     def _hint(self) -> str:
         return _CREDENTIALS.get(self.root.partition("://")[0], "")
 
-    def url(self, path: str = "") -> str:
-        """`path` as a person would type it."""
-        return f"{self.root.rstrip('/')}/{path}".rstrip("/")
-
     @spending(COMMIT)
     def write_bytes(self, path: str, data: bytes) -> None:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
         self._check()
-        self._manifests.forget(path)  # times of object stores are whole seconds
         try:
             retried(lambda: self._put(target, data))
         except OSError as error:
@@ -142,49 +124,15 @@ class Store:
 
         return retried(read)
 
-    @spending(COMMIT)
-    def write_shard(self, path: str, table: pa.Table, schema: pa.Schema, rejects: pa.Table | None = None) -> None:
-        """Write `table`, cast to `schema`, in one step. Raises pa.ArrowInvalid when columns do not fit the schema.
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The content of each file, None where it is not there (any more)."""
+        return self._at_once(self._read_or_none, paths)
 
-        `rejects` (of schema REJECT) travel in the file's metadata: they are committed with the rows or not at all.
-        """
-        if rejects is not None and rejects.num_rows:
-            text = json.dumps(rejects.to_pylist(), ensure_ascii=False)
-            schema = schema.with_metadata({**schema.metadata, _REJECTS_KEY: text.encode()})
-        self.write_parts(path, [table], schema)
-
-    def write_parts(self, path: str, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-        """As `write_shard`, of a table that comes in parts: those already written are held only compressed."""
-        buffer = io.BytesIO()
-        floats, others = _leaves(schema)
-        packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}
-        with pq.ParquetWriter(buffer, schema, **packing) as writer:
-            for table in tables:
-                writer.write_table(table.select(schema.names).cast(schema))
-        self.write_bytes(path, buffer.getvalue())
-
-    @spending(READ)
-    def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-        """The shard at `path`, all shards of that folder, or the shards of that list, in order.
-
-        Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema.
-        """
-        if isinstance(path, str):
-            shards = [path] if path.endswith(".parquet") else self.files(path)
-        else:
-            shards = list(path)
-        if not shards:
-            raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
-        return pa.concat_tables(self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards))
-
-    def read_each(
-        self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
-    ) -> Iterator[pa.Table]:
-        """The shards in order, a few in memory at a time. Raises as `read` does."""
-        window = 1 if self._local else _HELD_AT_ONCE
-        for start in range(0, len(shards), window):
-            some = shards[start : start + window]
-            yield from self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], some)
+    def _read_or_none(self, path: str) -> bytes | None:
+        try:
+            return self.read_bytes(path)
+        except FileNotFoundError:
+            return None
 
     def _at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         """What `read` gives of each path, in order; of an object store, whose answers take their time, many at once."""
@@ -193,43 +141,14 @@ class Store:
         with ThreadPoolExecutor(min(_READS_AT_ONCE, len(paths))) as threads:
             return list(threads.map(read, paths))
 
-    def kept(self, name: Any, stamp: Any, make: Callable[[], T]) -> T:
-        """What `make` gave under this name when the stamp was the same, else what it gives now."""
-        if name not in self._kept or self._kept[name][0] != stamp:
-            self._kept[name] = stamp, make()
-        return self._kept[name][1]
-
-    @spending(READ)
-    def read_shard(
-        self, path: str, schema: pa.Schema, columns: list[str] | None = None
-    ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """The rows of one shard and the rejects committed with them. Raises as `read` does."""
-
-        def read() -> pa.Table:
-            with self._fs.open_input_file(self._at(path)) as stream:
-                # A small file comes whole, in one request; of a large one, the footer and then the columns.
-                whole = stream.size() <= _SMALL_BYTES
-                file = pq.ParquetFile(pa.BufferReader(stream.read_buffer()) if whole else stream, pre_buffer=True)
-                check(file.schema_arrow, schema, self.url(path))
-                return file.read(columns=columns)
-
-        table = retried(read)
-        metadata = dict(table.schema.metadata)
-        rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
-        return table.replace_schema_metadata(metadata), rejects
-
-    def has_values(self, path: str, column: str) -> bool:
-        """Whether a shard holds anything but nulls in a column, by its footer."""
-
-        def read() -> bool:
-            with self._fs.open_input_file(self._at(path)) as stream:
-                metadata = pq.read_metadata(stream)
-                groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-                columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-                own = [one for one in columns if one.path_in_schema.split(".")[0] == column]
-                return any(one.statistics is None or one.statistics.null_count < one.num_values for one in own)
-
-        return retried(read)
+    @spending(COMMIT)
+    def delete(self, path: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+        self._check()
+        try:
+            retried(lambda: self._fs.delete_file(self._at(path)))
+        except FileNotFoundError:
+            return
 
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
         """Complete files below `folder`, sorted; none when it does not exist."""
@@ -257,46 +176,6 @@ class Store:
         modified = self._info(self._at(path)).mtime_ns
         return None if modified is None else modified / 1e9
 
-    @spending(COMMIT)
-    def delete(self, path: str) -> None:
-        """Remove a file; one that is gone already is no error."""
-        self._check()
-        try:
-            retried(lambda: self._fs.delete_file(self._at(path)))
-        except FileNotFoundError:
-            return
-
-    # Manifests: small JSON records, replaced as a whole.
-
-    def write_manifest(self, name: str, record: dict[str, Any]) -> None:
-        text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
-        self.write_bytes(f"manifest/{name}.json", text.encode())
-
-    def manifests(self) -> dict[str, bytes]:
-        """The content of every manifest by its name. Listed every time; read are those that are new or have changed."""
-        return self._manifests.contents(packed=not self._local)
-
-    def pack_manifests(self) -> None:
-        """Leave a copy of all manifests that takes one request to read; local files take none."""
-        if not self._local:
-            self._manifests.pack()
-
-    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        """The content of each file, None where it is not there (any more)."""
-        return self._at_once(self._read_or_none, paths)
-
-    def _read_or_none(self, path: str) -> bytes | None:
-        try:
-            return self.read_bytes(path)
-        except FileNotFoundError:
-            return None
-
-    def manifest(self, name: str) -> dict[str, Any] | None:
-        try:
-            return json.loads(self.read_bytes(f"manifest/{name}.json"))
-        except FileNotFoundError:
-            return None
-
     def _info(self, where: Any) -> Any:
         """What the file system says of a path, or of all that a selector selects."""
         return retried(lambda: self._fs.get_file_info(where))
@@ -309,21 +188,6 @@ class Store:
         if outside or (self._local and os.path.commonpath([self._base, os.path.realpath(full)]) != self._base):
             raise StoreError(f"{path} lies outside the root {self.root}")
         return full
-
-
-def _leaves(schema: pa.Schema) -> tuple[list[str], list[str]]:
-    """Parquet's names of the columns of numbers with a fraction, whose bytes are split, and of all others.
-
-    Fractions hardly repeat: a dictionary of them takes longer to make than they take to write, and saves nothing.
-    """
-    floats: list[str] = []
-    others: list[str] = []
-    for field in schema:
-        path, kind = field.name, field.type
-        while pa.types.is_list(kind):
-            path, kind = f"{path}.list.element", kind.value_type
-        (floats if pa.types.is_floating(kind) else others).append(path)
-    return floats, others
 
 
 def _has_credentials(root: str) -> bool:

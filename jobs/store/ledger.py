@@ -15,7 +15,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from jobs.store.artifacts import Artifact, short
-from jobs.store.files import Store, StoreError
+from jobs.store.files import StoreError
+from jobs.store.shards import Store
 from jobs.versions import versions
 
 State = Literal["done", "partial", "missing"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
+
+from jobs.store.files import Files
 
 FOLDER = "manifest"
 PACK = f"{FOLDER}/_packed"  # gzipped JSON; pyarrow would gzip a file so named once more
@@ -18,15 +19,6 @@ _VERSION = 1
 _SECOND_NS = 10**9
 
 Stamp = tuple[int, int]  # time of change in ns, and size
-
-
-class Files(Protocol):
-    """What is asked of the store."""
-
-    def stamps(self, folder: str, suffix: str = ..., recursive: bool = ...) -> dict[str, Stamp]: ...
-    def read_all(self, paths: Sequence[str]) -> list[bytes | None]: ...
-    def write_bytes(self, path: str, data: bytes) -> None: ...
-    def modified_s(self, path: str) -> float | None: ...
 
 
 class Manifests:

@@ -16,7 +16,7 @@ from lrp_core.types import UserError
 if TYPE_CHECKING:
     from jobs.config import RunConfig
     from jobs.stages.summary import StageSummary
-    from jobs.store.files import Store
+    from jobs.store.shards import Store
 
 
 @contextmanager
