@@ -10,53 +10,27 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
 from rich.progress import track
 
-from evaluation.benchmark import sources
 from evaluation.benchmark.audit import rejected, table
-from evaluation.benchmark.labelled import separates
-from evaluation.benchmark.pictures import Preprocessing
-from evaluation.benchmark.sources import Origin, Survey
-from evaluation.benchmark.sources.base import Generated
-from evaluation.benchmark.views import VERSION as VIEWS_VERSION
-from evaluation.benchmark.views import tokenise
-from evaluation.schema import GENERIC, VIEW, titled
 from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
-from jobs.plan.fits import tasks_of
-from jobs.plan.hub import ModelUnavailable
-from jobs.plan.models import ResolvedModel, load_tokenizer, resolve, tokenizer_key
-from jobs.stages.prepare.parts import Evidence, PartWorker, Tally, TaskWork, ViewWork, parts_of, read_parts
+from jobs.stages.prepare.parts import PartWorker, Tally, TaskWork, parts_of, read_parts
+from jobs.stages.prepare.wanted import Reader, origin_of, readers_of, work_of
 from jobs.stages.summary import StageSummary
-from jobs.store import Ledger, Store, key_of
+from jobs.store import Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from jobs.versions import versions
-from lrp_core.kinds import Kind
-from lrp_core.types import UserError
 
-VERSION = 3  # raised when other samples or evidence come out: what older versions made is stale
 DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
 READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A tokenizer of the run, or settings of images, and what the models that use it can read."""
-
-    key: str
-    model: ModelConfig  # one of them, which says where the tokenizer comes from
-    kind: Kind
-    max_length: int
-    tasks: frozenset[str]
-    preprocessing: Preprocessing | None = None  # of models of images, which have no tokenizer
 
 
 def prepare(config: RunConfig, store: Store) -> StageSummary:
@@ -65,10 +39,10 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     Raises UserError, before anything is written, for a source that cannot be had, whose checksum changed or whose rows
     are all broken, for a missing annotator, and for a tokenizer that does not fit its model.
     """
-    readers, lines = _readers(config)
+    readers, lines = readers_of(config)
     lines = [f"left out: {line}" for line in config.left_out] + lines
     ledger = Ledger(store)
-    plans = {task: _plan(config, ledger, task, readers) for task in config.tasks}
+    plans = {task: work_of(config, ledger, task, readers) for task in config.tasks}
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
     for plan in work.values():
         _clear(ledger, plan)
@@ -84,117 +58,6 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
         lines += table(audit_table(config, store, list(config.tasks)))
     wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
     return StageSummary("prepare", computed - len(failures), wanted - computed, tuple(failures), tuple(lines))
-
-
-def _readers(config: RunConfig) -> tuple[list[Reader], list[str]]:
-    """The distinct tokenizers, of models of words and of labels each, and a line for each model that is out of reach.
-
-    Models of labels take other tasks than those of words do, so that a task has one view for each tokenizer.
-    """
-    readers: dict[tuple[str, bool], Reader] = {}
-    lines = []
-    for model in config.models:
-        try:
-            resolved = resolve(model, config.seed)
-            own = _reader(config, resolved)
-        except ModelUnavailable as error:
-            lines.append(f"no views for {model.name}: {error}")
-            continue
-        kind = own.kind
-        known = readers.setdefault((own.key, kind.labels), own)
-        if known.kind != own.kind:
-            both = f"models {known.model.name} and {model.name} share a tokenizer"
-            raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {own.kind.title}")
-        length = min(known.max_length, own.max_length)
-        readers[own.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | own.tasks)
-    return [reader for reader in readers.values() if reader.tasks], lines
-
-
-def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
-    """What reads the samples of a model. Raises UserError where it does not fit the model or its tasks."""
-    kind, max_length, tasks = resolved.kind, resolved.max_length, frozenset(tasks_of(config, resolved))
-    if resolved.preprocessing is not None:
-        images = resolved.preprocessing
-        return Reader(images.key, resolved.config, kind, images.tokens, tasks, images)
-    tokenizer = load_tokenizer(resolved.config)
-    tokenise((), tokenizer, kind=kind, max_length=max_length)  # raises where it does not fit
-    for task in tasks:
-        if config.task(task).pair and not separates(tokenizer):
-            raise UserError(
-                f"task {task} has pairs of texts, and the tokenizer of model {resolved.config.name} puts nothing "
-                "between two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
-            )
-    return Reader(tokenizer_key(tokenizer), resolved.config, kind, max_length, tasks)
-
-
-def _plan(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -> TaskWork:
-    """What the store lacks of a task; `views` are the missing ones."""
-    settings, known = config.tasks[task], config.task(task)
-    evidence = _evidence(config, task)
-    record = ledger.latest(samples_of(task))
-    survey = _survey(_origin(config, task), record, known.parts)
-    key = key_of(
-        version=VERSION,
-        schema=titled(GENERIC),
-        source=settings.source,
-        survey=[survey.digest, survey.rejected],
-        annotator=evidence and evidence.name,
-        part_rows=config.shard_rows,
-        **({"marked": True} if settings.evidence else {}),
-    )
-    samples, views = replace(samples_of(task), key=key), []
-    for reader in readers:
-        options = (reader.max_length, settings.truncate, known.answer, known.words, known.beginning)
-        asked = [reader.kind.name, *options, *(["first_piece"] if settings.first_piece else [])]
-        key = key_of(
-            version=VIEWS_VERSION, schema=titled(VIEW), samples=samples.key, tokenizer=reader.key, options=asked
-        )
-        artifact = replace(views_of(reader.key, task), key=key)
-        view = ViewWork(artifact, reader.kind, *options, settings.first_piece, reader.preprocessing)
-        if task in reader.tasks and not ledger.is_done(view.artifact):
-            views.append(view)
-    marked = settings.evidence if settings.output else None
-    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples), marked)
-
-
-def _origin(config: RunConfig, task: str) -> Origin:
-    settings = config.tasks[task]
-    return Origin(
-        task=task,
-        source=settings.source,
-        path=settings.path,
-        hub=settings.hub,
-        revision=settings.revision,
-        sha256=settings.sha256,
-        limit=settings.limit,
-        seed=config.seed,
-        balance=settings.balance,
-    )
-
-
-def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None) -> Survey:
-    """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
-    if record is not None and record["configured"] == asdict(origin) and not _is_generated(origin):
-        known = Survey(origin=Origin(**record["origin"]), **record["survey"])
-        if origin.path is None or sources.pinned(origin) == known.origin:
-            return known
-    return sources.survey(origin, part)
-
-
-def _is_generated(origin: Origin) -> bool:
-    return isinstance(sources.source_of(origin.source), Generated)
-
-
-def _evidence(config: RunConfig, task: str) -> Evidence | None:
-    """Raises UserError when the annotator that the task needs is missing."""
-    settings, kind = config.tasks[task], config.task(task).evidence
-    if kind is None or kind == "source" or sources.source_of(settings.source).brings_evidence:
-        return None
-    from evaluation.benchmark import annotate  # takes seconds, and the demo does without
-
-    parser = annotate.pipeline(settings.spacy)
-    coref = settings.coref if kind in ("antecedent", "sample") else None
-    return Evidence(kind, parser, coref, annotate.identity(parser, coref))
 
 
 def _clear(ledger: Ledger, work: TaskWork) -> None:
@@ -276,7 +139,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
     if not work.has_generic:
         record = {
             "task": work.task,
-            "configured": asdict(_origin(config, work.task)),
+            "configured": asdict(origin_of(config, work.task)),
             "origin": asdict(survey.origin),
             "survey": {name: value for name, value in asdict(survey).items() if name != "origin"},
             "annotator": work.evidence and work.evidence.name,
