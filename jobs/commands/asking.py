@@ -21,6 +21,21 @@ Numbers = Annotated[Path | None, typer.Option("--json", help="Also write every n
 Dtype = Annotated[str, typer.Option("--dtype", help="float32 | float64 | bfloat16 | float16")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
 
+# of neurons alone
+Text = Annotated[str | None, typer.Argument(help="Without it: the stage.", show_default=False)]
+OptionalModel = Annotated[str | None, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")]
+Top = Annotated[int, typer.Option("--top", help="So many neurons.", min=0)]
+Absolute = Annotated[bool, typer.Option("--absolute", help="The largest by magnitude.")]
+Values = Annotated[
+    list[str] | None, typer.Option("--set", metavar="L.N=V", help="Give it this value; L.E.N=V of an expert's.")
+]
+Factors = Annotated[list[str] | None, typer.Option("--scale", metavar="L.N=F", help="Multiply its activation.")]
+Last = Annotated[bool, typer.Option("--last", help="Change it where the model predicts, not everywhere.")]
+GoOn = Annotated[int, typer.Option("--generate", help="Tokens to go on with, before and after.")]
+Normed = Annotated[bool, typer.Option("--normed", help="Fold the final norm's weight into what is written.")]
+Neuron = Annotated[str | None, typer.Option("--neuron", metavar="L.N", help="Its best contexts; L.E.N of an expert's.")]
+Corpus = Annotated[Path | None, typer.Option("--corpus", help="A text file, a text a line.")]
+
 
 def add_to(app: typer.Typer) -> None:
     """Give `app` these commands."""
@@ -76,38 +91,26 @@ def explain(
 
 
 def neurons(
-    text: Annotated[
-        str | None,
-        typer.Argument(help="Without it: the stage.", show_default=False),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")] = None,
+    text: Text = None,
+    model: OptionalModel = None,
     target: Target = None,
     foil: Foil = None,
     label: Label = None,
     second: Second = None,
     method: Annotated[str, typer.Option("--method", help="Of the gradient family.")] = "attnlrp",
     explanation: Explanation = None,
-    top: Annotated[int, typer.Option("--top", help="So many neurons.", min=0)] = 10,
-    absolute: Annotated[bool, typer.Option("--absolute", help="The largest by magnitude.")] = False,
-    set: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="L.N=V", help="Give it this value; L.E.N=V of an expert's."),
-    ] = None,
-    scale: Annotated[
-        list[str] | None, typer.Option("--scale", metavar="L.N=F", help="Multiply its activation.")
-    ] = None,
-    last: Annotated[bool, typer.Option("--last", help="Change it where the model predicts, not everywhere.")] = False,
-    generate: Annotated[int, typer.Option("--generate", help="Tokens to go on with, before and after.")] = 1,
-    normed: Annotated[
-        bool, typer.Option("--normed", help="Fold the final norm's weight into what is written.")
-    ] = False,
+    top: Top = 10,
+    absolute: Absolute = False,
+    set: Values = None,
+    scale: Factors = None,
+    last: Last = False,
+    generate: GoOn = 1,
+    normed: Normed = False,
     json: Numbers = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
-    neuron: Annotated[
-        str | None, typer.Option("--neuron", metavar="L.N", help="Its best contexts; L.E.N of an expert's.")
-    ] = None,
-    corpus: Annotated[Path | None, typer.Option("--corpus", help="A text file, a text a line.")] = None,
+    neuron: Neuron = None,
+    corpus: Corpus = None,
     config: Config = None,
     root: Root = None,
     wait: Wait = 0,

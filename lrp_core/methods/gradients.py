@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,6 +82,59 @@ class Inside:
         return fields
 
 
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass and one explanation of it: what gradients are taken of, and by whom they are read on their way."""
+
+    traced: Traced
+    rows: Sequence[Batch]  # each time the texts come
+    logits: Tensor  # of target and foil [B, 2], of all `rows` together
+    numbers: Tensor  # explained [B]
+    inside: Inside
+    lap: Callable[..., None]
+
+    def backward(self, asked: Mapping[Request, Reading], keep: bool) -> dict[Request, Relevance]:
+        """What is `asked`, by a backward each time the texts come; `keep` the graph for another explanation."""
+        parts: dict[Request, list[Relevance]] = {request: [] for request in asked}
+        sources = (self.traced.token,) if self.traced.pixels is None else (self.traced.token, self.traced.pixels)
+        size = len(self.rows[0])
+        of_rows = zip(self.rows, self.logits.split(size), self.numbers.split(size), strict=True)
+        for number, (row, logits, explained) in enumerate(of_rows, start=1):
+            self.inside.begin({request.method: reading.measure for request, reading in asked.items()})
+            more = keep or number < len(self.rows)
+            gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=more)
+            self.lap("backward", *(request.method for request in asked))
+            for request, reading in asked.items():
+                parts[request].append(self._relevance(request, reading, gradients, row, logits, explained))
+                self.lap("aggregate", request.method)
+        return {request: Relevance.joined(own) for request, own in parts.items()}
+
+    def _relevance(
+        self,
+        request: Request,
+        reading: Reading,
+        gradients: tuple[Tensor, ...],
+        batch: Batch,
+        logits: Tensor,
+        explained: Tensor,
+    ) -> Relevance:
+        how, traced = request.option("reduce", "sum"), self.traced
+        value = traced.full if request.embedding == FULL else traced.token.detach()
+        pixels = None
+        if traced.pixels is not None:
+            gradient, picture = (one.movedim(1, -1) for one in (gradients[1], traced.pixels.detach()))  # [B, H, W, C]
+            pixels = attribution(gradient, picture, batch.attention_mask.amax(-1)[:, None, None], reading.measure, how)
+        return Relevance(
+            **batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how)),
+            explained=explained.detach(),
+            logit_target=logits[:, 0].detach(),
+            logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
+            **self.inside.of(request.method, reading),
+            conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
+            pixels=pixels,
+        )
+
+
 READINGS = {
     method.name: Reading(COMPOSITES[method.rules], MEASURES[method.measure], method.conserves)
     for method in METHODS.values()
@@ -136,26 +189,14 @@ def explain_many(
         scope.enter_context(torch.enable_grad())
         switch = scope.enter_context(rules_on(view, composites, **vars(inside), checkpointing=checkpoint))
         traced = view.traced(read)
-        sources = (traced.token,) if traced.pixels is None else (traced.token, traced.pixels)
         hidden = view.hidden(read, traced.token)
         hidden = hidden.expand(len(rows), *hidden.shape).flatten(0, 1)
         logits, numbers = explained_numbers(view, hidden, batch, [request.explanation for request in requests])
         lap("forward", "gradients")
-        left = len(passes) * len(rows)
-        for (rules, explanation), asked in passes.items():
+        for left, ((rules, explanation), asked) in zip(reversed(range(len(passes))), passes.items(), strict=True):
             switch.current = rules
-            parts: dict[Request, list[Relevance]] = {request: [] for request in asked}
-            of_rows = zip(rows, logits.split(len(read)), numbers[explanation].split(len(read)), strict=True)
-            for row, own, explained in of_rows:
-                left -= 1
-                inside.begin({request.method: readings[request].measure for request in asked})
-                gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=left > 0)
-                lap("backward", *(request.method for request in asked))
-                for request in asked:
-                    part = _read(request, readings[request], gradients, traced, row, own, explained, inside)
-                    parts[request].append(part)
-                    lap("aggregate", request.method)
-            results |= {request: Relevance.joined(own) for request, own in parts.items()}
+            one = Pass(traced, rows, logits, numbers[explanation], inside, lap)
+            results |= one.backward({request: readings[request] for request in asked}, keep=left > 0)
     return {request: results[request] for request in requests}
 
 
@@ -198,30 +239,3 @@ def _reading(request: Request, composite: Composite | None) -> Reading:
         raise UnsupportedMethod(f"{request.method!r} is no gradient method; choose {' or '.join(READINGS)}")
     reading = READINGS[request.method]
     return replace(reading, composite=changed(reading.composite, request.option("composite", EPSILON)))
-
-
-def _read(
-    request: Request,
-    reading: Reading,
-    gradients: tuple[Tensor, ...],
-    traced: Traced,
-    batch: Batch,
-    logits: Tensor,
-    explained: Tensor,
-    inside: Inside,
-) -> Relevance:
-    how = request.option("reduce", "sum")
-    value = traced.full if request.embedding == FULL else traced.token.detach()
-    pixels = None
-    if traced.pixels is not None:
-        gradient, picture = (one.movedim(1, -1) for one in (gradients[1], traced.pixels.detach()))  # [B, H, W, C]
-        pixels = attribution(gradient, picture, batch.attention_mask.amax(-1)[:, None, None], reading.measure, how)
-    return Relevance(
-        **batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how)),
-        explained=explained.detach(),
-        logit_target=logits[:, 0].detach(),
-        logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-        **inside.of(request.method, reading),
-        conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
-        pixels=pixels,
-    )
