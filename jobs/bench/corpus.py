@@ -1,11 +1,13 @@
 """What a long corpus costs the driver: the largest resident memory while neurons are looked up in it, under Ray.
 
-Sentences of the demo's grammar, read by the demo's gpt2: of a number of tokens, and of four times as many. The driver
-merges what workers commit, and holds no more than what is kept of each neuron, however long the corpus is.
+Sentences of the demo's grammar, read by the demo's gpt2 on every core: of a number of tokens, and of four times as
+many. The driver merges what workers commit, a unit of the corpus after the other, and holds no more than what is kept
+of each neuron, however long the corpus is. Both corpora need several units: of one, there is nothing to merge.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections.abc import Sequence
@@ -28,9 +30,9 @@ WANTED_TOKENS = 10_000_000
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Reads both corpora; see `--help`. Returns the JSON."""
     options = parser("corpus", __doc__ or "")
-    options.add_argument("--tokens", type=int, help="of the longer corpus, about; default 1000000; quick 8000")
+    options.add_argument("--tokens", type=int, help="of the longer corpus, about; default 4000000; quick 8000")
     chosen = options.parse_args(arguments)
-    most = chosen.tokens or (8_000 if chosen.quick else 1_000_000)
+    most = chosen.tokens or (8_000 if chosen.quick else 4_000_000)
     bench = Bench("corpus", device_name("cpu"))
     for wanted in (most // 4, most):
         with tempfile.TemporaryDirectory(prefix="closelook-bench-") as scratch:
@@ -38,8 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             write(corpus, wanted)
             peak, seconds = in_own_process(read, str(corpus), root)
             [(_, record)] = Ledger(Store(root)).records("contexts")
-        bench.row(what="driver", tokens=record["tokens"], peak_bytes=peak, seconds=seconds)
-        print(f"{record['tokens']:,} tokens: {peak / 2**20:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
+        units = record["corpus"]["survey"]["units"]
+        bench.row(what="driver", tokens=record["tokens"], units=units, peak_bytes=peak, seconds=seconds)
+        mib = peak / 2**20
+        print(f"{record['tokens']:,} tokens, units: {units}: {mib:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
     small, large = bench.rows
     name = "largest memory of the driver, of four times as many tokens"
     bench.ratio(name, large["peak_bytes"] / small["peak_bytes"], GROWTH_TARGET, "lower", tokens=large["tokens"])
@@ -60,13 +64,14 @@ def write(file: Path, tokens: int) -> None:
 
 def read(file: str, root: str) -> None:
     """The stages up to the contexts of all neurons."""
+    cores = os.cpu_count() or 1
     config = RunConfig.model_validate(
         {
             "name": "corpus",
             "root": root,
             "device": "cpu",
             "tasks": {"sva": {"source": "demo", "limit": 4}},
-            "models": [{"name": "gpt2", "id": "demo/gpt2"}],
+            "models": [{"name": "gpt2", "id": "demo/gpt2", "workers": [cores, cores]}],
             "methods": ["attnlrp"],
             "neurons": {
                 "tasks": {},

@@ -24,4 +24,4 @@ def test_two_corpora_are_read_and_what_the_driver_took_is_told(tmp_path, monkeyp
     assert abs(whole["peak_bytes"] - 1030 - rate * (10_000_000 - large["tokens"])) < 1
     [ratio] = result["ratios"].values()
     assert (ratio["value"], ratio["target"], ratio["better"]) == (1.03, 1.05, "lower")
-    assert f"{large['tokens']:,} tokens: 0 MiB of the driver, 1 s" in capsys.readouterr().out
+    assert f"{large['tokens']:,} tokens, units: 1: 0 MiB of the driver, 1 s" in capsys.readouterr().out
