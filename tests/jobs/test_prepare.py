@@ -37,13 +37,15 @@ def run(config):
     return prepare(config, store), store
 
 
+#: The folder with published data; CLOSELOOK_SHARED/data, else beside the repository.
+PUBLISHED = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[3] / "shared")) / "data"
+
+
 @pytest.fixture
 def published_data() -> Path:
-    """The folder with published data; CLOSELOOK_SHARED/data, else beside the repository."""
-    folder = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[3] / "shared")) / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no published data at {folder}; set CLOSELOOK_SHARED")
-    return folder
+    if not PUBLISHED.is_dir():
+        pytest.skip(f"no published data at {PUBLISHED}; set CLOSELOOK_SHARED")
+    return PUBLISHED
 
 
 def contents(store):
@@ -158,6 +160,9 @@ def test_another_model_adds_its_views_and_leaves_the_rest(tmp_path):
 def test_ray_and_the_driver_commit_the_same_bytes(tmp_path, monkeypatch, local_ray):
     file = squad(tmp_path, 40)
     tasks = {"sva": {"source": "demo", "limit": 20}, "qa": {"source": "squad", "path": str(file)}}
+    if PUBLISHED.is_dir():  # with what has a parser to load
+        parser = PUBLISHED.parent / "models" / "en_ud_ewt_sm"
+        tasks["ra"] = {"source": "blimp", "path": str(PUBLISHED / "ra"), "limit": 20, "spacy": [str(parser)]}
     _, alone = run(config_of(tmp_path, tasks=tasks))
     monkeypatch.setattr(module, "DRIVER_ROWS", 0)
     summary, streamed = run(config_of(tmp_path, tasks=tasks, root=str(tmp_path / "ray")))
@@ -305,8 +310,8 @@ def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
         export(config, store, tmp_path / "out")
 
 
-@pytest.mark.ray  # more rows than the driver takes upon itself
-def test_real_data_give_the_shares_of_close_look(tmp_path, published_data):
+def test_real_data_give_the_shares_of_close_look(tmp_path, published_data, monkeypatch):
+    monkeypatch.setattr(module, "DRIVER_ROWS", 10**6)  # all of them: Ray commits the same bytes
     config = RunConfig.load(
         "real", str(tmp_path / "root"), [f"data={published_data}", "tasks.sva.limit=700", "tasks.qa.limit=100"]
     )
