@@ -18,7 +18,7 @@ from transformers import AutoConfig, PretrainedConfig
 from lrp_core import adapters
 from lrp_core.capabilities import ATTENTION
 from lrp_core.families import describing, family_of, introduce
-from lrp_core.types import UserError
+from lrp_core.types import UserError, nearest
 from lrp_core.view import ModelView
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
@@ -46,6 +46,7 @@ def load_model(
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
     lack weights, for an adapter of another base, UnsupportedModel for one that no family describes.
     """
+    check_place(dtype, device)
     if adapter is not None and max_memory is not None:
         raise UserError("an adapter goes on a model in memory: merge it with peft and save, or leave out max_memory")
     directory = Path(id_or_dir)
@@ -143,8 +144,21 @@ def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str |
 
 def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
-        raise UserError(f"unknown dtype {name!r}; choose {', '.join(DTYPES)}")
+        raise UserError(f"unknown dtype {name!r}{nearest(str(name), DTYPES)}")
     return DTYPES[name]
+
+
+def check_place(dtype: str, device: str) -> None:
+    """Raises UserError for a precision that there is not, and for a device that torch does not know or see."""
+    _dtype(dtype)
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UserError(f"unknown device {device!r}{nearest(str(device), ('cpu', 'cuda', 'cuda:0'))}") from None
+    seen = torch.cuda.device_count()
+    if wanted.type == "cuda" and (wanted.index or 0) >= seen:
+        there_are = "no GPU" if seen == 0 else f"GPUs up to cuda:{seen - 1} only"
+        raise UserError(f"there is no device {device!r}: torch {torch.__version__} sees {there_are} here")
 
 
 def _check_directory(directory: Path) -> None:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from evaluation.benchmark.samples import Malformed, Row, reject, sample
 from lrp_core.types import UserError
@@ -39,6 +39,8 @@ def decoded(data: bytes) -> Image.Image:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             opened.load()
             image = opened.convert("RGB") if opened.mode == "P" and "transparency" not in opened.info else opened.copy()
+    except UnidentifiedImageError:  # which names the object in memory
+        raise Malformed("not an image that can be read", f"it is none of {', '.join(FORMATS)}") from None
     except Exception as error:  # whatever a decoder raises of broken bytes: Pillow promises no kind
         raise Malformed("not an image that can be read", " ".join(str(error).split())[:120]) from None
     if image.mode not in _CHANNELS:

@@ -21,6 +21,8 @@ from transformers import PreTrainedTokenizerBase
 from evaluation.benchmark.encoding import Encoding, encode
 from evaluation.benchmark.samples import Filled, Malformed, Row, Words
 
+NOT_ONE_TOKEN = "target or foil is not one token"
+
 
 class Prediction(NamedTuple):
     """Token ids. `shared` lie between the text and what is predicted; `foil` is None where the row has no foil."""
@@ -176,4 +178,4 @@ def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: Pre
 
 
 def _not_one_token(word: str, pieces: Sequence[str]) -> Malformed:
-    return Malformed("target or foil is not one token", f"{word!r} is split into {', '.join(map(repr, pieces))}")
+    return Malformed(NOT_ONE_TOKEN, f"{word!r} is split into {', '.join(map(repr, pieces))}")

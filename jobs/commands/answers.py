@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from jobs.commands.question import MARKER, Question, read, tokens_of
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from lrp_core.families.generic import GENERIC
+from lrp_core.loading import check_place
 from lrp_core.method import Method
 from lrp_core.readout import rows_for, with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
@@ -47,16 +49,29 @@ class Opened:
 
 
 def open_model(
-    model: str, dtype: str = "float32", device: str = "cpu", family: str | None = None, adapter: str | None = None
+    model: str | PathLike[str],
+    dtype: str = "float32",
+    device: str = "cpu",
+    family: str | None = None,
+    adapter: str | PathLike[str] | None = None,
 ) -> Opened:
     """`model` is `demo/gpt2`, a hub id or a folder; `family` "generic" takes one that no family describes, `adapter` is
     a LoRA adapter of it. Raises UserError for what cannot be, ModelUnavailable for what cannot be reached."""
     if family not in (None, GENERIC):
         raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
+    check_place(dtype, device)
+    model, adapter = _text("model", model), None if adapter is None else _text("adapter", adapter)
     settings = {"name": name_of(model), "id": model, "family": family, "adapter": adapter}
     resolved = resolve(ModelConfig.model_validate(settings))
     tokenizer = None if resolved.kind.images else load_tokenizer(resolved.config)
     return Opened(model, resolved, tokenizer, dtype, device)
+
+
+def _text(name: str, value: Any) -> str:
+    """What names a model or an adapter: a string, or the path of a folder."""
+    if not isinstance(value, str | PathLike):
+        raise UserError(f"{name} is a hub id or a folder, not {value!r}")
+    return str(value)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from typing import Any, Literal, get_args
 from evaluation.benchmark.encoding import encode
 from evaluation.benchmark.pictures import picture, view_of
 from evaluation.benchmark.samples import Filled, Malformed, Row, Words, sample, with_evidence
+from evaluation.benchmark.slots import NOT_ONE_TOKEN
 from evaluation.benchmark.views import tokenise
 from jobs.plan.models import ResolvedModel
+from lrp_core.explained import EXPLAINED, TARGET, needs_foil
 from lrp_core.types import UserError, nearest
 
 MARKER = "___"
@@ -32,6 +34,13 @@ class Question:
     prefix: str | None = None  # of an encoder-decoder, the answer so far
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sentence, str):
+            raise UserError(f"a text is a string, not {self.sentence!r}")
+        for name, word in (("target", self.target), ("foil", self.foil)):
+            if isinstance(word, bool) or not isinstance(word, str | int | None):
+                raise UserError(f"{name} is a word or the number of a token, not {word!r}")
+        if isinstance(self.generate, bool) or not isinstance(self.generate, int):
+            raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate!r}")
         if (times := self.sentence.count(MARKER)) > 1:
             raise UserError(f"{MARKER} marks the one place of the target, and the text has it {times} times")
         if self.generate < 1:
@@ -68,6 +77,9 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
         return _whole(question, tokenizer, resolved)
     if question.label is not None or question.second is not None:
         raise UserError(f"{resolved.config.id} predicts words: --label and --second are for models that predict labels")
+    if question.foil is None and needs_foil(question.explanation or TARGET.name):
+        free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
+        raise UserError(f"a {question.explanation} explanation is against a foil: give one, or ask for {free}")
     if question.prefix is not None and not kind.decoder:
         raise UserError(f"{resolved.config.id} has no decoder of its own that --prefix could be said by: leave it out")
     if kind.decoder:
@@ -197,18 +209,17 @@ def _picture(question: Question, resolved: ResolvedModel) -> Row:
 def _label_id(name: str | int, resolved: ResolvedModel) -> int:
     number = resolved.label_id(str(name))
     if number is None:
-        hint = nearest(str(name), resolved.labels)
-        raise UserError(
-            f"{resolved.config.id} has no label {name!r}{hint}: its labels are {', '.join(resolved.labels)}"
-        )
+        raise UserError(f"{resolved.config.id} has no label {name!r}{nearest(str(name), resolved.labels)}")
     return number
 
 
 def _view(row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "single") -> Row:
     views, rejects = tokenise([row], tokenizer, kind=resolved.kind, max_length=resolved.max_length, words=words)
     if rejects:
-        parts = ("this sentence cannot be explained", rejects[0]["reason"], rejects[0]["detail"])
-        raise UserError(": ".join(filter(None, parts)))
+        reason, detail = rejects[0]["reason"], rejects[0]["detail"]
+        longer = reason == NOT_ONE_TOKEN and words == "single" and not resolved.kind.slot
+        advice = '; closelook.explain in Python takes words="each" or "first_difference"' if longer else ""
+        raise UserError(": ".join(filter(None, ("this sentence cannot be explained", reason, detail))) + advice)
     return views[0]
 
 

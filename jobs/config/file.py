@@ -26,6 +26,7 @@ _EXPECTED = {
     "float_type": "a number",
     "bool_parsing": "true or false",
     "bool_type": "true or false",
+    "too_short": "at least one entry",
 }
 
 

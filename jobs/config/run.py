@@ -129,7 +129,7 @@ class RunConfig(Frozen):
     data: str | None = None  # fills in {data} in paths of the file
     assets: str | None = None  # fills in {assets} there, the place of tokenizers and parsers
     left_out: tuple[str, ...] = ()  # what of the file needs data that is not there; filled in when it is read
-    seed: int = 0  # of random weights, draws of samples and random relevance
+    seed: int = Field(default=0, ge=0)  # of random weights, draws of samples and random relevance
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
     # What is predicted, by names of `closelook tasks` or, with source samples, of your own.
     tasks: dict[Name, TaskConfig]

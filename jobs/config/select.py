@@ -14,7 +14,7 @@ class SelectConfig(Frozen):
     """
 
     samples: int = Field(default=50, ge=1)  # of a task, the same for all methods
-    seed: int = 0  # of the draw of these samples
+    seed: int = Field(default=0, ge=0)  # of the draw of these samples
 
     @property
     def draw(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Integral
+from os import PathLike
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -25,7 +27,7 @@ def explain(
     target: str | int | Sequence[str | int | None] | None = None,
     foil: str | int | Sequence[str | int | None] | None = None,
     *,
-    model: str | Opened,
+    model: str | PathLike[str] | Opened,
     method: MethodLike | Sequence[MethodLike] = "attnlrp",
     label: str | Sequence[str | None] | None = None,
     second: str | Sequence[str | None] | None = None,
@@ -35,7 +37,7 @@ def explain(
     dtype: str = "float32",
     device: str = "cpu",
     family: str | None = None,
-    adapter: str | None = None,
+    adapter: str | PathLike[str] | None = None,
     batch: int = 8,
 ) -> Explanation | Explanations:
     """Which tokens of `text` made the model prefer `target` over `foil`.
@@ -53,9 +55,13 @@ def explain(
     Raises UserError, one line that says what to do, for whatever cannot be explained.
     """
     methods = [_bound(one) for one in _several(method)]
+    if not methods:
+        raise UserError("method names no method: give at least one, such as attnlrp")
     names = [one.name for one in methods]
     if len(set(names)) < len(names):
         raise UserError(f"methods have different names: {', '.join(names)}; give them with `name`, as in a config")
+    if not isinstance(text, str | Iterable):
+        raise UserError(f"text is a string or a list of them, not {text!r}")
     texts = [text] if isinstance(text, str) else list(text)
     asked = {"target": target, "foil": foil, "label": label, "second": second}
     each = {name: _of_each(name, value, texts) for name, value in asked.items()}
@@ -65,8 +71,8 @@ def explain(
         )
         for at, one in enumerate(texts)
     ]
-    if batch < 1:
-        raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch}")
+    if not isinstance(batch, int) or batch < 1:
+        raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch!r}")
     opened = model if isinstance(model, Opened) else open_model(model, dtype, device, family, adapter)
     if isinstance(text, str):
         return Explanation(questions[0], opened, tuple(methods), tuple(answers(questions[0], opened, methods)))
@@ -98,8 +104,13 @@ def _bound(method: MethodLike) -> Method:
 
 def _of_each(name: str, value: Any, texts: Sequence[str]) -> list[Any]:
     """One value for all texts, or one for each. Raises UserError for another number of them."""
-    if value is None or isinstance(value, str | int):
-        return [value] * len(texts)
+    if value is None or isinstance(value, str) or not isinstance(value, Collection):
+        return [_plain(value)] * len(texts)
     if len(value) != len(texts):
         raise UserError(f"{name} has {len(value)} entries for {len(texts)} texts: give one for all, or one for each")
-    return list(value)
+    return [_plain(one) for one in value]
+
+
+def _plain(value: Any) -> Any:
+    """The number of a token may be one of numpy's."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value

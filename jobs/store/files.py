@@ -51,6 +51,8 @@ class Files:
 
     def __init__(self, root: str) -> None:
         """Raises StoreError when the root is no path or URL of a supported kind."""
+        if not root.strip():
+            raise StoreError("the root is empty: give a folder, which may not exist yet, or an s3:// or gs:// URL")
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
         if _has_credentials(self.root):  # roots are told, and kept in manifests
             raise StoreError(f"the root has credentials in it: take them from the environment{self._hint()}")

@@ -45,6 +45,7 @@ def config_file(tmp_path, model):
         (["--set", "methods=lrp"], "'methods': expected a list, as in [a, b], not 'lrp'"),
         (["--set", "ray.address=http://127.0.0.1:8265"], "is a dashboard's: send the job there with `ray job submit"),
         (["--root", __file__], "is a file: give a folder"),
+        (["--root", ""], "the root is empty: give a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(closelook, tmp_path, arguments, message):

@@ -33,6 +33,8 @@ def test_every_shipped_config_parses(name, tmp_path):
         ("smoke", ["prune={step: 1, step: 2}"], "--set prune={step: 1, step: 2}: the key 'step' stands twice"),
         ("smoke", ["methods"], "--set methods: expected key=value"),
         ("smoke", ["seed=[1"], "--set seed=[1: the value is not YAML"),
+        ("smoke", ["methods=[]"], "config key 'methods': expected at least one entry, not []"),
+        ("smoke", ["seed=-1"], "config key 'seed': Input should be greater than or equal to 0"),
         ("smoke", ["tasks.sva.limit=many"], "config key 'tasks.sva.limit': expected a whole number, not 'many'"),
         ("paper", ["models.Llama-3.2-1B.gpus=1.5"], "config key 'models.Llama-3.2-1B': gpus is a fraction below 1"),
         ("smoke", ["models.gpt2.workers=[2, 1]"], "workers are [fewest, most]"),

@@ -31,7 +31,15 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
         (["--target", "w10", "--html", "/no/such/folder/page.html"], "cannot write /no/such/folder/page.html: No such"),
         (
             ["--target", "w1 w2"],
-            "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'",
+            "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'; "
+            'closelook.explain in Python takes words="each" or "first_difference"',
+        ),
+        (["--dtype", "flot32"], "unknown dtype 'flot32' (did you mean 'float32'?)"),
+        (["--device", "cdua"], "unknown device 'cdua' (did you mean 'cuda'?)"),
+        (["--device", "cuda:99"], "there is no device 'cuda:99': torch "),
+        (
+            ["--explanation", "contrastive"],
+            "a contrastive explanation is against a foil: give one, or ask for",
         ),
     ],
 )

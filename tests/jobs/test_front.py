@@ -1,7 +1,9 @@
 """`import closelook`: explanations are what methods give, with their tokens; a root is read as its manifests say."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -88,6 +90,12 @@ def test_texts_of_a_batch_are_explained_as_alone(gpt2):
     assert len(frame) == sum(len(one.tokens) for one in explanation)
 
 
+def test_a_model_may_be_a_path_and_a_token_a_number_of_numpys(gpt2):
+    folder = Path(gpt2.resolved.location)
+    (by_path,) = closelook.explain([TEXT], target=np.array([37]), model=folder, method="lrp")
+    assert by_path["lrp"].tolist() == closelook.explain(TEXT, target=37, model=gpt2, method="lrp")["lrp"].tolist()
+
+
 def test_a_classifiers_label_is_explained():
     explanation = closelook.explain("The food was good", model="demo/bert-sentiment", method="gradient_l2")
     assert explanation.answers[0].foil is not None
@@ -157,11 +165,17 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"target": "are", "foil": 7}, "both words or both numbers"),
         ({"target": ["are"] * 2}, "target has 2 entries for 1 texts"),
         ({"batch": 0}, "at least 1, not 0"),
+        ({"method": []}, "method names no method"),
+        ({"text": 3}, "text is a string or a list of them, not 3"),
+        ({"text": [3]}, "a text is a string, not 3"),
+        ({"target": 1.5}, "target is a word or the number of a token, not 1.5"),
+        ({"generate": "2"}, "at least 1, not '2'"),
+        ({"model": 3}, "model is a hub id or a folder, not 3"),
     ],
 )
 def test_what_is_mistyped_is_one_line(gpt2, settings, message):
     with pytest.raises(closelook.UserError) as caught:
-        closelook.explain([TEXT], **({"model": gpt2, **PAIR} | settings))
+        closelook.explain(**({"text": [TEXT], "model": gpt2, **PAIR} | settings))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
