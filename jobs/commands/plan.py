@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.schema import RUNTIME
+from jobs.commands.plan_basis import Basis, defined
 from jobs.commands.plan_choices import choice_costs, undecided
 from jobs.commands.plan_curves import curves_costs
 from jobs.commands.plan_finer import FinerCost, finer_costs
 from jobs.commands.plan_forwards import Chosen, forwards, records
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, Measured, speed, without_nodes
 from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured, defined_options
 from jobs.plan.cells import ModelPlan, Plan, make_plan
 from jobs.plan.corpus import surveyed
 from jobs.plan.geometries import Geometry, shape_of
@@ -74,7 +74,8 @@ def show(config: RunConfig, store: Store, console: Console) -> None:
     total = f"about {duration(sum(known))} of device time{unknown}" if known or not estimates else "device time unknown"
     console.print(f"{cells} cells, {missing} missing, {total}")
     ledger = Ledger(store)
-    parts = (part(config, ledger, plan, measured) for part in (_choices, _finer, _curves))
+    basis = Basis(config, ledger, plan, measured)
+    parts = (part(basis) for part in (_choices, _finer, _curves))
     for line in (*chain(*parts), *contexts_line(config, ledger, plan)):
         console.print(line, markup=False)
     if any(cost.seconds is not None and not cost.measured for cost in estimates):
@@ -95,9 +96,9 @@ def left_open(config: RunConfig) -> list[str]:
     return [one.name for one in wanted if not one.planned]
 
 
-def _choices(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) -> Iterator[str]:
+def _choices(basis: Basis) -> Iterator[str]:
     """A line of what choosing options costs, if there are lists of them, and one for each method that waits for it."""
-    estimates = list(choice_costs(config, plan, measured))
+    estimates = list(choice_costs(basis))
     if estimates:
         made, total = sum(cost.made for cost in estimates), _total([cost.seconds for cost in estimates])
         trials, forwards = sum(cost.trials for cost in estimates), sum(cost.forwards for cost in estimates)
@@ -105,7 +106,7 @@ def _choices(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) 
             f"{len(estimates)} choices of options among {trials} trials, {len(estimates) - made} missing: "
             f"{forwards:,} forwards of a sample at most, device time {duration(total)}"
         )
-    for choice in plan.undecided:
+    for choice in basis.plan.undecided:
         yield f"{choice}: {undecided(choice)}"
 
 
@@ -115,10 +116,10 @@ def _total(seconds: list[float | None]) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def _finer(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) -> Iterator[str]:
+def _finer(basis: Basis) -> Iterator[str]:
     """A line for each kind of finer relevance that is asked for."""
     kinds: dict[str, list[FinerCost]] = defaultdict(list)
-    for cost in finer_costs(config, ledger, plan, measured, _named(config, plan)):
+    for cost in finer_costs(basis):
         kinds[cost.product.heading].append(cost)
     for heading, estimates in kinds.items():
         cells, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
@@ -129,15 +130,9 @@ def _finer(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) ->
         )
 
 
-def _named(config: RunConfig, plan: Plan) -> dict[str, list[str]]:
-    """The methods of each model that exist for it."""
-    by_name = {model.name: model for model in plan.models}
-    return {model.name: defined(config, model, by_name.get(model.name)) for model in config.models}
-
-
-def _curves(config: RunConfig, ledger: Ledger, plan: Plan, measured: Measured) -> Iterator[str]:
+def _curves(basis: Basis) -> Iterator[str]:
     """A line of what the faithfulness curves cost, if there are any."""
-    estimates = list(curves_costs(config, ledger, plan, measured, _named(config, plan)))
+    estimates = list(curves_costs(basis))
     if estimates:
         total = duration(_total([cost.seconds for cost in estimates]))
         sets, missing = sum(cost.cells for cost in estimates), sum(cost.missing for cost in estimates)
@@ -175,21 +170,6 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:,.1f} s"
-
-
-def defined(config: RunConfig, model: ModelConfig, plan: ModelPlan | None) -> list[str]:
-    """Methods that exist for the model; all of them where neither `plan` nor its id tells its family."""
-    names = [entry.name for entry in config.methods_of(model)]
-    geometry = shape_of(model)
-    if plan is not None:
-        capabilities = plan.resolved.capabilities
-    elif geometry is not None:
-        capabilities = geometry.model_family.capabilities
-    else:
-        return names
-    methods = configured(config)
-    entries = config.methods_of(model)
-    return [entry.name for entry in entries if defined_options(methods[entry.name], entry, capabilities)]
 
 
 def _of_model(

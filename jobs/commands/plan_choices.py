@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jobs.commands.plan_basis import Basis, Subject, capabilities_of
 from jobs.commands.plan_curves import seconds_of
-from jobs.commands.plan_speeds import Measured
-from jobs.config import ModelConfig, RunConfig, SelectConfig
+from jobs.config import RunConfig, SelectConfig
 from jobs.methods import configured, defined_options
-from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.choices import Choice, curve_settings
-from jobs.plan.geometries import shape_of
-from lrp_core.capabilities import Capability
 from lrp_core.method import Method
 
 
@@ -33,30 +30,25 @@ def undecided(choice: Choice) -> str:
     return f"one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
 
 
-def choice_costs(
-    config: RunConfig,
-    plan: Plan,
-    measured: Measured,
-) -> Iterator[ChoiceCost]:
-    """Costs by model, task, precision and method. Arguments are those of `curves_costs`."""
-    known, by_name = configured(config), {model.name: model for model in plan.models}
-    for model in config.models:
-        planned = by_name.get(model.name)
+def choice_costs(basis: Basis) -> Iterator[ChoiceCost]:
+    """Costs by model, task, precision and method."""
+    config, known = basis.config, configured(basis.config)
+    for subject in basis.subjects():
+        model, task, planned = subject.model, subject.task, subject.planned
         made = {
             (c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen is not None
             for c in (planned.choices if planned else ())
         }
-        for task in plan.tasks_of(config, model):
-            lengths = _lengths(config, planned, task)
-            for entry in config.methods_of(model):
-                options = defined_options(known[entry.name], entry, _capabilities(model, planned))
-                trials = [known[entry.name].configured(**one) for one in options]
-                for dtype in model.dtypes_for(task) if len(trials) > 1 else ():
-                    done = made.get((task, dtype, entry.name), False)
-                    forwards = _forwards(config, trials, lengths) * (not done)
-                    tokens = int((forwards * lengths).sum())
-                    seconds = seconds_of(config, model, dtype, tokens, measured)
-                    yield ChoiceCost(done, len(trials), int(forwards.sum()), seconds)
+        lengths = _lengths(config, subject)
+        for entry in config.methods_of(model):
+            options = defined_options(known[entry.name], entry, capabilities_of(model, planned))
+            trials = [known[entry.name].configured(**one) for one in options]
+            for dtype in model.dtypes_for(task) if len(trials) > 1 else ():
+                done = made.get((task, dtype, entry.name), False)
+                forwards = _forwards(config, trials, lengths) * (not done)
+                tokens = int((forwards * lengths).sum())
+                seconds = seconds_of(config, model, dtype, tokens, basis.measured)
+                yield ChoiceCost(done, len(trials), int(forwards.sum()), seconds)
 
 
 def _forwards(config: RunConfig, trials: list[Method], lengths: np.ndarray) -> np.ndarray:
@@ -66,18 +58,10 @@ def _forwards(config: RunConfig, trials: list[Method], lengths: np.ndarray) -> n
     return np.array(explained).reshape(len(lengths), -1).sum(axis=1) + 2 + 2 * len(trials) * (steps - 1)
 
 
-def _capabilities(model: ModelConfig, planned: ModelPlan | None) -> frozenset[Capability] | None:
-    geometry = shape_of(model)
-    if planned is not None:
-        return planned.resolved.capabilities
-    return None if geometry is None else geometry.model_family.capabilities
-
-
-def _lengths(config: RunConfig, planned: ModelPlan | None, task: str) -> np.ndarray:
+def _lengths(config: RunConfig, subject: Subject) -> np.ndarray:
     """Tokens of each sample that options are tried on."""
-    select = config.select or SelectConfig()
-    if planned is not None and task in planned.inputs:
-        inputs = planned.inputs[task]
+    select, inputs = config.select or SelectConfig(), subject.inputs
+    if inputs is not None:
         return inputs.lengths[inputs.subset(select.samples, select.draw)]
-    samples, length = config.task(task).published
-    return np.full(min(samples, config.tasks[task].limit or samples, select.samples), length)
+    samples, length = config.task(subject.task).published
+    return np.full(min(samples, config.tasks[subject.task].limit or samples, select.samples), length)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from evaluation.scoring.flips import Flips
 from evaluation.tasks.record import Output
+from jobs.commands.plan_basis import Basis, Subject
 from jobs.commands.plan_speeds import Measured, speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.cells import ModelPlan, Plan, requests_of
+from jobs.plan.cells import ModelPlan, requests_of
 from jobs.plan.geometries import shape_of
 from jobs.plan.products.curves import CURVES, subset, wanted_cells
-from jobs.store import Ledger
 from lrp_core.kinds import MASKED
 
 
@@ -29,31 +29,21 @@ class CurvesCost:
     seconds: float | None  # on one device; None when nothing is known
 
 
-def curves_costs(
-    config: RunConfig,
-    ledger: Ledger,
-    plan: Plan,
-    measured: Measured,
-    named: Mapping[str, list[str]],
-) -> Iterator[CurvesCost]:
-    """By model and task. `measured` are seconds per token by (model, dtype, pass), `named` the methods by model."""
-    settings = config.perturb
+def curves_costs(basis: Basis) -> Iterator[CurvesCost]:
+    """Costs by model and task."""
+    config, settings = basis.config, basis.config.perturb
     if settings is None:
         return
-    by_name = {model.name: model for model in plan.models}
-    for model in config.models:
-        for task in plan.tasks_of(config, model):
-            expected = CURVES.expected(config, model, task, named[model.name])
-            for dtype, cells in expected.items():
-                missing = _missing(config, settings, ledger, by_name.get(model.name), task, named[model.name])
-                variants = _variants(config, settings, missing)
-                lengths = _lengths(config, settings, by_name.get(model.name), task)
-                flips = _flips(settings, by_name.get(model.name), config.task(task).output, config.seed)
-                states = sum(
-                    (2 + variants * 2 * (one.most_states(lengths) - 1) for one in flips), np.zeros_like(lengths)
-                )
-                forwards, tokens = (int(count.sum()) if variants else 0 for count in (states, states * lengths))
-                yield CurvesCost(cells, len(missing), forwards, seconds_of(config, model, dtype, tokens, measured))
+    for subject in basis.subjects():
+        model, task = subject.model, subject.task
+        for dtype, cells in CURVES.expected(config, model, task, subject.methods).items():
+            missing = _missing(basis, settings, subject)
+            variants = _variants(config, settings, missing)
+            lengths = _lengths(config, settings, subject)
+            flips = _flips(settings, subject.planned, config.task(task).output, config.seed)
+            states = sum((2 + variants * 2 * (one.most_states(lengths) - 1) for one in flips), np.zeros_like(lengths))
+            forwards, tokens = (int(count.sum()) if variants else 0 for count in (states, states * lengths))
+            yield CurvesCost(cells, len(missing), forwards, seconds_of(config, model, dtype, tokens, basis.measured))
 
 
 def _flips(settings: PerturbConfig, model: ModelPlan | None, output: Output, seed: int) -> tuple[Flips, ...]:
@@ -62,17 +52,16 @@ def _flips(settings: PerturbConfig, model: ModelPlan | None, output: Output, see
     return settings.flips_of(kind, output, seed)
 
 
-def _missing(
-    config: RunConfig, settings: PerturbConfig, ledger: Ledger, model: ModelPlan | None, task: str, named: list[str]
-) -> list[str]:
+def _missing(basis: Basis, settings: PerturbConfig, subject: Subject) -> list[str]:
     """Methods without curves of the task."""
-    if model is None or task not in model.inputs:
-        return [name for name in named if settings.takes(task=task, method=name)]
-    wanted = (one for one in wanted_cells(config, settings, model) if one.artifact.task == task)
+    model, task = subject.planned, subject.task
+    if model is None or subject.inputs is None:
+        return [name for name in subject.methods if settings.takes(task=task, method=name)]
+    wanted = (one for one in wanted_cells(basis.config, settings, model) if one.artifact.task == task)
     first = model.resolved.config.dtypes_for(task)[0]
     waiting = (c.artifact for c in model.choices if c.chosen is None)
     return [
-        *(one.artifact.method for one in wanted if not ledger.is_done(one.artifact)),
+        *(one.artifact.method for one in wanted if not basis.ledger.is_done(one.artifact)),
         *(
             a.method
             for a in waiting
@@ -86,12 +75,12 @@ def _variants(config: RunConfig, settings: PerturbConfig, methods: list[str]) ->
     return sum(settings.asks(request) for name in methods for request in requests_of(config, known[name]))
 
 
-def _lengths(config: RunConfig, settings: PerturbConfig, model: ModelPlan | None, task: str) -> np.ndarray:
+def _lengths(config: RunConfig, settings: PerturbConfig, subject: Subject) -> np.ndarray:
     """Tokens of each sample that is perturbed."""
-    if model is not None and task in model.inputs:
-        return model.inputs[task].lengths[subset(config, settings, model, task)]
-    samples, length = config.task(task).published
-    return np.full(min(samples, config.tasks[task].limit or samples, settings.samples or samples), length)
+    if subject.planned is not None and subject.inputs is not None:
+        return subject.inputs.lengths[subset(config, settings, subject.planned, subject.task)]
+    samples, length = config.task(subject.task).published
+    return np.full(min(samples, config.tasks[subject.task].limit or samples, settings.samples or samples), length)
 
 
 def seconds_of(

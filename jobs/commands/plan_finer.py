@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from jobs.commands.plan_basis import Basis, Subject
 from jobs.commands.plan_forwards import Chosen, forwards, forwards_of_labels, records
-from jobs.commands.plan_speeds import Measured, speed
-from jobs.config import ModelConfig, RunConfig
-from jobs.plan.cells import ModelPlan, Plan
+from jobs.commands.plan_speeds import speed
+from jobs.config import RunConfig
 from jobs.plan.geometries import shape_of
 from jobs.plan.products.record import Product
 from jobs.plan.products.relevance import FINER, LABELS
 from jobs.plan.units import LABELS_PASS
-from jobs.store import Ledger
 
 
 @dataclass(frozen=True)
@@ -29,54 +29,28 @@ class FinerCost:
     seconds: float | None  # on one device; None when nothing is known
 
 
-def finer_costs(
-    config: RunConfig,
-    ledger: Ledger,
-    plan: Plan,
-    measured: Measured,
-    named: Mapping[str, list[str]],
-) -> Iterator[FinerCost]:
-    """Costs by product, model and task.
-
-    `measured` are seconds per token by (model, dtype, pass), `named` the methods of each model by its name.
-    """
-    by_name = {model.name: model for model in plan.models}
+def finer_costs(basis: Basis) -> Iterator[FinerCost]:
+    """Costs by product, model and task."""
     for product in FINER:
-        for model in config.models:
-            for task in plan.tasks_of(config, model):
-                expected = product.expected(config, model, task, named[model.name])
-                if sum(expected.values()):
-                    missing = _missing(config, ledger, product, model, by_name.get(model.name), task, named[model.name])
-                    yield _of_task(config, product, model, by_name.get(model.name), task, expected, missing, measured)
+        for subject in basis.subjects():
+            expected = product.expected(basis.config, subject.model, subject.task, subject.methods)
+            if sum(expected.values()):
+                yield _of_task(basis, product, subject, expected)
 
 
-def _missing(
-    config: RunConfig,
-    ledger: Ledger,
-    product: Product,
-    model: ModelConfig,
-    planned: ModelPlan | None,
-    task: str,
-    named: list[str],
-) -> Chosen:
+def _missing(basis: Basis, product: Product, subject: Subject) -> Chosen:
     """The methods whose relevance of this kind is not there, with the options that were chosen for them."""
-    if planned is not None and task in planned.inputs:
-        cells = [one for one in planned.cells if (one.cell.product, one.cell.task) == (product.name, task)]
-        return {one.cell.method: one.chosen for one in cells if not ledger.is_done(one.cell)}
-    return {name: {} for name in named if sum(product.expected(config, model, task, [name]).values())}
+    if subject.planned is not None and subject.inputs is not None:
+        own = (product.name, subject.task)
+        cells = [one for one in subject.planned.cells if (one.cell.product, one.cell.task) == own]
+        return {one.cell.method: one.chosen for one in cells if not basis.ledger.is_done(one.cell)}
+    expected = partial(product.expected, basis.config, subject.model, subject.task)
+    return {name: {} for name in subject.methods if sum(expected([name]).values())}
 
 
-def _of_task(
-    config: RunConfig,
-    product: Product,
-    model: ModelConfig,
-    planned: ModelPlan | None,
-    task: str,
-    expected: Mapping[str, int],
-    missing: Chosen,
-    measured: Measured,
-) -> FinerCost:
-    (dtype,), lengths = expected, _lengths(config, product, planned, task)
+def _of_task(basis: Basis, product: Product, subject: Subject, expected: Mapping[str, int]) -> FinerCost:
+    config, model, planned, task = basis.config, subject.model, subject.planned, subject.task
+    missing, (dtype,), lengths = _missing(basis, product, subject), expected, _lengths(config, product, subject)
     mean, tokens = float(lengths.mean()) if len(lengths) else 0.0, int(lengths.sum())
     open_options = {name: options for name, options in missing.items() if options}
     methods = records(config, list(missing), mean, open_options)
@@ -86,7 +60,7 @@ def _of_task(
     else:
         each, suffix = forwards(config, list(missing), mean, open_options), ""
     geometry, flops = shape_of(model), speed(config, model, dtype)
-    rates = [measured.get((model.name, dtype, f"{name}{suffix}")) for name in {one.pass_name for one in methods}]
+    rates = [basis.measured.get((model.name, dtype, f"{name}{suffix}")) for name in {one.pass_name for one in methods}]
     told = [rate for rate in rates if rate is not None]
     seconds = None
     if geometry is not None and flops is not None:
@@ -96,12 +70,11 @@ def _of_task(
     return FinerCost(product, sum(expected.values()), len(missing), round(each * len(lengths)), seconds)
 
 
-def _lengths(config: RunConfig, product: Product, planned: ModelPlan | None, task: str) -> np.ndarray:
+def _lengths(config: RunConfig, product: Product, subject: Subject) -> np.ndarray:
     """Tokens of each sample whose relevance is kept so finely."""
-    kept = config.finer(product.name)[task]
-    if planned is not None and task in planned.inputs:
-        inputs = planned.inputs[task]
+    kept, inputs = config.finer(product.name)[subject.task], subject.inputs
+    if inputs is not None:
         return inputs.lengths[inputs.subset(kept, config.seed)]
-    samples, length = config.task(task).published
-    samples = min(samples, config.tasks[task].limit or samples)
+    samples, length = config.task(subject.task).published
+    samples = min(samples, config.tasks[subject.task].limit or samples)
     return np.full(samples if kept is None else min(samples, kept), length)

@@ -10,7 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from jobs.commands.plan import by_reason, defined
+from jobs.commands.plan import by_reason
+from jobs.commands.plan_basis import defined
 from jobs.commands.plan_choices import undecided
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.cells import Plan, make_plan, without_samples

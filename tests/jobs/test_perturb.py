@@ -12,6 +12,7 @@ from evaluation.benchmark.samples import sample
 from evaluation.schema import CURVES, GENERIC, RELEVANCE
 from evaluation.scoring.flipping import Flipper
 from jobs.commands.gc import garbage
+from jobs.commands.plan_basis import Basis
 from jobs.commands.plan_curves import curves_costs
 from jobs.commands.status import collect
 from jobs.config import RunConfig
@@ -275,14 +276,13 @@ def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, mon
 
     monkeypatch.setattr(Flipper, "run", counted)
     plan = make_plan(config, store)
-    named = {"gpt2": CELLS}
-    [cost] = curves_costs(config, Ledger(store), plan, {("gpt2", "float32", "random"): 0.5}, named)
+    [cost] = curves_costs(Basis(config, Ledger(store), plan, {("gpt2", "float32", "random"): 0.5}))
     assert (cost.cells, cost.missing) == (3, 3)
     perturb(config, store)
     computed, asked = np.sum(ran, axis=0)
     assert computed <= cost.forwards < asked
     assert cost.seconds > 0.5 * cost.forwards * 3, "a sample has three tokens or more"
-    [cost] = curves_costs(config, Ledger(store), plan, {}, named)
+    [cost] = curves_costs(Basis(config, Ledger(store), plan, {}))
     assert (cost.missing, cost.forwards) == (0, 0)
 
 
