@@ -69,6 +69,10 @@ class Line(NamedTuple):
     decoder: Sequence[float] | None = None  # of an encoder-decoder: relevance of what the decoder has seen
     of: str | None = None  # of a classifier, among the lines of EVERY_LABEL: the label that is explained
 
+    @property
+    def finite(self) -> bool:
+        return all(map(math.isfinite, (*self.values, *(self.decoder or ()))))
+
 
 class LogitCurve(NamedTuple):
     """The target's logit as tokens go: the most relevant first, and the least."""
@@ -95,6 +99,7 @@ def data(
     **facts: Any,
 ) -> dict[str, Any]:
     """What `heatmap.js` draws: the tokens once, and for each line its values (4 digits) and scale.
+    A line whose values are not finite says so, and is drawn without them.
 
     Whether a line points at evidence is told over ordinary tokens in the `scope` (all by default), as the pointing game
     does. `decoder` are the tokens that the decoder of an encoder-decoder has seen, of :func:`seen`. `facts` stand
@@ -104,13 +109,13 @@ def data(
     counted = [inside and not dim for inside, dim in zip(scope or [True] * len(tokens), special, strict=True)]
     rows = [
         {
-            "label": line.label,
+            "label": line.label if line.finite else f"{line.label} (not finite)",
             "explanation": line.explanation,
             "scale": scale(line.values, special),
             "values": _short(line.values),
             **({"decoder": _short(line.decoder)} if line.decoder is not None else {}),
             **({"of": line.of} if line.of is not None else {}),
-            **({"hit": int(evidence[_top(line.values, counted)])} if any(evidence) else {}),
+            **({"hit": int(line.finite and evidence[_top(line.values, counted)])} if any(evidence) else {}),
             **({"curve": _rounded(line.curve)} if line.curve is not None else {}),
         }
         for line in lines

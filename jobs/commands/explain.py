@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from evaluation.report.page import Provenance, explain_page
 from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, open_model, plain
 from jobs.commands.conservation import print_layers
 from jobs.commands.question import Question
-from jobs.commands.terminal import write_file
+from jobs.commands.terminal import as_json, write_file
 from jobs.typed import every_typed
 from jobs.versions import versions
 from lrp_core.method import Method
@@ -53,7 +52,8 @@ def explain(
     for one in answered:
         show(one, methods, model_id, console, by_word)
         for name, relevance in one.relevance.items() if layers else ():
-            print_layers(console, name, relevance)
+            if relevance.tokens.isfinite().all():
+                print_layers(console, name, relevance)
     provenance = Provenance("explain", "", versions(), models=[(model_id, opened.resolved.identity)])
     if html is not None:
         entries = [entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answered)]
@@ -62,7 +62,7 @@ def explain(
     if json_file is not None:
         facts = {"model": model_id, "identity": opened.resolved.identity, "dtype": dtype, "versions": versions()}
         export = {**facts, "text": question.sentence, "predictions": [plain(one) for one in answered]}
-        _write(json_file, json.dumps(export, indent=1, ensure_ascii=False), console)
+        _write(json_file, as_json(export), console)
 
 
 def show(one: Answer, methods: Sequence[Method], model_id: str, console: Console, by_word: bool = False) -> None:
@@ -77,6 +77,9 @@ def show(one: Answer, methods: Sequence[Method], model_id: str, console: Console
         tokens, special, shown = grouped(one, shown)
     width = max(len(line.label) for line in shown)
     for line in shown:
+        if not line.finite:
+            console.print(f"{line.label:{width}}  not finite in this precision", markup=False)
+            continue
         if not any(line.values):
             console.print(f"{line.label:{width}}  nothing beyond rounding", markup=False)
             continue

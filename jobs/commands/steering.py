@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor, nn
 
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import pieces
 from jobs.commands.question import Question, read
-from jobs.commands.terminal import write_file
+from jobs.commands.terminal import as_json, write_file
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.typed import typed
@@ -25,7 +26,7 @@ from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
 from lrp_core.neuron_names import NeuronNames
 from lrp_core.neurons import TopNeuron, Writing, nearest_tokens, top_neurons, writing
-from lrp_core.parts.block import SHARED
+from lrp_core.parts.block import SHARED, NormView
 from lrp_core.readout import label_logits, with_predictions
 from lrp_core.types import Batch, UnusableRows, UserError
 from lrp_core.view import ModelView
@@ -116,6 +117,7 @@ class Said:
 
     predictions: list[tuple[str, float]]  # with probabilities, or one score; those asked for behind the most likely
     continuation: str | None
+    unit: Literal["probability", "score"] = "probability"
 
 
 def show_neurons(
@@ -137,10 +139,12 @@ def show_neurons(
 
     `generate` tokens, if more than one, are generated greedily, with and without the change. Raises UserError for
     unknown models, methods, layers and neurons, for words that are not one token, and for changes that make logits
-    infinite.
+    infinite, or states so large that norms cannot take their deviation.
     """
     info = typed(name)
     resolved = resolve(ModelConfig.model_validate({"name": "model", "id": model_id}))
+    if resolved.kind.images:
+        raise UserError(f"{model_id} reads images: neurons are told of texts")
     tokenizer = load_tokenizer(resolved.config)
     row = read(question, tokenizer, resolved)
     view = open_view(resolved, dtype, device)
@@ -150,6 +154,9 @@ def show_neurons(
         relevance = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
     except UnusableRows as error:
         raise UserError(f"{model_id}: {error.detail}") from None
+    assert relevance.neurons is not None
+    if not relevance.neurons.isfinite().all():
+        raise UserError(f"{model_id}: relevance of {name} is not finite in {dtype}")
     logits = [float(one[0]) for one in (relevance.logit_target, relevance.logit_foil) if one is not None]
     say = _Sayer(view, tokenizer, resolved, row, generate)
     names = [say.named(row[key]) for key in ("target_id", "foil_id") if row.get(key) is not None]
@@ -168,7 +175,7 @@ def show_neurons(
     if json_file is not None:
         facts = {"model": model_id, "identity": resolved.identity, "dtype": dtype, "versions": versions()}
         told = {"neurons": [asdict(one) for one in known], "before": asdict(before), "after": after and asdict(after)}
-        write_file(json_file, json.dumps({**facts, "method": name, **told}, indent=1, ensure_ascii=False))
+        write_file(json_file, as_json({**facts, "method": name, **told}))
         console.print(f"written to {json_file}", markup=False)
 
 
@@ -200,7 +207,8 @@ def _numbers(logits: Sequence[float]) -> str:
 
 
 def _print_said(console: Console, heading: str, said: Said) -> None:
-    words = ", ".join(f"{word} {share:.1%}" for word, share in said.predictions)
+    shown = ".1%" if said.unit == "probability" else ".2f"
+    words = ", ".join(f"{word} {number:{shown}}" for word, number in said.predictions)
     console.print(f"{heading}: {words}", markup=False)
     if said.continuation is not None:
         console.print(f"  and on: {said.continuation}", markup=False)
@@ -227,7 +235,7 @@ class _Sayer:
         """The most likely tokens or labels and those explained, and the greedy continuation where one is asked for."""
         logits = self._logits(self.row, steering)
         if self.view.predicts_score:
-            return Said([("the score", float(logits[0]))], None)
+            return Said([("the score", float(logits[0]))], None, "score")
         shares = logits.softmax(0)
         best = logits.sort(descending=True, stable=True).indices[:_PREDICTIONS].tolist()
         asked = [self.row[key] for key in ("target_id", "foil_id") if self.row.get(key) is not None]
@@ -248,8 +256,32 @@ class _Sayer:
     def _logits(self, row: Row, steering: Steering | None) -> torch.Tensor:
         """Of all tokens or labels [V], where `row` predicts."""
         batch = Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0).to(self.view.device)
-        with undisturbed(self.view), (steering or Steering()).on(self.view, batch, self.row["position"]):
+        change = (steering or Steering()).on(self.view, batch, self.row["position"])
+        with undisturbed(self.view), change, _overflowing(self.view) as overflown:
             logits = label_logits(self.view, self.view.prediction(self.view.hidden(batch), batch))[0].double().cpu()
         if not logits.isfinite().all():
-            raise UserError(f"with {steering} the model's logits are not finite: choose smaller values")
+            how = f"with {steering} the" if steering else "the"
+            raise UserError(f"{how} model's logits are not finite" + (": choose smaller values" if steering else ""))
+        if steering and overflown:
+            raise UserError(f"with {steering} the model's states are too large for its norms: choose smaller values")
         return logits
+
+
+@contextmanager
+def _overflowing(view: ModelView) -> Iterator[list[NormView]]:
+    """The norms that meet states inside whose squares are not finite.
+
+    Their deviation is then infinite, and what they put out is 0 (or their bias) whatever the states are: finite logits
+    that say nothing.
+    """
+    overflown: list[NormView] = []
+
+    def look(_: nn.Module, args: tuple[Tensor, ...], norm: NormView) -> None:
+        x = args[0].to(torch.float32) if norm.kind == "rms" else args[0]  # transformers' own squares are float32's
+        if not x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1).isfinite().all():
+            overflown.append(norm)
+
+    with ExitStack() as undo:
+        for norm in view.norms():
+            undo.callback(norm.module.register_forward_pre_hook(partial(look, norm=norm)).remove)
+        yield overflown

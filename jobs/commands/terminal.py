@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +28,19 @@ def write_file(path: Path, text: str, newline: str | None = None) -> None:
         path.write_text(text, encoding="utf-8", newline=newline)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def as_json(told: Any) -> str:
+    """`told` as JSON, which knows no NaN and no infinity: they are null."""
+    return json.dumps(_finite(told), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: _finite(value) for key, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [_finite(value) for value in told]
+    return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
 def load_run(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:

@@ -83,6 +83,28 @@ def test_what_cannot_be_done_is_one_line(closelook, model, arguments, message):
     assert len(err.splitlines()) == 1
 
 
+def test_states_that_norms_make_nothing_of_are_told(closelook):
+    """RMSNorm divides by an infinite deviation: without a word, every token of the vocabulary would be as likely."""
+    code, out, err = closelook("neurons", "--model", "demo/llama", "The keys to the cabinet", "--set", "0.64=1e20")
+    assert (code, "after" in out) == (2, False)
+    assert (
+        err == "error: with 0.64 set to 1e+20 the model's states are too large for its norms: choose smaller values\n"
+    )
+
+
+def test_a_score_is_a_number_and_no_share(closelook):
+    code, out, _ = closelook("neurons", "--model", "demo/bert-score", "the dog sleeps", "--top", "1", "--set", "1.3=4")
+    assert code == 0
+    explained = re.search(r"neurons for the score by attnlrp \(explained (-?[\d.]+)\)", out).group(1)
+    assert f"before: the score {explained}\n" in out
+    assert re.search(r"^after: the score -?\d+\.\d\d$", out, re.M)
+
+
+def test_models_of_images_have_no_text_to_read(closelook):
+    code, _, err = closelook("neurons", "--model", "demo/vit", "the dog sleeps")
+    assert (code, err) == (2, "error: demo/vit reads images: neurons are told of texts\n")
+
+
 def test_layers_of_an_explanation_add_up(closelook, model):
     code, out, _ = closelook("explain", "--model", str(model), *SENTENCE, "--method", "attnlrp,lrp", "--layers")
     assert code == 0
