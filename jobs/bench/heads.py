@@ -11,22 +11,18 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
+from jobs.bench.heads_ways import bare, every_layer_again, products
 from jobs.bench.samples import alone, random_row
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured, defined_options, method
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, random_model
-from lrp_core.attention import around_attention
 from lrp_core.memory import peak_memory
 from lrp_core.method import Method
-from lrp_core.parts.block import BlockView
-from lrp_core.parts.linear import LinearLayer
 from lrp_core.types import Request, UserError
 
 _GIB = 2**30
@@ -142,7 +138,7 @@ def readings(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Na
     runs: Runs = {
         "normxlogit": both,
         "by layer": partial(both, layers=True),
-        "bare": partial(_bare, view, batch),
+        "bare": partial(bare, view, batch),
     }
     seconds = interleave(runs, chosen.many, device=chosen.device)
     subject = f"{name}, {len(labels)} labels" if labels else name
@@ -160,7 +156,7 @@ def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None
     view = _model(name, chosen)
     batch = _sample(view, length)
     run = partial(_explain, METHODS["decompx"], view, batch)
-    runs: Runs = {"decompx": run, "bare": partial(_products, view, length)}
+    runs: Runs = {"decompx": run, "bare": partial(products, view, length)}
     seconds = interleave(runs, chosen.few, device=chosen.device)
     with peak_memory(chosen.device) as peak:
         run()
@@ -179,7 +175,7 @@ def zeroing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
     batch = _sample(view, min(ZEROED_LENGTH, chosen.longest))
     runs: Runs = {
         "value_zeroing": partial(_explain, METHODS["value_zeroing"], view, batch),
-        "one by one": partial(_every_layer_again, view, batch),
+        "one by one": partial(every_layer_again, view, batch),
     }
     seconds = interleave(runs, chosen.few, device=chosen.device)
     for way, taken in seconds.items():
@@ -233,62 +229,9 @@ def _possible(runs: Runs) -> Runs:
     return possible
 
 
-# the ways
-
-
 def _explain(record: Method, view: ModelView, batch: Batch) -> None:
     explanation = "target" if "target" in record.explanations else "none"
     record.compute(view, batch, [record.bound(Request(record.name, explanation, record.embeddings[-1]))])
-
-
-@torch.inference_mode()
-def _bare(view: ModelView, batch: Batch) -> None:
-    hidden = view.model.base_model(
-        input_ids=batch.input_ids, attention_mask=batch.attention_mask, **view.kind.forward_options
-    ).last_hidden_state
-    view.unembedding(view.head(hidden[:, int(batch.position[0])]))
-
-
-@torch.inference_mode()
-def _products(view: ModelView, length: int) -> None:
-    """The products of the vectors of one sample; of the last layer at one destination, of the first without history."""
-    width, heads, head_dim = view.d_model, view.n_heads, view.head_dim
-    drawn = partial(torch.randn, dtype=view.dtype, device=view.device)
-    value, output = drawn(width, head_dim), drawn(head_dim, width)
-    weights, vectors = drawn(length, length), drawn(length, length, width)
-    for index, block in enumerate(view.blocks):
-        rows = 1 if index == view.n_layers - 1 else length
-        for _ in range(heads):
-            if index:
-                values = vectors @ value  # [Tj, Tk, K]
-                mixed = (weights[:rows] @ values.flatten(1)).view(-1, head_dim)
-                torch.mm(mixed, output)
-            else:
-                torch.mm(vectors[0], value)
-        _feed_forward(vectors[:rows], view, block)
-
-
-def _feed_forward(vectors: Tensor, view: ModelView, block: BlockView) -> None:
-    (up, _), (down, _) = (LinearLayer(m, "linear", view.family.transposed).parameters() for m in (block.up, block.down))
-    for some in vectors.split(max(1, 2**24 // (vectors.shape[1] * up.shape[0]))):
-        torch.matmul(torch.matmul(some, up.T), down.T)
-
-
-@torch.inference_mode()
-def _every_layer_again(view: ModelView, batch: Batch) -> None:
-    """Forwards of each block, as many as the sample has tokens."""
-    calls: list[tuple[Any, Any, Any]] = []
-    hooks = [
-        block.module.register_forward_hook(lambda module, a, k, _: calls.append((module, a, k)), with_kwargs=True)
-        for block in view.blocks
-    ]
-    with around_attention(view, {}):
-        view.hidden(batch)
-        for hook in hooks:
-            hook.remove()
-        for module, positional, named in calls:
-            for _ in range(batch.input_ids.shape[1]):
-                module(*positional, **named)
 
 
 # what it is measured on
