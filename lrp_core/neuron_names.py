@@ -11,7 +11,7 @@ from lrp_core.types import UserError
 
 @dataclass(frozen=True)
 class NeuronNames:
-    """Of a model's neurons, by the parts of each layer; numbers of neurons go on from one expert to the next."""
+    """The names of a model's neurons, by the parts of each layer; numbers go on from one expert to the next."""
 
     layers: tuple[tuple[FeedForward, ...], ...]
 
@@ -28,14 +28,14 @@ class NeuronNames:
             _within(neuron, size, "neuron", "the model's neurons" if alike else f"the neurons of layer {layer}")
 
     def of(self, layer: int, neuron: int) -> str:
-        """Raises UserError as `check`."""
+        """The name of a neuron of a layer. Raises UserError as `check`."""
         self.check(layer, neuron)
         part = next(part for part in self.layers[layer] if neuron < part.first + part.size)
         return ".".join([str(layer), *([part.title] if part.title else []), str(neuron - part.first)])
 
     @staticmethod
     def is_name(text: str) -> bool:
-        """Whether it looks like one: two numbers separated by a dot, with an expert between them or not."""
+        """Whether `text` looks like a name: two numbers separated by a dot, with an expert between them or not."""
         first, *expert, last = text.split(".") if "." in text else ("", "")
         known = len(expert) < 2 and all(one.isdecimal() or one == SHARED for one in expert)
         return first.isdecimal() and last.isdecimal() and known

@@ -117,5 +117,5 @@ def _cells(known: Mapping[str, Cell], names: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def _model(number: Number) -> str:
-    """With its layers, since a CPU measures a few of them, and its precision."""
+    """The model's name with its precision and its layers, of which a CPU measures a few."""
     return f"{number['model']}, {json.loads(number['details'])['layers']} layers, {number['dtype']}"

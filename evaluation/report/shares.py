@@ -55,7 +55,7 @@ class Taken:
         return [*self.shares.variants, *self.lacking, *self.noise]
 
     def setting(self) -> str:
-        """What tells it from others of its task: the model, and the way in which tokens go."""
+        """What tells one table of a task from the others: the model, and the way in which tokens go."""
         return f"{self.model}, {WAYS[self.perturbation]}"
 
 

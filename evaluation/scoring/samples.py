@@ -36,13 +36,13 @@ class Index:
 
     @classmethod
     def of(cls, names: pa.Array | pa.ChunkedArray) -> Index:
-        """Of strings that differ."""
+        """The index of a list of strings, no two of which are equal."""
         text = _as_bytes(names)
         order = np.argsort(text, kind="stable")
         return cls(text[order], order)
 
     def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """[R] where each stands. Raises Mismatch with the first that is not there."""
+        """Where each of R names stands in the list, [R]. Raises Mismatch with the first that is not there."""
         wanted = _as_bytes(names)
         nearest = np.minimum(np.searchsorted(self.names, wanted), max(0, len(self.names) - 1))
         lost = self.names[nearest] != wanted if len(self.names) else np.ones(len(wanted), bool)

@@ -35,7 +35,7 @@ class Comparison:
     p: np.ndarray  # [M, M, K] adjusted; 1 on the diagonal
 
     def at(self, method: str, metric: str) -> tuple[int, int] | None:
-        """Indices into M and K."""
+        """The indices of a method into M and of a metric into K; None for one that is not compared."""
         if method not in self.methods or metric not in self.metrics:
             return None
         return self.methods.index(method), self.metrics.index(metric)
@@ -49,9 +49,10 @@ def compare(
     seed: int,
     scale: float | np.ndarray = 100.0,
 ) -> Comparison | None:
-    """`values` [N, M, K], told times `scale`, one number or [K]: shares in percent by default.
+    """How M methods compare by K metrics, from the `values` [N, M, K] of N samples.
 
-    None when there is nothing to resample.
+    They are told times `scale`, one number or [K]; by default shares are told in percent. None when there is
+    nothing to resample.
     """
     samples, shape = len(values), values.shape[1:]
     if not samples or not resamples or not values.size:

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _tell(part: str) -> None:
-    """The whole takes many minutes, and its table stands at the end."""
+    """Print that a part is measured: the whole takes many minutes, and its table stands at the end."""
     print(f"measured: {part}", flush=True)
 
 
@@ -101,7 +101,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _named(names: str) -> dict[str, Method]:
-    """Raises UnsupportedMethod for one that there is not, or not for the geometry of table 4."""
+    """The methods of these names. Raises UnsupportedMethod for one that there is not, or not for table 4's geometry."""
     family = GEOMETRIES[GEOMETRY_4].model_family
     if names == EVERY:
         return {name: record for name, record in METHODS.items() if not record.missing(family.capabilities)}
@@ -218,7 +218,7 @@ def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
 
 
 def _possible(runs: Runs) -> Runs:
-    """Those that such a model can have; of the others a line, as of a word where there is no tokenizer."""
+    """The runs that do not fail on this model; of each of the others a line is printed that says why."""
     possible = {}
     for each, run in runs.items():
         try:

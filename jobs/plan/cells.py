@@ -179,7 +179,7 @@ def _choices(
     mask_id: int | None,
     ledger: Ledger,
 ) -> Iterator[Choice]:
-    """One for each task, precision and method that has several sets of options."""
+    """A choice for each task, precision and method that has several sets of options."""
     for task, views in inputs.items():
         for dtype, (info, options) in combinations(resolved.config.dtypes_for(task), methods):
             if len(options) > 1:
@@ -222,7 +222,7 @@ def finer_products(info: Method, capabilities: Collection[Capability]) -> list[s
 
 
 def labels_of(info: Method, resolved: ResolvedModel, embedding: str) -> tuple[Request, ...]:
-    """One for each label of a classifier; none of a method that says the same whatever is explained."""
+    """A request for each label of a classifier; none of a method that says the same whatever is explained."""
     if resolved.output != "label" or TARGET.name not in info.explanations:
         return ()
     return tuple(Request(info.name, TARGET.name, embedding, label=at) for at in range(len(resolved.labels)))

@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def chosen(self) -> dict[str, Any] | None:
-        """The options; None before they are chosen."""
+        """The options that were chosen; None before."""
         return None if self.record is None else self.options[self.record["chosen"]]
 
     def __str__(self) -> str:

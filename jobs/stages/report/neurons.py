@@ -254,7 +254,7 @@ def _texts(model: ModelPlan, store: Store, neurons: dict[tuple[int, int], _Neuro
 def _samples(
     own: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]
 ) -> Iterator[dict[str, Any]]:
-    """The largest first."""
+    """Entries of the samples in which a neuron is most relevant, the most relevant first."""
     for (_, task, method, name, position, activation), relevance in sorted(own.best, reverse=True):
         if name in texts:
             facts: dict[str, Any] = {
