@@ -26,7 +26,8 @@ from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
 from lrp_core.neuron_names import NeuronNames
 from lrp_core.neurons import TopNeuron, Writing, nearest_tokens, top_neurons, writing
-from lrp_core.parts.block import SHARED, NormView
+from lrp_core.parts.block import SHARED
+from lrp_core.parts.norms import NormView
 from lrp_core.readout import label_logits, with_predictions
 from lrp_core.types import Batch, UnusableRows, UserError
 from lrp_core.view import ModelView
