@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from jobs.cluster import notice
 from jobs.cluster.attempts import Attempts, excuse_all
 from jobs.store import Store
 
@@ -35,6 +36,10 @@ def test_a_worker_finishes_or_drops_its_unit_and_begins_no_other(finish_s, said,
         out, err = worker.communicate(timeout=120)
     assert worker.returncode == 143
     assert (out, err.splitlines()[-1]) == (last, f"SIGTERM: its units are {said}")
+
+
+def test_a_worker_takes_no_more_than_20_seconds_of_a_notice():
+    assert notice.FINISH_S + notice.EXCUSE_S + notice.LINGER_S < 20
 
 
 @pytest.mark.parametrize("excused", [True, False])
