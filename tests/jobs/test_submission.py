@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,18 +73,24 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def start(head, *arguments: str) -> subprocess.Popen[str]:
-    address, environment = head
-    command = [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(command, env=environment, cwd=REPOSITORY, text=True, **pipes)
-
-
 def submit(head, *arguments: str) -> tuple[int, str]:
     """(exit code, output) of a submitted job."""
-    with start(head, *arguments) as process:
-        out, _ = process.communicate(timeout=300)
-    return process.returncode, out
+    address, environment = head
+    command = [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *arguments]
+    return _run(command, environment, subprocess.STDOUT)
+
+
+def submit_for_its_code(head, *arguments: str) -> tuple[int, str]:
+    """(exit code, what it printed) of a job that is submitted as deployments do it."""
+    address, environment = head
+    command = [sys.executable, "-m", "jobs.commands.submit", *arguments]
+    return _run(command, environment | {"RAY_ADDRESS": address, "PYTHONPATH": str(REPOSITORY)}, None)
+
+
+def _run(command: list[str], environment: dict[str, str], errors: int | None) -> tuple[int, str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": errors}
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, text=True, timeout=600, **pipes)
+    return done.returncode, done.stdout
 
 
 def job(root: Path, config: str = "smoke") -> list[str]:
@@ -105,13 +112,30 @@ def finished(head, tmp_path_factory):
     return root, out
 
 
-def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(head, finished):
+@pytest.fixture(scope="module")
+def told(head, finished, tmp_path_factory):
+    """(folder of roots, (exit code, output) by root) of jobs that are submitted at once; none waits for another."""
+    folder = tmp_path_factory.mktemp("roots")
+    used = Store(str(folder / "used"))
+    used.create()
+    sent = {
+        "finished": (submit, job(finished[0])),
+        "used": (submit, job(folder / "used")),
+        "bad": (submit, job(folder / "bad", config="smok")),
+        "code": (submit_for_its_code, job(folder / "code", config="smok")[3:]),
+    }
+    with run_lock(used), ThreadPoolExecutor(len(sent)) as threads:
+        running = {name: threads.submit(send, head, *arguments) for name, (send, arguments) in sent.items()}
+        return folder, {name: future.result() for name, future in running.items()}
+
+
+def test_a_submitted_job_runs_to_its_report_and_a_second_one_does_nothing(finished, told):
     root, out = finished
     assert "attribute: 3 computed, 0 up to date" in out
     assert "succeeded" in out
     assert (root / "report" / "index.html").is_file()
     assert all(table.num_rows for table in relevance_under(root).values())
-    assert "nothing to do" in submit(head, *job(root))[1]
+    assert "nothing to do" in told[1]["finished"][1]
 
 
 def test_the_dashboard_knows_the_pipelines_by_their_models(head, finished):
@@ -120,7 +144,7 @@ def test_the_dashboard_knows_the_pipelines_by_their_models(head, finished):
 
     def ask(path: str):
         request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     jobs = [own["job_id"] for own in ask("/api/jobs/") if own["job_id"]]
@@ -130,41 +154,27 @@ def test_the_dashboard_knows_the_pipelines_by_their_models(head, finished):
 
 def test_no_one_without_the_token_is_answered(head):
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(f"{head[0]}/api/jobs/", timeout=30)
+        urllib.request.urlopen(f"{head[0]}/api/jobs/", timeout=60)
 
 
-def test_a_job_for_a_root_in_use_is_refused_with_a_line(head, tmp_path):
-    root = tmp_path / "root"
-    store = Store(str(root))
-    store.create()
-    with run_lock(store):
-        code, out = submit(head, *job(root))
+def test_a_job_for_a_root_in_use_is_refused_with_a_line(told):
+    folder, answers = told
+    code, out = answers["used"]
     assert code == 1
-    assert f"error: {root} is in use by process {os.getpid()}" in out
+    assert f"error: {folder / 'used'} is in use by process {os.getpid()}" in out
     assert "computed" not in out
 
 
-def test_a_submitted_job_with_bad_input_fails_with_its_line(head, tmp_path):
-    code, out = submit(head, *job(tmp_path / "root", config="smok"))
+def test_a_submitted_job_with_bad_input_fails_with_its_line(told):
+    code, out = told[1]["bad"]
     assert code == 1
     assert "no config 'smok'" in out
 
 
-def test_the_exit_code_of_a_submitted_command_is_its_own(head, tmp_path):
+def test_the_exit_code_of_a_submitted_command_is_its_own(told):
     """2 is a mistake that trying again would find again; `ray job submit` ends with 1 whatever it is."""
-    address, environment = head
-    command = [
-        sys.executable,
-        "-m",
-        "jobs.commands.submit",
-        "run",
-        "--config",
-        "smok",
-        "--root",
-        str(tmp_path / "root"),
-    ]
-    where = {"RAY_ADDRESS": address, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=environment | where, text=True, capture_output=True)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "no config 'smok'" in done.stdout
-    assert not (tmp_path / "root").exists()
+    folder, answers = told
+    code, out = answers["code"]
+    assert code == 2, out
+    assert "no config 'smok'" in out
+    assert not (folder / "code").exists()
