@@ -79,7 +79,10 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
     assert sum(int(rows) for rows, _ in reasons) == lost
     # On the way from no input some activation is always too large: there is no such relevance of any row.
     assert not ledger.is_done(cells["integrated_gradients"])
-    assert any("integrated_gradients" in line and "not finite in float16" in line for line in told.failures)
+    [failure] = [line for line in told.failures if "integrated_gradients" in line]
+    reasons = re.findall(r"(\d+) rows: (relevance is|the model's logits are) not finite in float16", failure)
+    assert {reason for _, reason in reasons} == {"relevance is", "the model's logits are"}
+    assert sum(int(rows) for rows, _ in reasons) <= len(ROWS)
     report(config, store)
     with open(f"{config.root}/report/tables/faithfulness.csv") as file:
         shown = {(row["method"], row["label"]): row for row in csv.DictReader(file)}

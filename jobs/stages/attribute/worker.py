@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +31,7 @@ from lrp_core.method import Method
 from lrp_core.types import Request
 
 if TYPE_CHECKING:
-    from jobs.stages.attribute.compute import Explainer, Outcome, Row
+    from jobs.stages.attribute.compute import Explainer, Outcome, Reject, Row
     from lrp_core import ModelView
 
 
@@ -219,7 +219,7 @@ class Worker:
         rejects = tables.merge_rejects(outcome, unusable)
         failed = [reject for reject in rejects if reject.reason != NO_FOIL]
         if len(failed) == rows > FEW:
-            return f"every row of a unit failed: {failed[0].detail}"
+            return f"every row of a unit failed: {_why(failed)}"
         path = f"{cell.folder}/{cell.shard(task.name)}"
         schema = schema_of(task.product, task.dtype)
         rejected = tables.reject_table(rejects)
@@ -277,6 +277,14 @@ def _explain_suspects(
             continue
         outcome.explained.extend(explain_singly(explainer, [row], outcome).values())
         attempts.end_row(mark)
+
+
+def _why(failed: Sequence[Reject]) -> str:
+    """What is said of rows that failed: the detail of the first, and of several reasons one of each with its rows."""
+    counts = Counter(reject.reason for reject in failed)
+    first = {reject.reason: reject.detail for reject in reversed(failed)}
+    told = [f"{rows} rows: {first[reason]}" for reason, rows in counts.most_common()]
+    return first[failed[0].reason] if len(told) == 1 else "; ".join(told)
 
 
 def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:
