@@ -39,13 +39,12 @@ class LayerActivity:
     positions: Tensor  # [F, K] int64, where in the context; of equal activations the first
     total: Tensor  # [F] float64, of finite activations over tokens
     histogram: Tensor  # [F, BINS] int64, of finite activations over tokens; an expert's, over those sent to it
+    not_finite: Tensor  # [F] int64, tokens whose activation is not; they count nowhere else
 
     def part(self, part: FeedForward) -> LayerActivity:
         """That of some of the neurons, in the same memory."""
         rows = slice(part.first, part.first + part.size)
-        return LayerActivity(
-            self.values[rows], self.contexts[rows], self.positions[rows], self.total[rows], self.histogram[rows]
-        )
+        return LayerActivity(*(tensor[rows] for tensor in vars(self).values()))
 
 
 class Activity:
@@ -94,7 +93,9 @@ class Activity:
         own.contexts.copy_(contexts)
         own.positions.copy_(positions)
         own.total += x.masked_fill(~finite, 0).sum((0, 1), dtype=torch.float64)
-        _count(x[there], own.histogram)
+        counts = _counts(x[there])
+        own.histogram += counts[:, :BINS]
+        own.not_finite += counts[:, BINS]
 
     def _empty(self, layer: int, x: Tensor) -> LayerActivity:
         width, device = self._view.neuron_names.count(layer), x.device
@@ -104,6 +105,7 @@ class Activity:
             torch.zeros((width, self._top), dtype=torch.int64, device=device),
             torch.zeros(width, dtype=torch.float64, device=device),
             torch.zeros((width, BINS), dtype=torch.int64, device=device),
+            torch.zeros(width, dtype=torch.int64, device=device),
         )
 
 
@@ -129,13 +131,14 @@ def _first(own: LayerActivity, values: Tensor, contexts: Tensor, positions: Tens
     return [one.gather(1, best) for one in every]
 
 
-def _count(x: Tensor, histogram: Tensor) -> None:
-    """Add activations [N, F] of tokens to the histogram [F, BINS]; those that are not finite are left out."""
-    width = x.shape[-1]
-    first = torch.arange(width, device=x.device, dtype=torch.int32) * (BINS + 1)
+def _counts(x: Tensor) -> Tensor:
+    """[F, BINS + 1] of the activations [N, F] of tokens, in each bin; in the last those that are not finite."""
+    width, bins = x.shape[-1], BINS + 1
+    first = torch.arange(width, device=x.device, dtype=torch.int32) * bins
+    counts = torch.zeros(width * bins, dtype=torch.int64, device=x.device)
     for part in x.split(max(1, _ENTRIES_AT_ONCE // width)):
-        counts = torch.bincount(bins_of(part).add_(first).flatten(), minlength=width * (BINS + 1))
-        histogram += counts.view(width, BINS + 1)[:, :BINS]
+        counts += torch.bincount(bins_of(part).add_(first).flatten(), minlength=width * bins)
+    return counts.view(width, bins)
 
 
 def bins_of(x: Tensor) -> Tensor:

@@ -72,11 +72,12 @@ CONTEXTS = versioned(
 #: What each neuron of a layer does over all ordinary tokens of a corpus; beside the contexts, in shards of their names.
 ACTIVATIONS = versioned(
     "activations",
-    1,
+    2,
     [
         ("layer", INT, False),
         ("neuron", INT, False),
         ("tokens", pa.int64(), False),  # at which its activation is finite
+        ("not_finite", pa.int64(), False),  # at which it is not (version 2): left out of all that is kept
         ("mean", FLOAT, True),  # there; null where there is none
         ("histogram", pa.list_(pa.int64()), False),  # of them, between the `boundaries` that the manifest lists
     ],
@@ -99,7 +100,7 @@ HEATMAPS = versioned(
 #: names.
 CONTEXTS_PART = versioned(
     "contexts_part",
-    1,
+    2,
     [
         ("layer", INT, False),
         ("neuron", INT, False),
@@ -108,6 +109,7 @@ CONTEXTS_PART = versioned(
         ("position", pa.list_(pa.int32()), False),
         ("total", FLOAT, False),
         ("histogram", pa.list_(pa.int64()), False),
+        ("not_finite", pa.int64(), False),  # tokens (version 2)
         ("contexts", pa.int64(), False),  # of the unit
         ("tokens", pa.int64(), False),  # of the unit, ordinary ones
         ("without_tokens", pa.int64(), False),  # texts of the unit that have none

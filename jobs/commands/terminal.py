@@ -79,7 +79,7 @@ def run_stages(
     if not all(summary.complete for summary in summaries):
         raise typer.Exit(1)
     if not any(summary.computed for summary in summaries):
-        console.print(f"nothing to do: everything in {store.root} is complete")
+        console.print(f"nothing to do: all that can be made of what {store.root} holds is there")
 
 
 def _show(summary: StageSummary) -> None:

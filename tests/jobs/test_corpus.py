@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from evaluation.schema import ACTIVATIONS, CONTEXTS
 from jobs.commands.gc import garbage
@@ -25,7 +26,7 @@ from jobs.stages.neurons.worker import NeuronWorker
 from jobs.store import Ledger, Store
 from lrp_core import Batch, UserError, load_model
 from tests.jobs.inline import HOLD, without_ray
-from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of
+from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of, save_model
 
 TOKENS, TOP, CHARACTERS = 16, 4, 700
 
@@ -103,6 +104,22 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
     assert summary.lines[0].startswith("gpt2, corpus: 42 texts = ")
     assert "3 places hold no text, the first is corpus.txt:4: empty" in summary.lines[1]
     assert not [path for path in store.files(artifact.folder) if "part" in path]
+
+
+def test_activations_that_are_not_finite_are_told_and_count_nowhere(tmp_path, corpus, inline, small_units):
+    broken = AutoModelForCausalLM.from_pretrained(save_model(tmp_path / "broken"))
+    with torch.no_grad():
+        broken.transformer.h[0].mlp.c_fc.bias[3] = torch.nan
+    broken.save_pretrained(tmp_path / "broken")
+    config = config_for(tmp_path / "root", tmp_path / "broken", corpus)
+    store = prepared(config, rows_of(2))
+    summary = neurons(config, store)
+    artifact = cell_of(config, store)
+    tokens = Ledger(store).record(artifact)["tokens"]
+    assert f"broken, corpus: {tokens:,} activations in float32 are not finite and count nowhere" in summary.lines
+    rows = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
+    assert [row["not_finite"] for row in rows] == [tokens if row["neuron"] == 3 else 0 for row in rows]
+    assert [row["mean"] is None for row in rows] == [row["neuron"] == 3 for row in rows]
 
 
 def activations(view, ids):

@@ -97,6 +97,9 @@ def account(ledger: Ledger, cell: ContextsCell) -> Iterator[str]:
     read = f"{survey.texts:,} texts = {record['contexts']:,} contexts of {record['tokens']:,} tokens"
     left_out = f"; {record['without_tokens']} texts have none" if record["without_tokens"] else ""
     yield f"{cell.artifact.model}, {cell.artifact.task}: {read}{left_out}"
+    if record["not_finite"]:
+        what = f"{record['not_finite']:,} activations in {cell.artifact.dtype} are not finite and count nowhere"
+        yield f"{cell.artifact.model}, {cell.artifact.task}: {what}"
     if survey.unusable:
         yield f"{cell.artifact.task}: {survey.unusable} places hold no text, the first is {survey.first_unusable}"
 
@@ -149,6 +152,7 @@ def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, corpus: Sur
         "corpus": corpus.record(),
         "boundaries": list(BOUNDARIES),
         **facts,
+        "not_finite": int(merged.not_finite.sum()),
         "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
         "tokenizer": cell.model.tokenizer,
     }
@@ -169,6 +173,7 @@ class Merged:
     position: np.ndarray  # [N, K]
     total: np.ndarray  # [N]
     histogram: np.ndarray  # [N, bins]
+    not_finite: np.ndarray  # [N] tokens
 
     @classmethod
     def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
@@ -179,10 +184,12 @@ class Merged:
         )
         activation, context, position = columns
         context = np.where(context < 0, _NOWHERE, context + unit * _UNIT)
-        one = [table[name].to_numpy() for name in ("layer", "neuron", "total")]
+        layer, neuron, total, not_finite = (
+            table[name].to_numpy() for name in ("layer", "neuron", "total", "not_finite")
+        )
         bins = table["histogram"].combine_chunks()
         histogram = bins.flatten().to_numpy().reshape(len(table), -1)
-        return cls(one[0], one[1], activation, context, position, one[2], histogram)
+        return cls(layer, neuron, activation, context, position, total, histogram, not_finite)
 
     def add(self, other: Merged) -> None:
         """The best of both; of equal activations the earlier context comes first."""
@@ -193,11 +200,11 @@ class Merged:
         self.activation, self.context, self.position = kept
         self.total = self.total + other.total
         self.histogram = self.histogram + other.histogram
+        self.not_finite = self.not_finite + other.not_finite
 
     def of(self, rows: np.ndarray) -> Merged:
         """The neurons that a mask [N] chooses."""
-        fields = (self.layer, self.neuron, self.activation, self.context, self.position, self.total, self.histogram)
-        return Merged(*(field[rows] for field in fields))
+        return Merged(*(field[rows] for field in vars(self).values()))
 
     def activations(self) -> pa.Table:
         """The table of schema ACTIVATIONS."""
@@ -205,8 +212,8 @@ class Merged:
         means = pa.array(self.total / np.maximum(tokens, 1), mask=tokens == 0)
         ends = np.arange(len(tokens) + 1) * self.histogram.shape[1]
         counts = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(self.histogram.ravel()))
-        columns = {"layer": self.layer, "neuron": self.neuron, "tokens": tokens, "mean": means, "histogram": counts}
-        return pa.table(columns)
+        columns = {"layer": self.layer, "neuron": self.neuron, "tokens": tokens, "not_finite": self.not_finite}
+        return pa.table(columns | {"mean": means, "histogram": counts})
 
     def contexts(self, texts: pa.Table) -> pa.Table:
         """The table of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""

@@ -108,8 +108,8 @@ def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tupl
     tables = []
     for layer in range(view.n_layers):
         own = activity.layer(layer)
-        tensors = (own.values, own.contexts, own.positions, own.total, own.histogram)
-        values, contexts, positions, total, histogram = (one.cpu().numpy() for one in tensors)
+        tensors = (own.values, own.contexts, own.positions, own.total, own.histogram, own.not_finite)
+        values, contexts, positions, total, histogram, not_finite = (one.cpu().numpy() for one in tensors)
         there = contexts != NONE
         named.update(np.unique(contexts[there]).tolist())
         columns = {
@@ -121,6 +121,7 @@ def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tupl
             },
             "total": total,
             "histogram": _lists(histogram, np.ones(histogram.shape, dtype=bool)),
+            "not_finite": not_finite,
             **{name: np.full(len(total), count) for name, count in facts.items()},
         }
         tables.append(pa.table(columns))
