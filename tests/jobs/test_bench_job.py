@@ -10,13 +10,42 @@ from jobs.bench import job, slow_store
 from jobs.bench.harness import Bench
 from jobs.bench.job import Timed
 from jobs.bench.slow_store import SlowStore
-from jobs.store import Store
+from jobs.plan.cells import make_plan
+from jobs.stages.attribute import missing_work
+from jobs.store import Ledger, Store
 from tests.jobs.forked import FORKS
+
+
+class InThisProcess:
+    """For one that is spawned, which takes seconds: the target is called here, with what would reach it there."""
+
+    exitcode = 0
+
+    def __init__(self, target, args):
+        self._target, self._args = target, pickle.dumps(args)
+
+    def start(self):
+        self._target(*pickle.loads(self._args))
+
+    def join(self):
+        """It has ended."""
+
+
+def test_the_bare_loop_commits_all_units_in_a_process_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "multiprocessing", SimpleNamespace(get_context=lambda method: FORKS))
+    runs = job.Runs(tmp_path, quick=True)
+    config = runs.config("gpt2", 1, {"ra": 4})
+    store = runs.prepared(config)
+    assert job.in_own_process(config, store) > 0
+    (work,) = missing_work(config, Ledger(store), make_plan(config, store))
+    assert work.cells
+    assert work.units == (), "none is missing"
 
 
 @pytest.mark.ray
 def test_the_quick_benchmark_reports_overhead_scaling_cost_and_schedule(tmp_path, local_ray, monkeypatch):
-    monkeypatch.setattr(job, "multiprocessing", SimpleNamespace(get_context=lambda method: FORKS))
+    here = SimpleNamespace(Process=InThisProcess)
+    monkeypatch.setattr(job, "multiprocessing", SimpleNamespace(get_context=lambda method: here))
     result = job.main(["--quick", "--json", str(tmp_path / "job.json")])
     assert json.loads((tmp_path / "job.json").read_text())["ratios"] == result["ratios"]
     rows = result["rows"]

@@ -246,7 +246,7 @@ def test_a_ray_that_does_not_start_in_time_is_one_line(closelook, config_file, m
 
 @pytest.mark.ray
 def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_lock(tmp_path, model):
-    slow = [{"integrated_gradients": {"steps": 500}}]  # far from done when its first shard is seen
+    slow = [{"integrated_gradients": {"steps": 50}}]  # far from done when its first shard is seen
     config = config_of(tmp_path / "root", model, methods=slow, explanations=["target"], embeddings=["partial"])
     store = prepared(config, rows_of(4000))
     path = tmp_path / "small.yaml"
