@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from os import PathLike
 from typing import Any
 
 import torch
@@ -18,60 +15,15 @@ from evaluation.benchmark.pictures import Preprocessing, pixels_of
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, seen, words
 from evaluation.report.overlay import patch_names, with_picture
+from jobs.commands.opened import Opened
 from jobs.commands.question import MARKER, Question, read, tokens_of
-from jobs.config import ModelConfig
-from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
-from lrp_core.families.generic import GENERIC
-from lrp_core.loading import check_place
+from jobs.plan.models import ResolvedModel
 from lrp_core.method import Method
 from lrp_core.readout import rows_for, with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
-from lrp_core.view import ModelView
 
 #: What grows as a text or an answer goes on.
 _READ = ("input_ids", "special_mask", "decoder_input_ids")
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A model that questions are put to; its weights are loaded when the first is answered, and stay."""
-
-    id: str  # as it was asked for
-    resolved: ResolvedModel
-    tokenizer: Any  # None of a model of images
-    dtype: str
-    device: str
-
-    @cached_property
-    def view(self) -> ModelView:
-        """Raises ModelUnavailable."""
-        return open_view(self.resolved, self.dtype, self.device)
-
-
-def open_model(
-    model: str | PathLike[str],
-    dtype: str = "float32",
-    device: str = "cpu",
-    family: str | None = None,
-    adapter: str | PathLike[str] | None = None,
-) -> Opened:
-    """`model` is `demo/gpt2`, a hub id or a folder; `family` "generic" takes one that no family describes, `adapter` is
-    a LoRA adapter of it. Raises UserError for what cannot be, ModelUnavailable for what cannot be reached."""
-    if family not in (None, GENERIC):
-        raise UserError(f"--family is {GENERIC!r} or left out, not {family!r}")
-    check_place(dtype, device)
-    model, adapter = _text("model", model), None if adapter is None else _text("adapter", adapter)
-    settings = {"name": name_of(model), "id": model, "family": family, "adapter": adapter}
-    resolved = resolve(ModelConfig.model_validate(settings))
-    tokenizer = None if resolved.kind.images else load_tokenizer(resolved.config)
-    return Opened(model, resolved, tokenizer, dtype, device)
-
-
-def _text(name: str, value: Any) -> str:
-    """What names a model or an adapter: a string, or the path of a folder."""
-    if not isinstance(value, str | PathLike):
-        raise UserError(f"{name} is a hub id or a folder, not {value!r}")
-    return str(value)
 
 
 @dataclass(frozen=True)
@@ -306,9 +258,3 @@ def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:
         return "the score", None
     foil = row["foil_id"]
     return resolved.labels[row["target_id"]], None if foil is None else resolved.labels[foil]
-
-
-def name_of(model_id: str) -> str:
-    """The last part of an id or path, as far as a configured model may be named so."""
-    last = model_id.rstrip("/").rpartition("/")[2]
-    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from evaluation.report.heatmap import Line, colour, scale, terminal
 from evaluation.report.page import Provenance, explain_page
-from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, open_model, plain
+from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, plain
 from jobs.commands.conservation import print_layers
+from jobs.commands.opened import open_model
 from jobs.commands.question import Question
 from jobs.commands.terminal import as_json, write_file
 from jobs.typed import every_typed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.benchmark.samples import Malformed
+from evaluation.benchmark.sources.files import fetch
+from evaluation.benchmark.sources.own import SAMPLES, records
 from jobs.commands.terminal import write_file
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import METHODS, method
@@ -80,17 +81,14 @@ def _task(data: Path | None, resolved: ResolvedModel) -> str:
 
 
 def _first(data: Path) -> Mapping[str, Any]:
-    """The first record of a file of samples."""
-    try:
-        if data.suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            return pq.ParquetFile(data).read_row_group(0).slice(0, 1).to_pylist()[0]
-        with data.open(encoding="utf-8", newline="") as file:
-            return next(csv.DictReader(file)) if data.suffix == ".csv" else json.loads(file.readline())
-    except (OSError, StopIteration, ValueError, IndexError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no sample"
-        raise UserError(f"{data} cannot be read: {reason}; samples are JSON Lines, CSV or Parquet") from None
+    """The first record of a file or folder of samples that is one. Raises UserError where there is none."""
+    wrong = None
+    for file in fetch(str(data), SAMPLES.suffixes, SAMPLES.nested):
+        for where, record in records(file):
+            if isinstance(record, dict):
+                return record
+            wrong = wrong or f"{where}: {record if isinstance(record, Malformed) else 'no record of columns'}"
+    raise UserError(f"{data} holds no sample{f' ({wrong})' if wrong else ''}; they are JSON Lines, CSV or Parquet")
 
 
 def _parsed(text: str, where: Path) -> dict[str, Any]:
@@ -100,6 +98,6 @@ def _parsed(text: str, where: Path) -> dict[str, Any]:
 
 
 def _name(model: str) -> str:
-    from jobs.commands.answers import name_of
+    from jobs.commands.opened import name_of
 
     return name_of(model)

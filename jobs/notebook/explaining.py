@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from jobs.commands.answers import Opened, answers, answers_of_batches, open_model
+from jobs.commands.answers import answers, answers_of_batches
+from jobs.commands.opened import Opened, open_model
 from jobs.commands.question import Question
 from jobs.config import MethodConfig
 from jobs.methods import bound

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from evaluation.report.inline import heatmaps
-from jobs.commands.answers import Answer, Opened, entry, plain
+from jobs.commands.answers import Answer, entry, plain
+from jobs.commands.opened import Opened
 from jobs.commands.question import Question
 from jobs.versions import versions
 from lrp_core.method import Method

@@ -6,7 +6,7 @@
 Everything here is defined elsewhere; what is not here is not meant for users' code.
 """
 
-from jobs.commands.answers import open_model
+from jobs.commands.opened import open_model
 from jobs.methods import METHODS
 from jobs.notebook.explaining import explain
 from jobs.notebook.explanation import Explanation, Explanations
