@@ -19,7 +19,7 @@ from jobs.stages.prepare import prepare
 from jobs.stages.report import report
 from jobs.store import Ledger, Store
 from tests.jobs.inline import without_ray
-from tests.jobs.test_labels import SST2, STS, run_of, save
+from tests.jobs.labelled import SST2, STS, run_of, save
 from tests.leaves import first_leaf
 
 NAMES = ("NEGATIVE", "Positive")

@@ -1,19 +1,13 @@
 """Classifiers and regressors in a run: labels by name, the model's own prediction, shares of tokens taken away."""
 
-import json
 from collections import defaultdict
-from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
-from evaluation.schema import CURVES, PRUNING, SCORES, VIEW
+from evaluation.schema import CURVES, PRUNING
 from evaluation.scoring.shares import shares_of
-from jobs.config import RunConfig
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.products.curves import wanted_cells
 from jobs.plan.products.pruning import wanted_curves
@@ -25,97 +19,19 @@ from jobs.stages.prune import prune
 from jobs.stages.report import report
 from jobs.stages.select import select
 from jobs.store import Ledger, Store
-from lrp_core import load_model
-from lrp_core.types import UserError
 from tests.jobs.inline import without_ray
+from tests.jobs.labelled import METHODS, STS, curves_of, logits, run_of, views_of, write_folders
 from tests.jobs.small import relevance_of
-from tests.tiny import tiny_classifier
-
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "b",
-    "c",
-    "d",
-    "e",
-    "f",
-    "g",
-    "h",
-    "i",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-]
-METHODS = ["gradient_l2", "normxlogit", "random"]  # not gradient x input: rounding, in BERT
-SST2 = [
-    ("a b c d e f g h i j k l", 1),
-    ("b d f", 0),
-    ("k k a c", 1),
-    ("l m n a", 0),
-    ("c d e f g h", 1),
-]
-STS = [("a b c", "c d", 1.5), ("d", "d e f", 4.0), ("g h i j", "k", 0.25), ("a c e", "b", 3.0)]
-
-
-def save(folder, family="bert", labels=("NEGATIVE", "Positive"), separator=True):
-    """A classifier with a whitespace tokenizer, a regressor where it has one label."""
-    view = tiny_classifier(family, len(labels), vocab_size=len(WORDS))
-    if len(labels) > 1:
-        view.model.config.id2label = dict(enumerate(labels))
-        view.model.config.label2id = {label: at for at, label in enumerate(labels)}
-    view.model.float().save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    if separator:
-        ends = [("[CLS]", 2), ("[SEP]", 3)]
-        words.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-        )
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    specials = {"unk_token": "[UNK]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
-    PreTrainedTokenizerFast(tokenizer_object=words, model_input_names=names, **specials).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("labels")
-    lines = "".join(f"{text}\t{label}\n" for text, label in SST2)
-    (root / "sst2.tsv").write_text("sentence\tlabel\n" + lines)
-    (root / "sts.csv").write_text("".join(f"{one},{other},{score}\n" for one, other, score in STS))
-    save(root / "sentiment")
-    save(root / "causal", "gpt2", separator=False)
-    save(root / "score", labels=("score",))
-    return root
+    return write_folders(tmp_path_factory.mktemp("labels"))
 
 
 @pytest.fixture
 def inline(monkeypatch):
     return without_ray(monkeypatch.setattr)
-
-
-def run_of(folders, root, models=("sentiment", "score"), **changes) -> RunConfig:
-    settings = {
-        "name": "labels",
-        "root": str(root),
-        "tasks": {
-            "sst2": {"source": "sst2", "path": str(folders / "sst2.tsv")},
-            "stsb": {"source": "stsb", "path": str(folders / "sts.csv")},
-        },
-        "models": [{"name": one, "id": str(folders / one)} if isinstance(one, str) else one for one in models],
-        "methods": METHODS,
-        "explanations": ["target"],
-        "embeddings": ["full"],
-        "perturb": {},
-        "report": {"samples": 2, "resamples": 20},
-    }
-    return RunConfig.load(settings | changes)
 
 
 @pytest.fixture(scope="module")
@@ -132,17 +48,6 @@ def done(folders, tmp_path_factory):
     return config, store
 
 
-def views_of(config, store, task):
-    model = next(model for model in make_plan(config, store).models if task in model.inputs)
-    return model, store.read(model.inputs[task].folder, VIEW).to_pylist()
-
-
-def curves_of(config, store, task):
-    model, _ = views_of(config, store, task)
-    cells = [one.artifact for one in wanted_cells(config, config.perturb, model) if one.artifact.task == task]
-    return {cell.method: Ledger(store).read(cell, CURVES).to_pylist() for cell in cells}
-
-
 def test_views_of_labels_have_the_gold_label_and_pairs_their_token_types(done):
     _, views = views_of(*done, "sst2")
     assert {view["label"] for view in views} == {"negative", "positive"}
@@ -154,15 +59,6 @@ def test_views_of_labels_have_the_gold_label_and_pairs_their_token_types(done):
         assert view["token_type_ids"] == [0] * first + [1] * (view["length"] - first)
         assert view["special_mask"] == [token in (2, 3) for token in view["input_ids"]]
         assert (view["target_id"], view["evidence_mask"]) == (0, None)
-
-
-loaded = cache(load_model)
-
-
-def logits(folder, ids, types=None):
-    view = loaded(folder)
-    types = None if types is None else torch.tensor([types])
-    return view.model(input_ids=torch.tensor([ids]), token_type_ids=types).logits[0].double().numpy()
 
 
 def test_relevance_is_of_the_label_that_the_model_predicts(done, folders):
@@ -206,96 +102,6 @@ def test_shares_of_the_top_tokens_are_masked_and_all_others(done, folders, task)
                 assert curve["probability"][at] == pytest.approx(probabilities[curve["target_id"]], abs=1e-5)
                 gold = ["negative", "positive"].index(view["label"])
                 assert curve["correct"][at] == (own.argmax() == gold)
-
-
-@pytest.mark.parametrize(
-    ("models", "changes", "message"),
-    [
-        (("score",), {}, "task sst2 asks for labels, which no model of the run predicts"),
-        (("sentiment", "score"), {"explanations": ["contrastive"]}, "stsb': it has no foils to contrast with"),
-    ],
-)
-def test_what_does_not_fit_is_an_error_in_one_line(folders, tmp_path, models, changes, message):
-    with pytest.raises(UserError, match=message):
-        validate(run_of(folders, tmp_path, models, **changes))
-
-
-def test_a_model_that_is_given_a_task_it_does_not_answer_is_an_error(folders, tmp_path):
-    config = run_of(folders, tmp_path)
-
-    def given(name, task, **model):
-        own = {"name": name, "id": str(folders / name), "tasks": [task], **model}
-        return run_of(folders, tmp_path, [own], tasks={task: config.tasks[task].model_dump()})
-
-    with pytest.raises(UserError, match="model score predicts a score, and task sst2 asks for labels"):
-        validate(given("score", "sst2"))
-    with pytest.raises(UserError, match="model sentiment predicts labels, and task stsb asks for a score"):
-        validate(given("sentiment", "stsb"))
-    words = "the labels of task sst2 (negative, positive) are not those of model sentiment (good, bad): say"
-    with pytest.raises(UserError) as error:
-        validate(given("sentiment", "sst2", classes=["good", "bad"]))
-    assert str(error.value).startswith(words)
-    with pytest.raises(UserError, match="`classes` names 3 labels, and the model has 2: NEGATIVE, Positive"):
-        validate(given("sentiment", "sst2", classes=["negative", "neutral", "positive"]))
-    validate(given("sentiment", "sst2", classes=["positive", "negative"]))
-
-
-def test_pairs_need_a_tokenizer_that_separates_them(folders, tmp_path):
-    save(tmp_path / "joined", "gpt2", labels=("score",), separator=False)
-    config = run_of(folders, tmp_path / "root")
-    own = {"name": "joined", "id": str(tmp_path / "joined")}
-    tasks = {"stsb": config.tasks["stsb"].model_dump()}
-    config = run_of(folders, tmp_path / "root", [own], tasks=tasks)
-    store = Store(config.root)
-    store.create()
-    with pytest.raises(UserError, match="task stsb has pairs of texts, and the tokenizer of model joined puts nothing"):
-        prepare(config, store)
-    assert not store.files("benchmark")
-
-
-def own_file(path, task, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"mine": {"source": "samples", "path": str(path), "output": "label", **task}}
-
-
-def test_evidence_of_ones_own_labelled_texts_is_scored(folders, tmp_path, inline):
-    rows = [{"text": text, "label": ("negative", "positive")[label], "evidence": [0, 1]} for text, label in SST2[:4]]
-    rows.append({"text": "a b", "label": "positive"})
-    tasks = own_file(tmp_path / "mine.jsonl", {"evidence": True}, *rows)
-    config = run_of(folders, tmp_path / "root", ["sentiment"], tasks=tasks)
-    store = Store(config.root)
-    store.create()
-    validate(config)
-    summary = prepare(config, store)
-    assert "mine: 5 rows = 4 samples + 1 rejected (1 no evidence)" in summary.lines
-    assert all(stage(config, store).complete for stage in (attribute, evaluate))
-    _, views = views_of(config, store, "mine")
-    for view in views:
-        assert view["evidence_mask"] == [at == 1 for at in range(view["length"])], "the first word"
-    tables = {name.split("/")[-1]: table.to_pylist() for name, table in relevance_of(config, store).items()}
-    for method, relevance in tables.items():
-        scores = store.read(f"scores/sentiment.mine.float32.{method}.parquet", SCORES).to_pylist()
-        [pg] = [row for row in scores if (row["metric"], row["tokens"], row["scope"]) == ("pg", "non_special", "full")]
-        gold = {view["sample_id"]: ["negative", "positive"].index(view["label"]) for view in views}
-        right = [row["relevance"][1:-1] for row in relevance if row["predicted_id"] == gold[row["sample_id"]]]
-        assert pg["n"] == len(right)
-        if right:
-            assert pg["value"] == pytest.approx(100 * np.mean([np.argmax(values) == 0 for values in right]))
-    unsaid = run_of(folders, tmp_path / "unsaid", ["sentiment"], tasks=own_file(tmp_path / "mine.jsonl", {}, *rows))
-    Store(unsaid.root).create()
-    lines = prepare(unsaid, Store(unsaid.root)).lines
-    assert "mine: 5 rows = 1 samples + 4 rejected (4 evidence: say `evidence: true` of its task)" in lines
-    with pytest.raises(UserError, match="`evidence` is for samples of your own with `output`"):
-        run_of(folders, tmp_path / "other", ["sentiment"], tasks={"sst2": {"source": "sst2", "evidence": True}})
-
-
-def test_own_pairs_are_rejects_where_nothing_separates_them(folders, tmp_path, inline):
-    rows = [{"text": "a b", "second": "c", "label": "positive"}, {"text": "a b d", "label": "negative"}]
-    tasks = own_file(tmp_path / "pairs.jsonl", {}, *rows)
-    config = run_of(folders, tmp_path / "root", ["causal"], tasks=tasks)
-    Store(config.root).create()
-    [told] = [line for line in prepare(config, Store(config.root)).lines if "views" in line]
-    assert told.endswith("2 samples = 1 views + 1 rejected (1 the tokenizer puts nothing between two texts)")
 
 
 def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tmp_path, inline):
@@ -368,21 +174,6 @@ def test_the_report_has_every_measure_and_the_papers_numbers(done):
     assert "(gold: " in samples
 
 
-def test_texts_that_are_too_long_are_rejected_or_cut_and_counted(folders, tmp_path, inline):
-    lines = [" ".join("abcdefgh"[i % 8] for i in range(length)) for length in (40, 31, 30, 4)]
-    (tmp_path / "long.tsv").write_text("sentence\tlabel\n" + "".join(f"{line}\t0\n" for line in lines))
-    task = {"source": "sst2", "path": str(tmp_path / "long.tsv")}
-    for truncate, told in ((False, "2 views + 2 rejected (2 too long)"), (True, "4 views (2 cut to fit) + 0 rejected")):
-        tasks = {"sst2": {**task, "truncate": truncate}}
-        config = run_of(folders, tmp_path / str(truncate), ["sentiment"], tasks=tasks)
-        store = Store(config.root)
-        store.create()
-        assert any(f"4 samples = {told}" in line for line in prepare(config, store).lines)
-        _, views = views_of(config, store, "sst2")
-        assert sorted(view["length"] for view in views)[-1] == 32
-        assert all(view["input_ids"][-1] == 3 for view in views), "the separator stays"
-
-
 def test_a_causal_classifier_reads_the_last_token_and_loses_tokens_by_deletion(folders, tmp_path, inline):
     tasks = {"sst2": run_of(folders, tmp_path).tasks["sst2"].model_dump()}
     config = run_of(folders, tmp_path, ["causal"], tasks=tasks)
@@ -428,57 +219,3 @@ def test_heads_of_a_classifier_are_pruned_against_the_gold_labels(folders, tmp_p
     assert {(row["accuracy"], row["n"]) for row in points if row["step"] == 0} == {
         (np.mean(np.equal(gold, whole)), len(views))
     }
-
-
-def test_users_own_samples_have_labels_or_scores(folders, tmp_path, inline):
-    rows = [
-        {"text": "a b c", "label": "Negative"},
-        {"text": "d e", "label": "positive"},
-        {"text": "f", "score": "high"},
-    ]
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pairs = [("a", "b", 2.5), ("c", " ", 1), ("d", "e", 4)]
-    pairs = [dict(zip(("text", "second", "score"), row, strict=True)) for row in pairs]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
-    tasks = {
-        "mine": {"source": "samples", "path": str(tmp_path / "own.jsonl"), "output": "label"},
-        "alike": {"source": "samples", "path": str(tmp_path / "pairs.jsonl"), "output": "score"},
-    }
-    config = run_of(folders, tmp_path / "root", tasks=tasks, methods=["random"])
-    store = Store(config.root)
-    store.create()
-    validate(config)
-    lines = prepare(config, store).lines
-    assert any("2 samples + 1 rejected (1 the score is no number)" in line for line in lines)
-    assert any("2 samples + 1 rejected (1 empty second text)" in line for line in lines)
-    for stage in (attribute, evaluate, perturb):
-        assert not stage(config, store).failures
-    assert {row["label"] for row in views_of(config, store, "mine")[1]} == {"Negative", "positive"}
-    assert all(curve["correct"] is not None for curve in curves_of(config, store, "mine")["random"])
-    with pytest.raises(UserError, match=r"tasks\.sst2': what it asks for is known: leave out `output`"):
-        run_of(folders, tmp_path, tasks={"sst2": {"source": "sst2", "path": "x", "output": "label"}})
-
-
-def test_a_model_without_segments_is_explained_though_its_tokenizer_gives_token_types(closelook, tmp_path):
-    folder = save(tmp_path / "distilbert", "distilbert")
-    code, out, err = closelook("explain", "--model", str(folder), "--method", "lrp", "a b c")
-    assert (code, err) == (0, "")
-    assert "[CLS]" in out
-
-
-def test_a_gold_label_of_own_samples_that_a_model_lacks_is_told_when_views_are_read(folders, tmp_path, inline):
-    own = tmp_path / "own.jsonl"
-    own.write_text('{"text": "a b", "label": "positive"}\n{"text": "c d", "label": "mixed"}\n')
-    config = run_of(
-        folders,
-        tmp_path / "root",
-        ["sentiment"],
-        tasks={"own": {"source": "samples", "path": str(own), "output": "label"}},
-    )
-    store = Store(config.root)
-    store.create()
-    prepare(config, store)
-    with pytest.raises(
-        UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: say as its `classes`"
-    ):
-        make_plan(config, store)

@@ -18,7 +18,7 @@ from jobs.stages.prepare import prepare
 from jobs.stages.report import report
 from jobs.store import Store
 from tests.jobs.inline import without_ray
-from tests.jobs.test_labels import SST2, STS, WORDS, run_of, save
+from tests.jobs.labelled import SST2, STS, WORDS, run_of, save
 from tests.tiny import tiny_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "normxlogit.md"
