@@ -49,6 +49,7 @@ sizes: venv  ## print the installed size of each choice of extras, without torch
 	$(BIN)/python .ci/sizes.py
 
 image:  ## carry the Dockerfile out in a Debian of its own, without Docker, and run in it; as root, with debootstrap
+	rm -rf --one-file-system build/image
 	$(PYTHON) .ci/image.py build/image $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs

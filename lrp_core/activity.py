@@ -144,7 +144,7 @@ def _counts(x: Tensor) -> Tensor:
 def bins_of(x: Tensor) -> Tensor:
     """The bin of each activation, float32 or float64, as int32; BINS where it is not finite.
 
-    The same as a search among BOUNDARIES, and twice as fast on a CPU: ends are powers of two, so exponents tell.
+    The same as a search among BOUNDARIES, and faster: their ends are powers of two, so exponents tell.
     """
     integer, fraction, bias = (torch.int32, 23, 127) if x.dtype == torch.float32 else (torch.int64, 52, 1023)
     bits, negative = x.abs().view(integer), (x < 0).to(torch.int32)

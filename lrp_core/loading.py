@@ -44,9 +44,10 @@ def load_model(
     `adapter` is the folder or hub id of a LoRA adapter, merged into the weights unless `merge` is False.
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
-    lack weights, for an adapter of another base, UnsupportedModel for one that no family describes.
+    lack weights, for an adapter of another base, for a precision or device that there is not, UnsupportedModel for one
+    that no family describes.
     """
-    check_place(dtype, device)
+    check_place(dtype, device if max_memory is None else "cpu")
     if adapter is not None and max_memory is not None:
         raise UserError("an adapter goes on a model in memory: merge it with peft and save, or leave out max_memory")
     directory = Path(id_or_dir)
@@ -154,7 +155,7 @@ def check_place(dtype: str, device: str) -> None:
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError):
-        raise UserError(f"unknown device {device!r}{nearest(str(device), ('cpu', 'cuda', 'cuda:0'))}") from None
+        raise UserError(f"unknown device {device!r}: devices are cpu, cuda and, of several GPUs, cuda:N") from None
     seen = torch.cuda.device_count()
     if wanted.type == "cuda" and (wanted.index or 0) >= seen:
         there_are = "no GPU" if seen == 0 else f"GPUs up to cuda:{seen - 1} only"

@@ -1,4 +1,4 @@
-"""Readers of one model instance inside a `with`: they hear of values and gradients on their way, and change nothing."""
+"""Readers of one model instance inside a `with`: passes give them values and gradients; they change nothing."""
 
 from __future__ import annotations
 

@@ -253,6 +253,15 @@ class Relevance:
                 values[name] = change(value)
         return Relevance(**values)
 
+    @property
+    def finite(self) -> Tensor:
+        """[B] bool: whether what is explained and all relevance that was asked for is neither NaN nor infinite."""
+        import torch
+
+        names = ("explained", "tokens", "decoder_tokens", "pixels", "heads", "layers", "neurons", "boundaries", "peaks")
+        given = [one for name in (*names, "kept") if (one := getattr(self, name)) is not None]
+        return torch.stack([one.isfinite().reshape(len(one), -1).all(1) for one in given]).all(0)
+
     @staticmethod
     def joined(several: Sequence[Relevance]) -> Relevance:
         """The rows of all, one after the other; they say the same things of as many tokens."""

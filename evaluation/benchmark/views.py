@@ -231,10 +231,5 @@ def _refuse_special(row: Row, specials: re.Pattern[str]) -> None:
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """What the tokenizer would read as a special token, inside longer words too unless the token forbids it."""
-    specials = [token for token in tokenizer.added_tokens_decoder.values() if token.special]
-    contents = [
-        rf"(?<!\w){re.escape(token.content)}(?!\w)" if token.single_word else re.escape(token.content)
-        for token in specials
-    ]
+    contents = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
     return re.compile("|".join(contents) or r"(?!)")

@@ -68,10 +68,11 @@ class Line(NamedTuple):
     curve: LogitCurve | None = None  # where tokens were taken away in this order
     decoder: Sequence[float] | None = None  # of an encoder-decoder: relevance of what the decoder has seen
     of: str | None = None  # of a classifier, among the lines of EVERY_LABEL: the label that is explained
+    pixels: Sequence[float] | None = None  # [H * W] of an image, of methods that reach its pixels
 
     @property
     def finite(self) -> bool:
-        return all(map(math.isfinite, (*self.values, *(self.decoder or ()))))
+        return all(map(math.isfinite, (*self.values, *(self.decoder or ()), *(self.pixels or ()))))
 
 
 class LogitCurve(NamedTuple):
@@ -113,6 +114,7 @@ def data(
             "explanation": line.explanation,
             "scale": scale(line.values, special),
             "values": _short(line.values),
+            **({} if line.finite else {"finite": False}),
             **({"decoder": _short(line.decoder)} if line.decoder is not None else {}),
             **({"of": line.of} if line.of is not None else {}),
             **({"hit": int(line.finite and evidence[_top(line.values, counted)])} if any(evidence) else {}),

@@ -104,9 +104,11 @@ def with_picture(
 
 def _alt(row: Mapping[str, Any], evidence: Sequence[int], grid: tuple[int, int]) -> str:
     """An overlay in words."""
+    of = f" of {row['of']}" if "of" in row else ""
+    if not row.get("finite", True):
+        return f"relevance{of} by {row['label']}"
     values = row["values"][1:]
     top = max(range(len(values)), key=lambda at: values[at])
     marked = (", on evidence" if evidence[1 + top] else ", not on evidence") if any(evidence) else ""
     patch = f"row {top // grid[1] + 1}, column {top % grid[1] + 1}"
-    of = f" of {row['of']}" if "of" in row else ""
     return f"relevance{of} by {row['label']}: most in the patch of {patch}{marked}"

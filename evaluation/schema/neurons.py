@@ -77,9 +77,9 @@ ACTIVATIONS = versioned(
         ("layer", INT, False),
         ("neuron", INT, False),
         ("tokens", pa.int64(), False),  # at which its activation is finite
-        ("not_finite", pa.int64(), False),  # at which it is not (version 2): left out of all that is kept
         ("mean", FLOAT, True),  # there; null where there is none
         ("histogram", pa.list_(pa.int64()), False),  # of them, between the `boundaries` that the manifest lists
+        ("not_finite", pa.int64(), False),  # tokens at which its activation is not finite (version 2)
     ],
 )
 

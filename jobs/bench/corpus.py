@@ -2,7 +2,7 @@
 
 Sentences of the demo's grammar, read by the demo's gpt2 on every core: of a number of tokens, and of four times as
 many. The driver merges what workers commit, a unit of the corpus after the other, and holds no more than what is kept
-of each neuron, however long the corpus is. Both corpora need several units: of one, there is nothing to merge.
+of each neuron, however long the corpus is. The ratio needs several units of both corpora: of one, nothing is merged.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         mib = peak / 2**20
         print(f"{record['tokens']:,} tokens, units: {units}: {mib:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
     small, large = bench.rows
-    name = "largest memory of the driver, of four times as many tokens"
-    bench.ratio(name, large["peak_bytes"] / small["peak_bytes"], GROWTH_TARGET, "lower", tokens=large["tokens"])
+    if small["units"] > 1:
+        name = "largest memory of the driver, of four times as many tokens"
+        bench.ratio(name, large["peak_bytes"] / small["peak_bytes"], GROWTH_TARGET, "lower", tokens=large["tokens"])
+    else:
+        print("no ratio: the shorter corpus is one unit, of which there is nothing to merge; give more --tokens")
     each = max(0.0, (large["peak_bytes"] - small["peak_bytes"]) / (large["tokens"] - small["tokens"]))
     whole = (large["peak_bytes"] + each * (WANTED_TOKENS - large["tokens"])) / 2**20
     bench.row(what="extrapolated", tokens=WANTED_TOKENS, peak_bytes=whole * 2**20)

@@ -45,7 +45,6 @@ MIXED = [
     NodesConfig(count=8, gpus=1, labels={"gpu-memory": "24gb", "float64": "slow"}),
     NodesConfig(count=8, gpus=1, labels={"gpu-memory": "80gb", "float64": "fast"}),
 ]
-QUICK_FORWARDS = 10  # of a sample: quick runs leave out methods that need more
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -197,11 +196,13 @@ def bare_loop(config: RunConfig, store: Store, work: ModelWork) -> None:
 
 
 def cost_table(bench: Bench, runs: Runs, geometry: str) -> Relative:
-    """One core's seconds per 1,000 samples, by task and pass. Returns all passes over the gradients' one, by task."""
+    """One core's seconds per 1,000 samples of the paper's methods, by task and pass.
+
+    Returns all passes over the gradients' one, by task.
+    """
     family = GEOMETRIES[geometry].model_family
-    methods = [name for name, method in METHODS.items() if not method.missing(family.capabilities)]
-    if runs.quick:
-        methods = [name for name in methods if METHODS[name].cost(LENGTHS["sva"][1]) <= QUICK_FORWARDS]
+    wanted = [method.name for method in paper().methods]
+    methods = [name for name in wanted if not METHODS[name].missing(family.capabilities)]
     gradients = [name for name in methods if METHODS[name].rules is not None]  # all in one pass
     of_gradients = METHODS[gradients[0]].pass_name
     config = runs.config(geometry, 1, COST_ROWS, methods)

@@ -115,7 +115,10 @@ def lines_of(answer: Answer, methods: Sequence[Method]) -> list[Line]:
     """A line a method; all zero where a method that shares out a logit has nothing but rounding."""
     lines = [
         Line(
-            name, one.tokens[0].tolist(), decoder=None if one.decoder_tokens is None else one.decoder_tokens[0].tolist()
+            name,
+            one.tokens[0].tolist(),
+            decoder=None if one.decoder_tokens is None else one.decoder_tokens[0].tolist(),
+            pixels=None if one.pixels is None else one.pixels[0].flatten().tolist(),
         )
         for name, one in answer.relevance.items()
     ]
@@ -166,12 +169,12 @@ def entry(
     shown = data(tokens, lines, special=special, decoder=answer.decoder, model=model, **facts)
     if answer.images is None:
         return shown
-    maps = [None if one.pixels is None else one.pixels[0].flatten().tolist() for one in answer.relevance.values()]
+    maps = [line.pixels for line in lines]
     return with_picture(shown, pixels_of(answer.row, answer.images), answer.images, maps, question.sentence)
 
 
 def plain(answer: Answer) -> dict[str, Any]:
-    """Fit for JSON, with all digits; `words` are [start, end) of tokens."""
+    """An answer as numbers, with all digits; `words` are [start, end) of tokens."""
     row = answer.row
     methods = [
         {

@@ -13,9 +13,9 @@ from evaluation.report.heatmap import Line, colour, scale, terminal
 from evaluation.report.page import Provenance, explain_page
 from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, plain
 from jobs.commands.conservation import print_layers
-from jobs.commands.opened import open_model
+from jobs.commands.opened import Opened, open_model
 from jobs.commands.question import Question
-from jobs.commands.terminal import as_json, write_file
+from jobs.commands.terminal import as_json, not_finite, write_file
 from jobs.typed import every_typed
 from jobs.versions import versions
 from lrp_core.method import Method
@@ -51,10 +51,12 @@ def explain(
     finer = {"boundaries": True} if layers else {}
     answered = list(answers(question, opened, methods, **finer))
     for one in answered:
-        show(one, methods, model_id, console, by_word)
+        show(one, methods, opened, console, by_word)
         for name, relevance in one.relevance.items() if layers else ():
-            if relevance.tokens.isfinite().all():
+            if relevance.finite.all():
                 print_layers(console, name, relevance)
+            else:
+                console.print(f"{name}: what crosses its layers is {not_finite(dtype)}", markup=False)
     provenance = Provenance("explain", "", versions(), models=[(model_id, opened.resolved.identity)])
     if html is not None:
         entries = [entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answered)]
@@ -66,20 +68,20 @@ def explain(
         _write(json_file, as_json(export), console)
 
 
-def show(one: Answer, methods: Sequence[Method], model_id: str, console: Console, by_word: bool = False) -> None:
+def show(one: Answer, methods: Sequence[Method], opened: Opened, console: Console, by_word: bool = False) -> None:
     """What is explained, then a line a method: its tokens in colours, or with numbers where there are no colours.
 
     Behind the tokens of an encoder stands what its decoder has seen, where the method speaks of that, with numbers.
     """
     logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
-    console.print(f"{model_id}: why {one.what} ({logits})", markup=False)
+    console.print(f"{opened.id}: why {one.what} ({logits})", markup=False)
     tokens, special, shown = one.tokens, one.row["special_mask"], lines_of(one, methods)
     if by_word:
         tokens, special, shown = grouped(one, shown)
     width = max(len(line.label) for line in shown)
     for line in shown:
         if not line.finite:
-            console.print(f"{line.label:{width}}  not finite in this precision", markup=False)
+            console.print(f"{line.label:{width}}  {not_finite(opened.dtype)}", markup=False)
             continue
         if not any(line.values):
             console.print(f"{line.label:{width}}  nothing beyond rounding", markup=False)

@@ -83,11 +83,14 @@ def _task(data: Path | None, resolved: ResolvedModel) -> str:
 def _first(data: Path) -> Mapping[str, Any]:
     """The first record of a file or folder of samples that is one. Raises UserError where there is none."""
     wrong = None
-    for file in fetch(str(data), SAMPLES.suffixes, SAMPLES.nested):
-        for where, record in records(file):
-            if isinstance(record, dict):
-                return record
-            wrong = wrong or f"{where}: {record if isinstance(record, Malformed) else 'no record of columns'}"
+    try:
+        for file in fetch(str(data), SAMPLES.suffixes, SAMPLES.nested):
+            for where, record in records(file):
+                if isinstance(record, dict):
+                    return record
+                wrong = wrong or f"{where}: {record if isinstance(record, Malformed) else 'not a JSON object'}"
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or data}: {error.strerror}") from None
     raise UserError(f"{data} holds no sample{f' ({wrong})' if wrong else ''}; they are JSON Lines, CSV or Parquet")
 
 

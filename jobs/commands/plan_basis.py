@@ -1,4 +1,4 @@
-"""What the costs of a run are estimated from, and of what: each task of each model."""
+"""What a plan estimates costs for, each task of each model, and what it estimates them from."""
 
 from __future__ import annotations
 

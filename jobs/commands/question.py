@@ -39,12 +39,13 @@ class Question:
         for name, word in (("target", self.target), ("foil", self.foil)):
             if isinstance(word, bool) or not isinstance(word, str | int | None):
                 raise UserError(f"{name} is a word or the number of a token, not {word!r}")
-        if isinstance(self.generate, bool) or not isinstance(self.generate, int):
-            raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate!r}")
+        for name, text in (("second", self.second), ("label", self.label), ("prefix", self.prefix)):
+            if not isinstance(text, str | None):
+                raise UserError(f"{name} is a string, not {text!r}")
+        if isinstance(self.generate, bool) or not isinstance(self.generate, int) or self.generate < 1:
+            raise UserError(f"generate is a number of tokens, at least 1, not {self.generate!r}")
         if (times := self.sentence.count(MARKER)) > 1:
             raise UserError(f"{MARKER} marks the one place of the target, and the text has it {times} times")
-        if self.generate < 1:
-            raise UserError(f"--generate is a number of tokens, at least 1, not {self.generate}")
         if self.generate > 1 and self.target is not None:
             raise UserError("--generate explains what the model itself predicts: leave --target and --foil out")
         if self.label is not None and self.target is not None:
@@ -218,7 +219,7 @@ def _view(row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "sin
     if rejects:
         reason, detail = rejects[0]["reason"], rejects[0]["detail"]
         longer = reason == NOT_ONE_TOKEN and words == "single" and not resolved.kind.slot
-        advice = '; closelook.explain in Python takes words="each" or "first_difference"' if longer else ""
+        advice = "; closelook.explain in Python explains such words, by its `words`" if longer else ""
         raise UserError(": ".join(filter(None, ("this sentence cannot be explained", reason, detail))) + advice)
     return views[0]
 

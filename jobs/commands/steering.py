@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import pieces
 from jobs.commands.question import Question, read
-from jobs.commands.terminal import as_json, write_file
+from jobs.commands.terminal import as_json, not_finite, write_file
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
 from jobs.typed import typed
@@ -157,7 +157,7 @@ def show_neurons(
         raise UserError(f"{model_id}: {error.detail}") from None
     assert relevance.neurons is not None
     if not relevance.neurons.isfinite().all():
-        raise UserError(f"{model_id}: relevance of {name} is not finite in {dtype}")
+        raise UserError(f"{model_id}: relevance of {name} is {not_finite(dtype)}")
     logits = [float(one[0]) for one in (relevance.logit_target, relevance.logit_foil) if one is not None]
     say = _Sayer(view, tokenizer, resolved, row, generate)
     names = [say.named(row[key]) for key in ("target_id", "foil_id") if row.get(key) is not None]

@@ -31,16 +31,22 @@ def write_file(path: Path, text: str, newline: str | None = None) -> None:
 
 
 def as_json(told: Any) -> str:
-    """`told` as JSON, which knows no NaN and no infinity: they are null."""
-    return json.dumps(_finite(told), indent=1, ensure_ascii=False, allow_nan=False)
+    """`told` as JSON."""
+    return json.dumps(fit_for_json(told), indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(told: Any) -> Any:
+def fit_for_json(told: Any) -> Any:
+    """`told` with None in the place of NaN and infinity, which JSON does not know."""
     if isinstance(told, dict):
-        return {key: _finite(value) for key, value in told.items()}
+        return {key: fit_for_json(value) for key, value in told.items()}
     if isinstance(told, list | tuple):
-        return [_finite(value) for value in told]
+        return [fit_for_json(value) for value in told]
     return None if isinstance(told, float) and not math.isfinite(told) else told
+
+
+def not_finite(dtype: str) -> str:
+    """What is said of relevance that overflowed in this precision."""
+    return f"not finite in {dtype}" + (": try float32 or bfloat16" if dtype == "float16" else "")
 
 
 def load_run(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
@@ -79,7 +85,7 @@ def run_stages(
     if not all(summary.complete for summary in summaries):
         raise typer.Exit(1)
     if not any(summary.computed for summary in summaries):
-        console.print(f"nothing to do: all that can be made of what {store.root} holds is there")
+        console.print(f"nothing to do: {store.root} has everything that can be made now")
 
 
 def _show(summary: StageSummary) -> None:

@@ -66,13 +66,10 @@ def explain(
     texts = [text] if isinstance(text, str) else list(text)
     asked = {"target": target, "foil": foil, "label": label, "second": second}
     each = {name: _of_each(name, value, texts) for name, value in asked.items()}
-    questions = [
-        Question(
-            one, **{name: each[name][at] for name in asked}, explanation=explanation, generate=generate, words=words
-        )
-        for at, one in enumerate(texts)
-    ]
-    if not isinstance(batch, int) or batch < 1:
+    shared = {"explanation": explanation, "generate": _plain(generate), "words": words}
+    questions = [Question(one, **{name: each[name][at] for name in asked}, **shared) for at, one in enumerate(texts)]
+    size = _plain(batch)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch!r}")
     opened = model if isinstance(model, Opened) else open_model(model, dtype, device, family, adapter)
     if isinstance(text, str):
@@ -80,7 +77,7 @@ def explain(
     if generate > 1 or words == "each":
         answered = [tuple(answers(question, opened, methods)) for question in questions]
     else:
-        answered = [(one,) for one in answers_of_batches(questions, opened, methods, batch)]
+        answered = [(one,) for one in answers_of_batches(questions, opened, methods, size)]
     return Explanations(
         Explanation(question, opened, tuple(methods), one) for question, one in zip(questions, answered, strict=True)
     )
@@ -113,5 +110,5 @@ def _of_each(name: str, value: Any, texts: Sequence[str]) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The number of a token may be one of numpy's."""
+    """A number may be one of numpy's."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value

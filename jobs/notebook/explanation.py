@@ -13,6 +13,7 @@ from evaluation.report.inline import heatmaps
 from jobs.commands.answers import Answer, entry, plain
 from jobs.commands.opened import Opened
 from jobs.commands.question import Question
+from jobs.commands.terminal import fit_for_json
 from jobs.versions import versions
 from lrp_core.method import Method
 from lrp_core.types import Relevance, UserError, nearest
@@ -100,17 +101,17 @@ class Explanation:
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `closelook explain --json` writes."""
+        """What `closelook explain --json` writes; numbers that are not finite are None."""
         facts = {"model": self.opened.id, "identity": self.opened.resolved.identity, "dtype": self.opened.dtype}
         predictions = [plain(answer) for answer in self.answers]
-        return {**facts, "versions": versions(), "text": self.text, "predictions": predictions}
+        return fit_for_json({**facts, "versions": versions(), "text": self.text, "predictions": predictions})
 
     def show(self, by_word: bool = False, console: Console | None = None) -> None:
         """Print it as `closelook explain` does; `by_word` sums the relevance of a word's pieces."""
         from jobs.commands.explain import show
 
         for answer in self.answers:
-            show(answer, self.methods, self.opened.id, console or Console(highlight=False, soft_wrap=True), by_word)
+            show(answer, self.methods, self.opened, console or Console(highlight=False, soft_wrap=True), by_word)
 
     def __repr__(self) -> str:
         what = self.answers[0].what if len(self.answers) == 1 else self.target

@@ -84,7 +84,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass and one explanation of it: what gradients are taken of, and by whom they are read on their way."""
+    """A forward pass and one explanation of it: the number to differentiate, and what reads gradients inside."""
 
     traced: Traced
     rows: Sequence[Batch]  # each time the texts come

@@ -21,13 +21,13 @@ class NormView:
 
     @classmethod
     def of(cls, root: nn.Module, path: str, family: Family) -> NormView:
-        """The one under this path."""
+        """The norm under this path."""
         module = root.get_submodule(path)
         return cls(module, family.norm, getattr(module, family.norm_eps), family.norm_offset)
 
     @classmethod
     def optional(cls, root: nn.Module, path: str | None, family: Family) -> NormView | None:
-        """The one under this path; None where there is no path, or the module does nothing."""
+        """The norm under this path; None where there is no path, or the module does nothing."""
         return None if path is None or isinstance(root.get_submodule(path), nn.Identity) else cls.of(root, path, family)
 
     def parameters(self) -> tuple[Tensor, Tensor | None]:

@@ -32,10 +32,10 @@ def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model,
         (
             ["--target", "w1 w2"],
             "cannot be explained: target or foil is not one token: 'w1 w2' is split into 'w1', 'w2'; "
-            'closelook.explain in Python takes words="each" or "first_difference"',
+            "closelook.explain in Python explains such words, by its `words`",
         ),
         (["--dtype", "flot32"], "unknown dtype 'flot32' (did you mean 'float32'?)"),
-        (["--device", "cdua"], "unknown device 'cdua' (did you mean 'cuda'?)"),
+        (["--device", "cdua"], "unknown device 'cdua': devices are cpu, cuda and"),
         (["--device", "cuda:99"], "there is no device 'cuda:99': torch "),
         (
             ["--explanation", "contrastive"],
@@ -138,7 +138,7 @@ def test_a_masked_model_explains_what_it_fills_in_itself(closelook, tmp_path):
     ("arguments", "message"),
     [
         (["w5", "--generate", "2", "--target", "w7"], "leave --target and --foil out"),
-        (["w5", "--generate", "0"], "--generate is a number of tokens, at least 1, not 0"),
+        (["w5", "--generate", "0"], "generate is a number of tokens, at least 1, not 0"),
         (["w5", "--foil", "w7"], "a foil is what a target is contrasted with: give --target too"),
         (["w5", "--target", "w7", "--explanation", "contrastive"], "foil"),
         (["w5", "--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),

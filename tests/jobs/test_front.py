@@ -170,6 +170,10 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"text": [3]}, "a text is a string, not 3"),
         ({"target": 1.5}, "target is a word or the number of a token, not 1.5"),
         ({"generate": "2"}, "at least 1, not '2'"),
+        ({"generate": True}, "at least 1, not True"),
+        ({"batch": True}, "at least 1, not True"),
+        ({"second": 3}, "second is a string, not 3"),
+        ({"label": 3, "target": None, "foil": None}, "label is a string, not 3"),
         ({"model": 3}, "model is a hub id or a folder, not 3"),
     ],
 )
@@ -178,6 +182,12 @@ def test_what_is_mistyped_is_one_line(gpt2, settings, message):
         closelook.explain(**({"text": [TEXT], "model": gpt2, **PAIR} | settings))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_may_be_those_of_numpy(gpt2):
+    [one] = closelook.explain([TEXT], model=gpt2, batch=np.int64(2), generate=np.int64(1))
+    [other] = closelook.explain([TEXT], model=gpt2)
+    assert one.to_dict() == other.to_dict()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from closelook import explain
 from evaluation.schema import CURVES, RELEVANCE
 from jobs.plan.cells import make_plan
 from jobs.plan.products.curves import wanted_cells
@@ -80,8 +81,8 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
     # On the way from no input some activation is always too large: there is no such relevance of any row.
     assert not ledger.is_done(cells["integrated_gradients"])
     [failure] = [line for line in told.failures if "integrated_gradients" in line]
-    reasons = re.findall(r"(\d+) rows: (relevance is|the model's logits are) not finite in float16", failure)
-    assert {reason for _, reason in reasons} == {"relevance is", "the model's logits are"}
+    reasons = re.findall(r"(\d+) x (not_finite|logits_not_finite), the first: .*? not finite in float16", failure)
+    assert {reason for _, reason in reasons} == {"not_finite", "logits_not_finite"}
     assert sum(int(rows) for rows, _ in reasons) <= len(ROWS)
     report(config, store)
     with open(f"{config.root}/report/tables/faithfulness.csv") as file:
@@ -113,7 +114,7 @@ def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half,
     files = ("--html", str(page), "--json", str(file))
     code, out, err = closelook("explain", *question, "--dtype", "float16", "--method", "attnlrp,random", *files)
     assert code == 0, err
-    assert re.search(r"^attnlrp +not finite in this precision$", out, re.M)
+    assert re.search(r"^attnlrp +not finite in float16: try float32 or bfloat16$", out, re.M)
     assert re.search(r"^random +w\d+ [+-]\d", out, re.M)
     assert '"label":"attnlrp (not finite)"' in page.read_text()
     [prediction] = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))[
@@ -122,6 +123,10 @@ def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half,
     [of_attnlrp, of_random] = prediction["methods"]
     assert None in of_attnlrp["relevance"]
     assert None not in of_random["relevance"]
+    told = explain(question[2], "w10", model=half, method=["attnlrp", "random"], dtype="float16").to_dict()
+    assert told["predictions"] == [prediction]
+    code, out, _ = closelook("explain", *question, "--dtype", "float16", "--method", "attnlrp", "--layers")
+    assert out.endswith("attnlrp: what crosses its layers is not finite in float16: try float32 or bfloat16\n")
     code, _, err = closelook("neurons", *question, "--dtype", "float16")
     assert code == 2
-    assert f"error: {half}: relevance of attnlrp is not finite in float16\n" in err
+    assert f"error: {half}: relevance of attnlrp is not finite in float16: try float32 or bfloat16\n" in err

@@ -96,8 +96,9 @@ def test_a_config_for_ones_own_model_and_data_says_what_applies(closelook, tmp_p
         (["new.yaml", "--model", "demo/gpt2", "--data", "no.jsonl"], "no .jsonl or .csv or .parquet file at no.jsonl"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "bad.parquet"], "bad.parquet is not Parquet that can be read"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "bad.jsonl"], "holds no sample (bad.jsonl:2: not JSON"),
-        (["new.yaml", "--model", "demo/gpt2", "--data", "list.jsonl"], "list.jsonl:1: no record of columns"),
+        (["new.yaml", "--model", "demo/gpt2", "--data", "list.jsonl"], "list.jsonl:1: not a JSON object"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "empty.csv"], "empty.csv holds no sample; they are JSON Lines"),
+        (["new.yaml", "--model", "demo/gpt2", "--data", "gone.jsonl"], "cannot read gone.jsonl: No such file"),
         (["new.yaml", "--model", "demo/bert-sentiment", "--data", "words.jsonl"], "predicts a label, and the samples"),
         (["new.yaml", "--model", "demo/gpt2", "--method", "atnlrp"], "did you mean 'attnlrp'?"),
     ],
@@ -107,6 +108,7 @@ def test_what_init_cannot_do_is_one_line(closelook, tmp_path, monkeypatch, argum
     (tmp_path / "there.yaml").write_text("")
     for name, text in {"bad.parquet": "PAR1", "bad.jsonl": "\nno\n", "list.jsonl": "[1]\n", "empty.csv": ""}.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "gone.jsonl").symlink_to("nowhere")
     (tmp_path / "words.jsonl").write_text('{"text": "The keys ___ old.", "target": "are", "foil": "is"}\n')
     code, _, err = closelook("init", *arguments)
     assert (code, len(err.splitlines())) == (2, 1)

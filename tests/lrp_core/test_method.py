@@ -147,3 +147,17 @@ def test_the_function_that_a_record_names_takes_its_options(method):
     assert {option.name for option in method.options if not option.per_request} <= set(taken)
     assert ("heads" in taken) >= ("heads" in method.gives)
     assert ("seed" in taken) == method.seeded
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(
+    "name", [None, "explained", "decoder_tokens", "pixels", "heads", "layers", "neurons", "boundaries", "peaks", "kept"]
+)
+def test_a_row_is_finite_where_all_that_is_said_of_it_is(name, value):
+    shapes = {"pixels": (3, 2, 2), "heads": (3, 2, 2, 3), "explained": (3,)}
+    told = {"explained": torch.ones(3), "tokens": torch.ones(3, 4)}
+    told |= {} if name is None else {name: torch.ones(shapes.get(name, (3, 2)))}
+    relevance = Relevance(logit_target=torch.ones(3), logit_foil=None, **told)
+    assert relevance.finite.tolist() == [True, True, True]
+    told["tokens" if name is None else name][1].fill_(value)
+    assert relevance.finite.tolist() == [True, False, True]

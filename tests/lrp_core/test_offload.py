@@ -23,7 +23,8 @@ def offloaded(resident, tmp_path):
     """The same model with most weights on disk."""
     resident.model.save_pretrained(tmp_path / "model")
     size = sum(p.numel() * p.element_size() for p in resident.model.parameters())
-    view = load_model(tmp_path / "model", max_memory={"cpu": size // 2}, offload_dir=tmp_path / "disk")
+    ignored = {"device": "cuda:9"}  # the memory says where the model goes
+    view = load_model(tmp_path / "model", max_memory={"cpu": size // 2}, offload_dir=tmp_path / "disk", **ignored)
     assert any(has_offloaded_params(module) for block in view.blocks for module in block.module.modules())
     return view
 

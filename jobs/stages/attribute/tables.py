@@ -82,20 +82,7 @@ def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) ->
         return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
     finite = torch.ones(len(names), dtype=torch.bool)
     for request in requests:
-        relevance = batch.relevance[request]
-        finite &= relevance.tokens.isfinite().all(-1) & relevance.explained.isfinite()
-        if relevance.pixels is not None:
-            finite &= relevance.pixels.flatten(1).isfinite().all(-1)
-        if relevance.decoder_tokens is not None:
-            finite &= relevance.decoder_tokens.isfinite().all(-1)
-        if relevance.heads is not None:
-            finite &= relevance.heads.flatten(1).isfinite().all(-1)
-        if relevance.layers is not None:
-            finite &= relevance.layers.flatten(1).isfinite().all(-1)
-        if relevance.neurons is not None:
-            finite &= relevance.neurons.flatten(1).isfinite().all(-1)
-        if relevance.peaks is not None:
-            finite &= relevance.peaks.isfinite().all(-1)
+        finite &= batch.relevance[request].finite
     detail = f"relevance is not finite in {dtype}"
     return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
 

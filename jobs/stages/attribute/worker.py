@@ -280,11 +280,12 @@ def _explain_suspects(
 
 
 def _why(failed: Sequence[Reject]) -> str:
-    """What is said of rows that failed: the detail of the first, and of several reasons one of each with its rows."""
+    """Why rows failed: the detail that all share, else how many rows each reason has, with the detail of its first."""
+    if len({reject.detail for reject in failed}) == 1:
+        return failed[0].detail
     counts = Counter(reject.reason for reject in failed)
     first = {reject.reason: reject.detail for reject in reversed(failed)}
-    told = [f"{rows} rows: {first[reason]}" for reason, rows in counts.most_common()]
-    return first[failed[0].reason] if len(told) == 1 else "; ".join(told)
+    return "; ".join(f"{rows} x {reason}, the first: {first[reason]}" for reason, rows in counts.most_common())
 
 
 def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:

@@ -1,4 +1,4 @@
-"""What the store lacks of the benchmark: of which samples, annotated by whom, and read by which tokenizers."""
+"""What the store lacks of the benchmark: samples with their annotations, and their views by tokenizer."""
 
 from __future__ import annotations
 
@@ -110,6 +110,7 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader])
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:
+    """Where the samples of a task come from, as the config says."""
     settings = config.tasks[task]
     return Origin(
         task=task,

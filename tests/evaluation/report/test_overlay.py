@@ -99,6 +99,15 @@ def test_entry_has_the_picture_and_an_overlay_and_words_for_each_line():
     ]
 
 
+@pytest.mark.parametrize("wrong", [{"values": [0.0, np.nan, 0.0, 0.0, 0.0]}, {"pixels": [0.0] * 63 + [np.inf]}])
+def test_relevance_of_pictures_that_is_not_finite_is_said_and_has_no_maximum(wrong):
+    own = Preprocessing.of({}, {"image_size": 8, "patch_size": 4})
+    line = Line("A", [0.0, 2.0, 0.0, 0.0, 0.0], pixels=[0.0] * 64)._replace(**wrong)
+    shown = data(patch_names(own), [line], [False] * 4 + [True], [True] + [False] * 4)
+    [row] = with_picture(shown, np.zeros((8, 8, 3), np.uint8), own, [line.pixels], "x.png")["rows"]
+    assert (row["label"], row["alt"], row["hit"]) == ("A (not finite)", "relevance by A (not finite)", 0)
+
+
 def test_rows_of_pictures_show_every_method_and_escape_its_name():
     figure = picture_rows(entry(), "Title", "Caption.")
     assert figure.svg.count("<image ") == 5  # the picture, and twice two
