@@ -47,25 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     """Runs every part; see `--help`. Returns the JSON."""
     chosen = _options(arguments)
     bench = Bench("heads", device_name(chosen.device))
-    for name, labels in (("bert-base", ()), ("bert-base", ("no", "yes")), ("gpt2", ()), ("gpt2", ("no", "yes"))):
-        readings(bench, name, labels, chosen)
-        _tell(f"NormXLogit of {name}, {len(labels) or 'no'} labels")
-    for length in dict.fromkeys(min(length, chosen.longest) for length in DECOMPOSED):
-        decomposition(bench, length, chosen)
-        _tell(f"DecompX at T={length}")
-    for name in ("bert-base", "gpt2"):
-        zeroing(bench, name, chosen)
-        _tell(f"Value Zeroing of {name}")
-    maps(bench, chosen)
-    _tell("GlobEnc")
-    for length in dict.fromkeys(min(length, chosen.longest) for length in LENGTHS):
-        table_4(bench, length, chosen)
+    for part in chosen.parts:
+        PARTS[part](bench, chosen)
     return bench.finish(chosen)
-
-
-def _tell(part: str) -> None:
-    """Print that a part is measured: the whole takes many minutes, and its table stands at the end."""
-    print(f"measured: {part}", flush=True)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -85,7 +69,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     options.add_argument("--dtype", default="float32")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument(
+        "--parts", default=",".join(PARTS), help="what is measured, separated by commas; default %(default)s"
+    )
     chosen = options.parse_args(arguments)
+    chosen.parts = [part.strip() for part in chosen.parts.split(",")]
+    for part in chosen.parts:
+        if part not in PARTS:
+            options.error(f"there is no part {part!r}: parts are {', '.join(PARTS)}")
     on_gpu = chosen.device.startswith("cuda")
     chosen.longest = 32 if chosen.quick else 512
     chosen.layers = chosen.layers or (2 if chosen.quick else 128 if on_gpu else 4)
@@ -125,15 +116,22 @@ def _of_run(config: str, overrides: Sequence[str] | None) -> dict[str, Method]:
 # what is measured
 
 
-def readings(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Namespace) -> None:
+def readings(bench: Bench, chosen: argparse.Namespace) -> None:
+    """Of language models and of classifiers, an encoder and a causal model each."""
+    for name, labels in (("bert-base", ()), ("bert-base", ("no", "yes")), ("gpt2", ()), ("gpt2", ("no", "yes"))):
+        reading(bench, name, labels, chosen)
+        _tell(f"NormXLogit of {name}, {len(labels) or 'no'} labels")
+
+
+def reading(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Namespace) -> None:
     """NormXLogit for target and foil, of a classifier both of its labels, beside a forward."""
     view = _model(name, chosen, labels)
     batch = _sample(view, min(READ_LENGTH, chosen.longest))
-    reading = METHODS["normxlogit"]
+    record = METHODS["normxlogit"]
 
     def both(layers: bool = False) -> None:
-        requests = [Request(reading.name, explanation, "none") for explanation in ("target", "contrastive")]
-        reading.compute(view, batch, requests, layers=layers)
+        requests = [Request(record.name, explanation, "none") for explanation in ("target", "contrastive")]
+        record.compute(view, batch, requests, layers=layers)
 
     runs: Runs = {
         "normxlogit": both,
@@ -148,6 +146,13 @@ def readings(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Na
         ratio = paired_ratio(seconds[way], seconds["bare"])
         title = "normxlogit" if way == "normxlogit" else "normxlogit of every layer"
         bench.ratio(f"{title}, seconds / forward", ratio.pop("median"), target, "lower", geometry=subject, **ratio)
+
+
+def decompositions(bench: Bench, chosen: argparse.Namespace) -> None:
+    """At each length."""
+    for length in dict.fromkeys(min(length, chosen.longest) for length in DECOMPOSED):
+        decomposition(bench, length, chosen)
+        _tell(f"DecompX at T={length}")
 
 
 def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
@@ -167,6 +172,13 @@ def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None
     title = f"decompx, T={length}"
     bench.ratio(f"{title}: seconds / products", ratio.pop("median"), PRODUCTS, "lower", geometry=name, **ratio)
     bench.ratio(f"{title}: peak bytes / 4 GiB", peak.peak_bytes / DECOMPOSED_BYTES, 1.0, "lower", geometry=name)
+
+
+def zeroings(bench: Bench, chosen: argparse.Namespace) -> None:
+    """Of an encoder and of a causal model."""
+    for name in ("bert-base", "gpt2"):
+        zeroing(bench, name, chosen)
+        _tell(f"Value Zeroing of {name}")
 
 
 def zeroing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
@@ -196,9 +208,16 @@ def maps(bench: Bench, chosen: argparse.Namespace) -> None:
         bench.row(part="maps", geometry=name, way=way, **summary(taken), unit="s")
     ratio = paired_ratio(seconds["globenc"], seconds["alti"])
     bench.ratio("globenc, seconds / alti", ratio.pop("median"), MAPS, "lower", geometry=name, **ratio)
+    _tell("GlobEnc")
 
 
-def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
+def table_4(bench: Bench, chosen: argparse.Namespace) -> None:
+    """At each length."""
+    for length in dict.fromkeys(min(length, chosen.longest) for length in LENGTHS):
+        column_4(bench, length, chosen)
+
+
+def column_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
     """Seconds for one sample at batch size 1, its peak bytes, and how many samples the paper's memory would hold."""
     name = GEOMETRY_4
     view = _model(name, chosen)
@@ -215,6 +234,20 @@ def table_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
         median = summary(taken)["median"]
         told = f"{each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in {memory} GiB"
         print(f"{name}, T={length}: {told}", flush=True)
+
+
+def _tell(part: str) -> None:
+    """Print that a part is measured: the whole takes many minutes, and its table stands at the end."""
+    print(f"measured: {part}", flush=True)
+
+
+PARTS = {
+    "reading": readings,
+    "decompx": decompositions,
+    "value_zeroing": zeroings,
+    "maps": maps,
+    "table_4": table_4,
+}
 
 
 def _possible(runs: Runs) -> Runs:

@@ -27,22 +27,20 @@ def test_the_bench_holds_every_method_of_normxlogit_against_bare_passes(tmp_path
     assert {row["memory"] for row in table.values()} == {"48 GiB"}
 
 
-def test_table_4_takes_every_method_that_the_model_has(monkeypatch):
-    for part in ("readings", "decomposition", "zeroing", "maps"):
-        monkeypatch.setattr(heads, part, lambda *_: None)
-    rows = heads.main(["--quick", "--repeats", "1", "--methods", "all"])["rows"]
+def test_table_4_takes_every_method_that_the_model_has():
+    rows = heads.main(["--quick", "--repeats", "1", "--parts", "table_4", "--methods", "all"])["rows"]
     assert {row["method"] for row in rows} == set(METHODS) - {"alti_logit"}
     assert all(row["peak_bytes"] > 0 and row["median"] > 0 for row in rows)
 
 
-def test_table_4_takes_the_methods_of_a_run_with_their_options_and_a_given_memory(monkeypatch, capsys):
-    for part in ("readings", "decomposition", "zeroing", "maps"):
-        monkeypatch.setattr(heads, part, lambda *_: None)
+def test_table_4_takes_the_methods_of_a_run_with_their_options_and_a_given_memory(capsys):
     more = "{name: ig9, method: integrated_gradients, steps: 9}"
     more += ", {name: plural, method: logat, word: plural}"  # random weights have no tokenizer
     methods = f"methods=[lrp, alti_logit, {{integrated_gradients: {{steps: 2}}}}, {more}]"
     given = ["--config", "smoke", "--set", methods, "--set", "models=[{name: m, id: demo/bert}]", "--memory-gib", "1"]
-    rows = {row["method"]: row for row in heads.main(["--quick", "--repeats", "1", *given])["rows"]}
+    rows = {
+        row["method"]: row for row in heads.main(["--quick", "--repeats", "1", "--parts", "table_4", *given])["rows"]
+    }
     assert set(rows) == {"lrp", "integrated_gradients", "ig9"}, "alti_logit is not of this model"
     assert "left out: plural: 'plural': no tokenizer is known of this model" in capsys.readouterr().out
     assert rows["ig9"]["peak_bytes"] > rows["integrated_gradients"]["peak_bytes"]
@@ -54,3 +52,10 @@ def test_table_4_takes_the_methods_of_a_run_with_their_options_and_a_given_memor
 def test_a_method_that_table_4_cannot_have_is_one_line(names, message):
     with pytest.raises(UnsupportedMethod, match=message):
         heads.main(["--quick", "--methods", names])
+
+
+def test_a_part_that_there_is_not_is_one_line(capsys):
+    with pytest.raises(SystemExit) as end:
+        heads.main(["--quick", "--parts", "reading,map"])
+    assert end.value.code == 2
+    assert "there is no part 'map': parts are reading, decompx, value_zeroing, maps, table_4" in capsys.readouterr().err
