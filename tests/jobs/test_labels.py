@@ -29,11 +29,6 @@ def folders(tmp_path_factory):
     return write_folders(tmp_path_factory.mktemp("labels"))
 
 
-@pytest.fixture
-def inline(monkeypatch):
-    return without_ray(monkeypatch.setattr)
-
-
 @pytest.fixture(scope="module")
 def done(folders, tmp_path_factory):
     """A whole run: (config, store)."""

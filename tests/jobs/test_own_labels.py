@@ -13,7 +13,6 @@ from jobs.stages.perturb import perturb
 from jobs.stages.prepare import prepare
 from jobs.store import Store
 from lrp_core.types import UserError
-from tests.jobs.inline import without_ray
 from tests.jobs.labelled import SST2, curves_of, run_of, save, views_of, write_folders
 from tests.jobs.small import relevance_of
 
@@ -21,11 +20,6 @@ from tests.jobs.small import relevance_of
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     return write_folders(tmp_path_factory.mktemp("labels"))
-
-
-@pytest.fixture
-def inline(monkeypatch):
-    return without_ray(monkeypatch.setattr)
 
 
 def own_file(path, task, *rows):
