@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,11 +28,19 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 
 def free_ports(n: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+    """Ports of loopback that nobody gets by chance: above those of Ray's workers, below those that the kernel gives.
+
+    Ray binds them seconds later, and asks the kernel for others before: a head whose port is gone by then ends.
+    """
+    candidates = list(range(20_000, 32_768))
+    random.SystemRandom().shuffle(candidates)
+    ports: list[int] = []
+    for port in candidates:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == n:
+            return ports
+    raise AssertionError("no port is free")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +72,7 @@ def head():
         assert time.monotonic() < deadline, (home / "head.log").read_text()
         time.sleep(0.2)
     yield f"http://127.0.0.1:{dashboard}", environment
+    assert process.poll() is None, (home / "head.log").read_text()
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     log.close()
