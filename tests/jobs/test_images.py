@@ -9,14 +9,23 @@ import torch
 
 from evaluation.benchmark.pictures import encoded
 from evaluation.benchmark.sources.pictures import hub_rows
+from evaluation.schema import CURVES, RELEVANCE, VIEW
 from evaluation.scoring.flips import Flips, Ranking, tie_order
 from jobs.config import ModelConfig, RunConfig
+from jobs.plan.cells import make_plan
 from jobs.plan.fits import tasks_of
 from jobs.plan.geometries import geometry_of
 from jobs.plan.models import resolve
+from jobs.plan.products.curves import wanted_cells
+from jobs.stages.attribute import attribute
+from jobs.stages.perturb import perturb
 from jobs.stages.perturb.compute import Claim, CurveDrawing, shared_by_pixels
+from jobs.stages.prepare import prepare
+from jobs.stages.select import select
+from jobs.store import Ledger, Store
 from lrp_core import load_model
 from lrp_core.types import UserError
+from tests.jobs.small import config_of
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +120,40 @@ def test_pixels_of_a_method_without_them_share_their_patch(view):
     for row in range(24):
         for column in range(24):
             assert shares[row, column] == relevance[1 + 6 * (row // 4) + column // 4] / 16
+
+
+def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inline, resolved, view):
+    """From `prepare` to `perturb`; every logit against a forward of its own."""
+    config = config_of(
+        tmp_path / "root",
+        tasks={"shapes": {"source": "demo", "limit": 2}},
+        models=[{"name": "vit", "id": "demo/vit"}],
+        methods=[{"smoothgrad": {"sigma": [0.1, 0.5], "samples": 2}}, "attention_rollout"],
+        select={"samples": 2},
+        perturb={"pixels": True, "steps": 5, "explanations": ["target"], "embeddings": ["full"]},
+    )
+    store = Store(config.root)
+    store.create()
+    for stage in (prepare, select, attribute, perturb):
+        summary = stage(config, store)
+        assert (summary.failures, summary.complete) == ((), True)
+    ledger, [model] = Ledger(store), make_plan(config, store).models
+    views = {one["sample_id"]: one for one in store.read(model.inputs["shapes"].folder, VIEW).to_pylist()}
+    flips = resolved.filled(Flips("zero", 5, False, 0, pixels=True))
+    for cell in wanted_cells(config, config.perturb, model):
+        stored = ledger.read(cell.relevance, RELEVANCE).to_pylist()
+        relevance = {one["sample_id"]: one["pixels"] for one in stored if one["explanation"] != "contrastive"}
+        curves = ledger.read(cell.artifact, CURVES).to_pylist()
+        assert len(curves) == 4  # two images, two orders
+        for curve in curves:
+            [row], target = resolved.taken([views[curve["sample_id"]]]), curve["target_id"]
+            assert curve["removed"] == [0, 115, 230, 346, 461, 576]
+            ends = [logit_slowly(view, picture, target) for picture in (row["pixel_values"], 0 * row["pixel_values"])]
+            assert curve["logit"][:: len(curve["logit"]) - 1] == pytest.approx(ends, abs=1e-4)
+            if cell.artifact.method == "smoothgrad":  # of rollouts, the pixels of a patch are equal
+                own = np.array(relevance[curve["sample_id"]])
+                slowly = drawn_slowly(view, resolved, row, own, flips, curve["order"])
+                np.testing.assert_allclose(curve["logit"], slowly, atol=1e-4)
 
 
 def test_ties_are_broken_otherwise_in_another_picture(rows):

@@ -162,7 +162,9 @@ def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
 
 
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
-    """Raises UserError where no token of any sample may go; single samples are rejects."""
+    """Raises UserError where no token of any sample may go; single samples are rejects. Of images, every pixel may."""
+    if any(one.pixels for one in flips):
+        return
     slot, error = model.resolved.kind.slot, None
     for row in gather(inputs.table, rows).to_pylist():
         try:
