@@ -20,6 +20,7 @@ from lrp_core.feed_forward import Passing, at_neurons, share_above
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.methods.gradients import READINGS, attribution
+from lrp_core.near_ties import SPARE
 from lrp_core.parts.block import FeedForward
 from lrp_core.scope import rules_on
 from lrp_core.types import UnsupportedMethod
@@ -52,8 +53,9 @@ def best_contexts(
 ) -> list[Context]:
     """The `count` texts, token ids each, in which the neuron's largest activation is largest, in descending order.
 
-    Texts are streamed, `rows` in a forward; no more than the best are held. At tokens whose ids are `apart`, as those
-    that a tokenizer's template adds, activations do not count. Raises UserError as `check_neuron`.
+    Texts are streamed, `rows` in a forward; no more than the best and SPARE others are held. These are computed again,
+    each alone, and ranked so: what shares a batch decides nothing. At tokens whose ids are `apart`, as those that a
+    tokenizer's template adds, activations do not count. Raises UserError as `check_neuron`.
     """
     check_neuron(view, layer, neuron)
     look = partial(_contexts, view, layer=layer, neuron=neuron, apart=torch.tensor(sorted(apart), dtype=torch.int64))
@@ -62,9 +64,10 @@ def best_contexts(
     for numbered in enumerate(texts):
         part.append(numbered)
         if len(part) == rows:
-            best = heapq.nlargest(count, [*best, *look(part)])
+            best = heapq.nlargest(count + SPARE, [*best, *look(part)])
             part = []
-    return heapq.nlargest(count, [*best, *(look(part) if part else ())])
+    finalists = heapq.nlargest(count + SPARE, [*best, *(look(part) if part else ())])
+    return heapq.nlargest(count, (alone for one in finalists for alone in look([(one.number, one.ids)])))
 
 
 @torch.inference_mode()

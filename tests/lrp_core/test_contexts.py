@@ -1,10 +1,13 @@
 """The best contexts of a neuron are those of a pass over everything, and their explanation sums to the activation."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
-from lrp_core import Batch, UnsupportedMethod, UserError
+from lrp_core import Batch, UnsupportedMethod, UserError, activations
 from lrp_core.contexts import best_contexts, explain_context, explain_contexts
+from lrp_core.near_ties import ROUNDING
 from tests.lrp_core.test_conservation import without_biases
 from tests.tiny import ragged_rows
 
@@ -21,18 +24,46 @@ def activation(view, ids, layer, neuron):
     return seen[0][0, :, neuron]
 
 
-def test_best_contexts_equal_a_pass_over_all_texts(view):
+def test_best_contexts_are_at_least_as_active_as_all_others(view):
+    """Against a pass over all texts. Equal texts may differ by rounding, so only values are compared."""
     texts = texts_of(view)
-    texts.append(list(texts[4]))  # of equal texts the earlier comes first
+    texts.append(list(texts[4]))
     every = [activation(view, ids, 1, 6) for ids in texts]
-    order = sorted(range(len(texts)), key=lambda i: (-round(float(every[i].max()), 9), i))[:7]
     for rows in (1, 5, 64):
         result = best_contexts(view, iter(texts), 1, 6, 7, rows)
-        assert [one.number for one in result] == order
+        kept = {one.number for one in result}
+        assert len(kept) == 7
+        left_out = max(float(every[number].max()) for number in set(range(len(texts))) - kept)
         for one in result:
-            assert one.value == pytest.approx(float(every[one.number].max()), abs=1e-9)
-            assert one.position == int(every[one.number].argmax())
+            largest = float(every[one.number].max())
+            assert largest >= left_out - ROUNDING * abs(left_out)
+            assert one.value == pytest.approx(largest, rel=ROUNDING)
+            assert float(every[one.number][one.position]) == pytest.approx(largest, rel=ROUNDING)
             assert list(one.ids) == texts[one.number]
+        for better, worse in pairwise(one.value for one in result):
+            assert better >= worse
+
+
+def test_which_contexts_are_best_does_not_depend_on_what_shares_their_batch(view, monkeypatch):
+    """As on CPUs that round otherwise in batches of other sizes: the last digits depend on a row's neighbours."""
+    exact = activations._largest
+
+    def rounded(x):
+        value, position = exact(x)
+        row = torch.arange(len(value))[:, None]
+        return value * (1 + (len(value) > 1) * 3e-7 * torch.cos(7.0 * row + len(value))), position
+
+    monkeypatch.setattr(activations, "_largest", rounded)
+    texts = texts_of(view)
+    texts += [list(ids) for ids in texts]  # every activation is there twice
+    alone = best_contexts(view, texts, 1, 6, 7, rows=1)
+    assert [one.number for one in alone][:2] == [alone[0].number, alone[0].number + 23], (
+        "of equal ones the earlier first"
+    )
+    for rows in (2, 5, 64):
+        result = best_contexts(view, texts, 1, 6, 7, rows)
+        assert result == alone
+        assert [one.position for one in result] == [one.position for one in alone]
 
 
 def test_what_explains_an_activation_sums_to_it_under_lrp(view):

@@ -1,0 +1,26 @@
+"""Which entries of a ranking rounding may have decided. No torch here.
+
+Sums depend on what shares a batch, so that equal inputs may differ in their last digits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+ROUNDING = 1e-5  # relative: what is kept may lie so far below what is left out
+SPARE = 8  # entries that are held beyond those that are kept, until near ties are computed again, each alone
+
+
+def near_ties(values: np.ndarray, count: int) -> np.ndarray:
+    """[N, K] bool: of rows [N, K] in descending order, where another rounding might change which are the first `count`.
+
+    Those are runs of entries, each within ROUNDING of the next, that begin before `count`. Zeros, as of a ReLU, are the
+    same in every batch, and no run.
+    """
+    above, below = values[:, :-1], values[:, 1:]
+    with np.errstate(invalid="ignore"):  # minus infinity stands where there is no entry
+        linked = (above - below <= ROUNDING * np.abs(above)) & (above != 0)
+    begins = np.pad(~linked, ((0, 0), (1, 0)), constant_values=True)
+    start = np.maximum.accumulate(np.where(begins, np.arange(values.shape[1]), 0), axis=1)
+    tied = np.pad(linked, ((0, 0), (0, 1))) | ~begins
+    return np.asarray(tied & (start < count))
