@@ -6,7 +6,16 @@ A schema carries its name and version in its metadata. Writers pass it, readers 
 
 from evaluation.schema.costs import BENCH, RUNTIME
 from evaluation.schema.faithfulness import CURVES, KNOCKOUTS, PRUNING, TRIALS
-from evaluation.schema.neurons import ACTIVATIONS, CONTEXTS, CONTEXTS_PART, CONTEXTS_TEXTS, HEATMAPS, NEURONS, WRITINGS
+from evaluation.schema.neurons import (
+    ACTIVATIONS,
+    CONTEXTS,
+    CONTEXTS_PART,
+    CONTEXTS_TEXTS,
+    CONTEXTS_TIES,
+    HEATMAPS,
+    NEURONS,
+    WRITINGS,
+)
 from evaluation.schema.relevance import HEADS, LABELS, LAYERS, RELEVANCE, RELEVANCE_DOUBLE, relevance_schema
 from evaluation.schema.samples import GENERIC, REJECT, VIEW
 from evaluation.schema.scores import (
@@ -25,6 +34,7 @@ __all__ = [
     "CONTEXTS",
     "CONTEXTS_PART",
     "CONTEXTS_TEXTS",
+    "CONTEXTS_TIES",
     "CURVES",
     "GENERIC",
     "HEADS",

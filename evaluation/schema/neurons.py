@@ -58,7 +58,11 @@ CONTEXTS = versioned(
     [
         ("layer", INT, False),
         ("neuron", INT, False),
-        ("rank", INT, False),  # from 1; of equal activations the earlier context comes first
+        (
+            "rank",
+            INT,
+            False,
+        ),  # from 1; activations that are equal but for rounding are compared alone, and the earlier is first
         ("activation", FLOAT, False),  # the largest over the positions of ordinary tokens
         ("position", INT, False),  # where in `input_ids`
         ("input_ids", pa.list_(pa.int32()), False),  # with what the tokenizer's template adds
@@ -113,6 +117,18 @@ CONTEXTS_PART = versioned(
         ("contexts", pa.int64(), False),  # of the unit
         ("tokens", pa.int64(), False),  # of the unit, ordinary ones
         ("without_tokens", pa.int64(), False),  # texts of the unit that have none
+    ],
+)
+#: Activations that lie too close to be ranked as a batch gives them: each from a forward of its context alone.
+CONTEXTS_TIES = versioned(
+    "contexts_ties",
+    1,
+    [
+        ("layer", INT, False),
+        ("neuron", INT, False),
+        ("context", pa.int64(), False),  # as the driver numbers the contexts of all units
+        ("activation", FLOAT, False),
+        ("position", INT, False),
     ],
 )
 CONTEXTS_TEXTS = versioned(

@@ -24,7 +24,8 @@ from jobs.stages import neurons as stage
 from jobs.stages.neurons import neurons
 from jobs.stages.neurons.worker import NeuronWorker
 from jobs.store import Ledger, Store
-from lrp_core import Batch, UserError, load_model
+from lrp_core import Batch, UserError, activity, load_model
+from lrp_core.near_ties import ROUNDING
 from tests.jobs.inline import HOLD, without_ray
 from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of, save_model
 
@@ -55,9 +56,9 @@ def written(file):
     return file
 
 
-def config_for(root, model, corpus, **more):
+def config_for(root, model, corpus, changes=None, **more):
     settings = {"source": "text", "path": str(corpus), "tokens": TOKENS, "top": TOP}
-    return config_of(root, model, neurons={"corpus": settings | more})
+    return config_of(root, model, neurons={"corpus": settings | more}, **changes or {})
 
 
 def cell_of(config, store):
@@ -66,33 +67,36 @@ def cell_of(config, store):
 
 
 def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, corpus, inline, small_units):
-    """Every context through the model alone; every neuron's activations sorted; of equal ones the earlier first."""
+    """Every context through the model alone: what is kept is as active as what is left out, but for rounding."""
     config = config_for(tmp_path / "root", model, corpus)
     store = prepared(config, rows_of(2))
     summary = neurons(config, store)
     assert (summary.computed, summary.failures) == (1, ())
     view = load_model(model)
-    pieces, numbers = [], []  # ids, and the number of their text
+    pieces = {}  # ids, by the number of their text and where in it they begin, in characters
     for number, line in enumerate(lines_of()):
-        flat = [int(word[1:]) for word in line.split()]
-        for start in range(0, len(flat), TOKENS):
-            pieces.append(flat[start : start + TOKENS])
-            numbers.append(number)
-    seen = [activations(view, ids) for ids in pieces]  # [T, F] each
-    peaks = np.stack([one.max(0) for one in seen])  # [N, F]
+        words = line.split()
+        for start in range(0, len(words), TOKENS):
+            before = sum(len(word) + 1 for word in words[:start])
+            pieces[number, before] = [int(word[1:]) for word in words[start : start + TOKENS]]
+    seen = {place: activations(view, ids) for place, ids in pieces.items()}  # [T, F] each
     artifact = cell_of(config, store)
     rows = Ledger(store).read(artifact, CONTEXTS).to_pylist()
     assert len(rows) == view.n_neurons * TOP
     for neuron in range(view.n_neurons):
-        order = sorted(range(len(pieces)), key=lambda at: (-round(float(peaks[at, neuron]), 6), at))[:TOP]
+        peaks = {place: float(one[:, neuron].max()) for place, one in seen.items()}
         own = [row for row in rows if row["neuron"] == neuron]
         assert [row["rank"] for row in own] == [1, 2, 3, 4]
-        assert [row["input_ids"] for row in own] == [pieces[at] for at in order]
-        assert [row["number"] for row in own] == [numbers[at] for at in order]
-        assert [row["activation"] for row in own] == pytest.approx([peaks[at, neuron] for at in order], abs=1e-6)
-        for row, at in zip(own, order, strict=True):
-            assert seen[at][row["position"], neuron] == pytest.approx(peaks[at, neuron], abs=1e-6)
-    every = np.concatenate(seen)  # [tokens, F]
+        for row in own:
+            place = row["number"], row["start"]
+            peak = peaks.pop(place)
+            assert row["input_ids"] == pieces[place]
+            assert row["activation"] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
+            assert seen[place][row["position"], neuron] == pytest.approx(peak, rel=ROUNDING, abs=1e-8)
+        following = [row["activation"] for row in own[1:]] + [max(peaks.values())]
+        for row, least in zip(own, following, strict=True):
+            assert row["activation"] >= least - ROUNDING * abs(least) - 1e-8
+    every = np.concatenate(list(seen.values()))  # [tokens, F]
     ends = [-np.inf, *Ledger(store).record(artifact)["boundaries"], np.inf]
     result = store.read([f"{artifact.folders[1]}/{artifact.shard('layer-000')}"], ACTIVATIONS).to_pylist()
     for neuron, row in enumerate(result):
@@ -104,6 +108,35 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
     assert summary.lines[0].startswith("gpt2, corpus: 42 texts = ")
     assert "3 places hold no text, the first is corpus.txt:4: empty" in summary.lines[1]
     assert not [path for path in store.files(artifact.folder) if "part" in path]
+
+
+def test_which_contexts_are_kept_does_not_depend_on_what_shares_their_batch(tmp_path, model, inline, monkeypatch):
+    """As on CPUs that round otherwise in batches of other sizes; also where one unit is the whole corpus."""
+    exact = activity._first
+
+    def rounded(own, values, *others):
+        row = torch.arange(values.shape[1])
+        return exact(own, values * (1 + (len(row) > 1) * 3e-7 * torch.cos(7.0 * row + len(row))), *others)
+
+    monkeypatch.setattr(activity, "_first", rounded)
+    file = tmp_path / "corpus.txt"
+    file.write_text("\n".join(2 * lines_of()))  # every activation is there twice
+    kept = []
+    for budget, characters in (
+        (TOKENS, CHARACTERS),
+        (64, CHARACTERS),
+        (1000, CHARACTERS),
+        (64, 1 << 20),
+        (1000, 1 << 20),
+    ):
+        monkeypatch.setattr(plan_corpus, "UNIT_CHARACTERS", characters)
+        config = config_for(tmp_path / f"{budget}-{characters}", model, file, {"token_budget": budget})
+        store = prepared(config, rows_of(2))
+        assert neurons(config, store).complete
+        kept.append(Ledger(store).read(cell_of(config, store), CONTEXTS))
+    for table in kept[1:]:
+        assert table.drop_columns("activation").equals(kept[0].drop_columns("activation"))
+        assert table["activation"].to_pylist() == pytest.approx(kept[0]["activation"].to_pylist(), rel=ROUNDING)
 
 
 def test_activations_that_are_not_finite_are_told_and_count_nowhere(tmp_path, corpus, inline, small_units):
@@ -210,7 +243,8 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
     inline.before_unit = indices.append
     assert neurons(config, store).computed == 1
     units = ledger.store.manifest(artifact.name)["corpus"]["survey"]["units"]
-    assert len(indices) == units - 2 > 1
+    assert units > 3
+    assert indices == [*range(units - 2), 0], "the units that are left, then near ties: two texts are equal"
     assert files_of(store) == undisturbed
 
 

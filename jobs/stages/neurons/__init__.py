@@ -3,8 +3,8 @@
 One pool of workers a model and precision; where means over the corpus take the place of neurons, one before that reads
 the corpus. The driver reads the rankings from complete cells of neurons and cuts each task's samples into units; a
 worker knocks out the neurons of all rankings of a unit's samples and commits a shard to the artifact of each. Of the
-corpus, see `jobs.stages.neurons.corpus`. Its contexts are explained by a pool that follows, or beside the reading where
-one unit holds all.
+corpus, see `jobs.stages.neurons.corpus`. Near ties are decided, and contexts are explained, by pools that follow, or
+beside the reading where one unit holds all.
 """
 
 from __future__ import annotations
@@ -127,7 +127,13 @@ def _pools(
 
 
 def _run(config: RunConfig, ledger: Ledger, pools: Sequence[Pool]) -> list[str]:
-    """Do what pools have to do, several at once; the failures."""
+    """Do what pools have to do, several at once, then what is left of the corpora that they read; the failures."""
+    failures = _through(config, ledger, pools)
+    read = [reading for pool in pools for reading in pool.readings]
+    return failures + _through(config, ledger, [Pool(readings=[reading]) for reading in read if reading.undecided])
+
+
+def _through(config: RunConfig, ledger: Ledger, pools: Sequence[Pool]) -> list[str]:
     works = [_work(config, ledger, pool) for pool in pools]
     return run_all(config, ledger.store, works, stage="neurons", unit="samples")
 
@@ -150,6 +156,7 @@ def _work(config: RunConfig, ledger: Ledger, pool: Pool) -> Work:
     blocks += [(partial(block_of, ledger, cell), 1) for cell in pool.writings]
     for maps in pool.heatmaps:
         blocks += [(block, 1) for block in blocks_of(config, ledger, maps)]
+    blocks += [(reading.ties, 1) for reading in pool.readings if reading.undecided]
     missing = sum(len(reading.missing) for reading in pool.readings)
     for reading in pool.readings if missing else ():
         blocks.append((reading.block, reading.surveyed.survey.texts))

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from evaluation.benchmark.corpus import CorpusSurvey, Entry, stamps
-from evaluation.schema import ACTIVATIONS, CONTEXTS, CONTEXTS_PART, CONTEXTS_TEXTS
+from evaluation.schema import ACTIVATIONS, CONTEXTS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES
 from jobs.config import RunConfig
 from jobs.plan.corpus import Surveyed, corpus_settings, surveyed
 from jobs.plan.inputs import without_samples
 from jobs.plan.products.contexts import ContextsCell
 from jobs.plan.products.heatmaps import HeatmapsCell, wanted_heatmaps
 from jobs.stages.neurons.heatmaps import HeatmapTask, complete, layer_name, tasks_of
+from jobs.stages.neurons.merged import NOWHERE, UNIT, Merged, with_keys
 from jobs.stages.neurons.reading import CorpusReader, ReadingTask
+from jobs.stages.neurons.ties import TiesTask
 from jobs.store import Artifact, Ledger
 from lrp_core.types import UserError
 
 ROWS_AT_ONCE = 1 << 18  # contexts that are written from one pass over the parts
-_NOWHERE = np.iinfo(np.int64).max  # in place of a context where there are fewer than are kept
-_UNIT = 1 << 32  # a context's number is its unit's times this, and its own within the unit
+_TIES = "ties"  # the unit of a shard
+_FINE = ("float32", "float64")  # precisions whose steps are smaller than what counts as a near tie
 _FACTS = ("contexts", "tokens", "without_tokens")
 
 
@@ -56,23 +57,52 @@ class CorpusReading:
         budget = model.config.token_budget or self.config.token_budget
         maps = tuple(tasks_of(self.config, self.ledger, self.heatmaps)) if self.heatmaps else ()
         # It travels to the workers, so it holds nothing of the run's samples.
-        make = partial(_task, self.cell.artifact, length, settings.top, budget, maps)
+        ties = self._ties_path if self.surveyed.survey.units == 1 and self._may_be_tied else ""
+        make = partial(_task, self.cell.artifact, length, settings.top, budget, ties, maps)
         return CorpusReader(self.surveyed.corpus, self.surveyed.characters, make, self.missing)
 
     def block(self) -> pa.Table:
         """What the reader makes the units for."""
         return without_samples("")
 
+    @property
+    def undecided(self) -> bool:
+        """Whether all units are there, and contexts are to be computed alone before their ranks are known."""
+        if self.missing or not self._may_be_tied or self.ledger.store.exists(self._ties_path):
+            return False
+        return len(self._near_ties) > 0
+
+    def ties(self) -> pa.Table:
+        """The unit of near ties."""
+        artifact = self.cell.artifact
+        texts = _texts(self.ledger, artifact, self.surveyed.survey.units, self._near_ties["context"].to_numpy())
+        title = f"contexts.{artifact.model}.{artifact.task}.{artifact.dtype}.{_TIES}"
+        return without_samples(TiesTask.of(title, self._ties_path, self._near_ties, texts).to_json())
+
+    @property
+    def _ties_path(self) -> str:
+        return _paths(self.cell.artifact, _TIES)[0]
+
+    @property
+    def _may_be_tied(self) -> bool:
+        return self.cell.artifact.dtype in _FINE
+
+    @cached_property
+    def _near_ties(self) -> pa.Table:
+        top = corpus_settings(self.config).top
+        merged, _ = _merged(self.ledger, self.cell.artifact, self.surveyed.survey.units, top)
+        return merged.near_ties(top)
+
     def close(self) -> list[str]:
-        """Merge the parts and enter the artifact where all are there; failures."""
-        if self.missing:
+        """Merge the parts and enter the artifact where all are there, and near ties are decided; failures."""
+        if self.missing or self.undecided:
             return []
         try:
             if stamps(self.surveyed.corpus) != self.surveyed.stamps:
                 return [f"the files of the corpus {self.cell.artifact.task} changed while they were read: run again"]
         except UserError as error:
             return [f"the corpus {self.cell.artifact.task} is gone: {error}"]
-        _complete(self.config, self.ledger, self.cell, self.surveyed)
+        _complete(self.config, self.ledger, self.cell, self.surveyed, self._ties_path)
         if self.heatmaps:
             complete(self.config, self.ledger, self.heatmaps)
         return []
@@ -118,13 +148,14 @@ def _task(
     length: int,
     top: int,
     budget: int,
+    ties: str,
     maps: tuple[HeatmapTask, ...],
     unit: int,
     entries: list[Entry],
 ) -> ReadingTask:
     contexts, neurons = _paths(artifact, _part(unit))
     title = f"contexts.{artifact.model}.{artifact.task}.{artifact.dtype}.{_part(unit)}"
-    return ReadingTask(title, (neurons, contexts), tuple(entries), length, top, budget, maps)
+    return ReadingTask(title, (neurons, contexts), tuple(entries), length, top, budget, ties, maps)
 
 
 def _paths(artifact: Artifact, shard: str) -> tuple[str, str]:
@@ -133,11 +164,12 @@ def _paths(artifact: Artifact, shard: str) -> tuple[str, str]:
     return contexts, neurons
 
 
-def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, corpus: Surveyed) -> None:
+def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, corpus: Surveyed, ties: str) -> None:
     from lrp_core.activity import BOUNDARIES
 
-    store, artifact, survey = ledger.store, cell.artifact, corpus.survey
-    merged, facts = _merged(ledger, artifact, survey.units, corpus_settings(config).top)
+    store, artifact, survey, top = ledger.store, cell.artifact, corpus.survey, corpus_settings(config).top
+    merged, facts = _merged(ledger, artifact, survey.units, top)
+    merged.decide(top, store.read(ties, CONTEXTS_TIES) if store.exists(ties) else CONTEXTS_TIES.empty_table())
     layers = sorted(set(merged.layer.tolist()))
     for group in _groups(merged, layers):
         rows = np.isin(merged.layer, group)
@@ -157,84 +189,9 @@ def _complete(config: RunConfig, ledger: Ledger, cell: ContextsCell, corpus: Sur
         "tokenizer": cell.model.tokenizer,
     }
     ledger.commit(artifact, record, config=config.model_dump(mode="json"))
-    for unit in range(survey.units):
-        for path in _paths(artifact, _part(unit)):
-            store.delete(path)
-
-
-@dataclass
-class Merged:
-    """What neurons do, by row; N neurons, K contexts."""
-
-    layer: np.ndarray  # [N]
-    neuron: np.ndarray  # [N]
-    activation: np.ndarray  # [N, K], -inf where there is no context
-    context: np.ndarray  # [N, K]
-    position: np.ndarray  # [N, K]
-    total: np.ndarray  # [N]
-    histogram: np.ndarray  # [N, bins]
-    not_finite: np.ndarray  # [N] tokens
-
-    @classmethod
-    def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
-        """What a committed part holds."""
-        columns = (
-            _padded(table[name], top, fill)
-            for name, fill in (("activation", -np.inf), ("context", -1), ("position", 0))
-        )
-        activation, context, position = columns
-        context = np.where(context < 0, _NOWHERE, context + unit * _UNIT)
-        layer, neuron, total, not_finite = (
-            table[name].to_numpy() for name in ("layer", "neuron", "total", "not_finite")
-        )
-        bins = table["histogram"].combine_chunks()
-        histogram = bins.flatten().to_numpy().reshape(len(table), -1)
-        return cls(layer, neuron, activation, context, position, total, histogram, not_finite)
-
-    def add(self, other: Merged) -> None:
-        """The best of both; of equal activations the earlier context comes first."""
-        pairs = ((self.activation, other.activation), (self.context, other.context), (self.position, other.position))
-        activation, context, position = (np.concatenate(pair, 1) for pair in pairs)
-        order = np.lexsort((context, -activation), axis=1)[:, : self.activation.shape[1]]
-        kept = (np.take_along_axis(of, order, 1) for of in (activation, context, position))
-        self.activation, self.context, self.position = kept
-        self.total = self.total + other.total
-        self.histogram = self.histogram + other.histogram
-        self.not_finite = self.not_finite + other.not_finite
-
-    def of(self, rows: np.ndarray) -> Merged:
-        """The neurons that a mask [N] chooses."""
-        return Merged(*(field[rows] for field in vars(self).values()))
-
-    def activations(self) -> pa.Table:
-        """The table of schema ACTIVATIONS."""
-        tokens = self.histogram.sum(1)
-        means = pa.array(self.total / np.maximum(tokens, 1), mask=tokens == 0)
-        ends = np.arange(len(tokens) + 1) * self.histogram.shape[1]
-        counts = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(self.histogram.ravel()))
-        columns = {"layer": self.layer, "neuron": self.neuron, "tokens": tokens, "not_finite": self.not_finite}
-        return pa.table(columns | {"mean": means, "histogram": counts})
-
-    def contexts(self, texts: pa.Table) -> pa.Table:
-        """The table of schema CONTEXTS; `texts` has the contexts by `key`, in ascending order."""
-        there = self.context != _NOWHERE
-        rows, ranks = there.nonzero()
-        indices = np.searchsorted(texts["key"].to_numpy(), self.context[there])
-        columns = {"layer": self.layer[rows], "neuron": self.neuron[rows], "rank": ranks + 1}
-        columns |= {"activation": self.activation[there], "position": self.position[there]}
-        named = texts.take(pa.array(indices))
-        return pa.table(columns | {name: named[name] for name in CONTEXTS.names if name in texts.column_names})
-
-
-def _padded(column: pa.ChunkedArray, top: int, fill: float) -> np.ndarray:
-    """Lists of at most `top` numbers as rows [N, top]."""
-    lists = column.combine_chunks()
-    values = lists.flatten().to_numpy()
-    kind = np.float64 if isinstance(fill, float) else np.int64
-    whole = np.full((len(lists), top), fill, dtype=kind)
-    there = np.arange(top) < pc.list_value_length(lists).to_numpy()[:, None]
-    whole[there] = values
-    return whole
+    parts = [path for unit in range(survey.units) for path in _paths(artifact, _part(unit))]
+    for path in (*parts, ties):
+        store.delete(path)
 
 
 def _merged(ledger: Ledger, artifact: Artifact, units: int, top: int) -> tuple[Merged, dict[str, int]]:
@@ -262,14 +219,14 @@ def _groups(merged: Merged, layers: Sequence[int]) -> Iterator[list[int]]:
 
 def _texts(ledger: Ledger, artifact: Artifact, units: int, contexts: np.ndarray) -> pa.Table:
     """The rows of these contexts, by `key`, in ascending order."""
-    keys = np.unique(contexts[contexts != _NOWHERE])
+    keys = np.unique(contexts[contexts != NOWHERE])
     tables: list[pa.Table] = []
     for unit in range(units):
-        own = keys[keys // _UNIT == unit] % _UNIT
+        own = keys[keys // UNIT == unit] % UNIT
         if len(own):
             table = ledger.store.read(_paths(artifact, _part(unit))[0], CONTEXTS_TEXTS)
             table = table.take(pa.array(np.searchsorted(table["context"].to_numpy(), own)))
-            tables.append(table.append_column("key", pa.array(own + unit * _UNIT)))
+            tables.append(with_keys(table, unit))
     if not tables:
         empty: Any = CONTEXTS_TEXTS.empty_table()
         return empty.append_column("key", pa.array([], pa.int64()))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,7 @@ from evaluation.schema import CONTEXTS, HEATMAPS
 from jobs.config import RunConfig
 from jobs.plan.inputs import without_samples
 from jobs.plan.products.heatmaps import FIRST, HeatmapsCell
+from jobs.stages.neurons.merged import Merged
 from jobs.stages.neurons.writings import named_by
 from jobs.store import Artifact, Ledger, Store
 
@@ -107,15 +109,11 @@ def stored(store: Store, task: HeatmapTask) -> Iterator[dict[str, Any]]:
     yield from table.filter(there).to_pylist()
 
 
-def from_part(neurons: pa.Table, texts: pa.Table, task: HeatmapTask) -> Iterator[dict[str, Any]]:
-    """Rows as those of `stored`, from the one part of a corpus: rows of CONTEXTS_PART and of CONTEXTS_TEXTS."""
-    ids = dict(zip(texts["context"].to_pylist(), texts["input_ids"].to_pylist(), strict=True))
-    wanted = pc.and_(pc.equal(neurons["layer"], task.layer), pc.is_in(neurons["neuron"], pa.array(task.neurons)))
-    for row in neurons.filter(wanted).to_pylist():
-        best = zip(row["activation"], row["context"], row["position"], strict=True)
-        for rank, (activation, context, position) in enumerate([*best][:FIRST], start=1):
-            facts = {"layer": task.layer, "neuron": row["neuron"], "rank": rank}
-            yield {**facts, "activation": activation, "position": position, "input_ids": ids[context]}
+def from_merged(merged: Merged, texts: pa.Table, task: HeatmapTask) -> list[dict[str, Any]]:
+    """Rows as those of `stored`, of a corpus that is not stored yet; `texts` has the contexts by `key`."""
+    wanted = (merged.layer == task.layer) & np.isin(merged.neuron, task.neurons)
+    contexts = merged.of(wanted).contexts(texts)
+    return contexts.filter(pc.less_equal(contexts["rank"], FIRST)).to_pylist()
 
 
 def explained(view: ModelView, rows: Iterable[Mapping[str, Any]], method: str, token_budget: int) -> pa.Table:

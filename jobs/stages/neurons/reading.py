@@ -16,6 +16,7 @@ from evaluation.schema import CONTEXTS_PART, CONTEXTS_TEXTS
 from jobs.plan.inputs import without_samples
 from jobs.stages.neurons.heatmaps import HeatmapTask
 from jobs.tasks import sources
+from lrp_core.near_ties import SPARE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,9 +38,10 @@ class ReadingTask:
     paths: tuple[str, str]
     entries: tuple[Entry, ...]
     length: int  # most tokens of a context
-    top: int
+    top: int  # contexts of a neuron that are kept; its part has SPARE more
     token_budget: int
-    heatmaps: tuple[HeatmapTask, ...] = ()  # of a unit that is the whole corpus: they are made beside it
+    ties: str = ""  # of a unit that is the whole corpus: the part of near ties, which is made beside it
+    heatmaps: tuple[HeatmapTask, ...] = ()  # likewise
 
     @property
     def tokens(self) -> int:
@@ -90,7 +92,7 @@ def read(
 
     length = min(task.length, view.max_length)
     pieces = list(pieces_of(tokenizer, task.entries, length))
-    activity = Activity(view, min(task.top, max(1, len(pieces))), template_of(tokenizer))
+    activity = Activity(view, min(task.top + SPARE, max(1, len(pieces))), template_of(tokenizer))
     for part in batches([len(piece.ids) for piece in pieces], token_budget):
         activity.add([pieces[at].ids for at in part], part)
     texts = len({piece.entry.number for piece in pieces})

@@ -1,7 +1,7 @@
 """The actor of a pool of neurons: it opens the model once and turns units into committed shards.
 
-There are units of four kinds: samples whose neurons are knocked out, texts of the corpus, contexts that are explained,
-and neurons whose words are looked up.
+There are units of five kinds: samples whose neurons are knocked out, texts of the corpus, contexts whose ranks are near
+ties, contexts that are explained, and neurons whose words are looked up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import ACTIVATIONS, HEATMAPS, KNOCKOUTS, WRITINGS
+from evaluation.schema import ACTIVATIONS, CONTEXTS_TIES, HEATMAPS, KNOCKOUTS, WRITINGS
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
 from jobs.plan.inputs import UNIT_COLUMNS, samples_of
 from jobs.plan.models import load_tokenizer
-from jobs.stages.neurons.heatmaps import HeatmapTask, explained, from_part, is_heatmap, stored
+from jobs.stages.neurons.heatmaps import HeatmapTask, explained, from_merged, is_heatmap, stored
+from jobs.stages.neurons.merged import Merged, with_keys
 from jobs.stages.neurons.reading import ReadingTask, is_reading, read
+from jobs.stages.neurons.ties import TiesTask, computed_alone, is_ties
 from jobs.stages.neurons.writings import WritingTask, is_writing, written
 from jobs.stages.undivided import UndividedWorker, that_fits
 
@@ -80,6 +82,10 @@ class NeuronWorker(UndividedWorker):
         if is_writing(row["task"]):
             writing = WritingTask.from_json(row["task"])
             return reported(writing.title, 1, len(writing.neurons), lambda: self._write(writing))
+        if is_ties(row["task"]):
+            ties = TiesTask.from_json(row["task"])
+            tokens = sum(map(len, ties.ids.values()))
+            return reported(ties.title, len(ties.ids), tokens, lambda: self._decide(ties))
         if is_heatmap(row["task"]):
             maps = HeatmapTask.from_json(row["task"])
             return reported(maps.title, 1, len(maps.neurons), lambda: {"splits": self._explain(maps)})
@@ -93,8 +99,27 @@ class NeuronWorker(UndividedWorker):
             tables, splits = that_fits(partial(read, view, tokenizer, task), task.token_budget)
             for path, (table, schema) in zip(task.paths, tables, strict=True):
                 self._store.write_shard(path, table, schema)
-            (neurons, _), (texts, _) = tables
-            return splits + sum(self._heatmap(own, from_part(neurons, texts, own)) for own in task.heatmaps)
+            if task.ties or task.heatmaps:
+                (neurons, _), (texts, _) = tables
+                splits += self._whole(task, neurons, with_keys(texts, 0))
+            return splits
+
+    def _whole(self, task: ReadingTask, neurons: pa.Table, texts: pa.Table) -> int:
+        """What follows where one unit is the whole corpus: near ties, and heat maps; as `_run`."""
+        merged, alone = Merged.part(neurons, 0, task.top), CONTEXTS_TIES.empty_table()
+        if task.ties:
+            ties = TiesTask.of(task.title, task.ties, merged.near_ties(task.top), texts)
+            alone = computed_alone(self._opened(), self._words(), ties)
+            self._store.write_shard(ties.path, alone, CONTEXTS_TIES)
+        merged.decide(task.top, alone)
+        return sum(self._heatmap(own, from_merged(merged, texts, own)) for own in task.heatmaps)
+
+    def _decide(self, task: TiesTask) -> dict[str, Any]:
+        """Compute contexts alone and commit what neurons do there; as `_run`."""
+        view, tokenizer = self._opened(), self._words()
+        with undivided(self._store, task.title, self._max_attempts, self._run_name):
+            self._store.write_shard(task.path, computed_alone(view, tokenizer, task), CONTEXTS_TIES)
+        return {"splits": 0}
 
     def _explain(self, task: HeatmapTask) -> int:
         """Explain contexts and commit it; as `_run`."""
