@@ -23,15 +23,19 @@ _DIGITS = 2
 
 @dataclass(frozen=True)
 class Knockouts:
-    """What one task of a model lost: the drop of the explained number, on the samples that all rankings have."""
+    """What one task of a model lost: the drop of the explained number, on the samples that all rankings have.
+
+    A ranking without any finite sample is left out, so that it does not take all samples from the others.
+    """
 
     model: str
     task: str
     explanation: str
-    rankings: tuple[str, ...]
+    rankings: tuple[str, ...]  # with samples
     counts: tuple[int, ...]  # neurons that are gone
     drops: np.ndarray  # [N, M, K], of samples, rankings and counts
-    lost: int  # samples left out, whose logits were not finite
+    lost: int  # samples left out, which a ranking lacks or whose logits are not finite
+    empty: tuple[str, ...] = ()  # rankings without samples
 
     @classmethod
     def of(
@@ -43,13 +47,15 @@ class Knockouts:
         told: Mapping[str, Mapping[str, np.ndarray]],
     ) -> Knockouts:
         """`told` has the explained number [1 + K], with no neuron gone first, by ranking and sample."""
-        common = sorted(set.intersection(*(set(of) for of in told.values()))) if told else []
-        shape = (len(common), len(told), 1 + len(counts))
-        numbers = np.array([[of[name] for of in told.values()] for name in common]).reshape(shape)
+        every = {name for of in told.values() for name in of}
+        finite = {by: {name: own for name, own in of.items() if np.isfinite(own).all()} for by, of in told.items()}
+        known = {by: of for by, of in finite.items() if of}
+        common = sorted(set.intersection(*map(set, known.values()))) if known else []
+        shape = (len(common), len(known), 1 + len(counts))
+        numbers = np.array([[of[name] for of in known.values()] for name in common]).reshape(shape)
         drops = numbers[..., :1] - numbers[..., 1:]
-        finite = np.isfinite(drops).all((1, 2))
-        lost = int((~finite).sum())
-        return cls(model, task, explanation, tuple(told), tuple(counts), drops[finite], lost)
+        empty = tuple(by for by in told if by not in known)
+        return cls(model, task, explanation, tuple(known), tuple(counts), drops, len(every) - len(common), empty)
 
     def compared(self, resamples: int, seed: int) -> Comparison | None:
         """Means with intervals, and paired tests between rankings; None without samples."""
@@ -118,6 +124,8 @@ def knockout_table(
         for at, name in enumerate(one.rankings):
             row = tuple(column[at] for column in marked)
             rows.append(Row(one.task, (one.model, named(methods, name)), row))
+        for name in one.empty:
+            rows.append(Row(one.task, (one.model, named(methods, name)), (Cell(state="not finite"),) * len(counts)))
     for task, model, name in missing:
         rows.append(Row(task, (model, named(methods, name)), tuple(Cell(state=MISSING) for _ in counts)))
     rows.sort(key=lambda row: row.section)
@@ -126,7 +134,7 @@ def knockout_table(
         f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % bootstrap intervals; "
         "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
         "rankings)."
-    ) + (f" {lost} samples whose logits were not finite are left out." if lost else "")
+    ) + (f" {lost} samples are left out, which some ranking lacks or whose logits are not finite." if lost else "")
     columns = tuple(Column("neurons gone", str(count), digits=_DIGITS) for count in counts)
     return Table("knockouts", "Neurons knocked out", caption, ("model", "ranking"), columns, tuple(rows))
 

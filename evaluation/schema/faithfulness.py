@@ -19,7 +19,7 @@ PRUNING = versioned(
         ("step", INT, False),
         ("pruned_heads", pa.list_(pa.int32()), False),
         ("accuracy", FLOAT, False),
-        ("n", pa.int64(), False),
+        ("n", pa.int64(), False),  # samples; those without finite logits are left out
         ("area", FLOAT, False),
     ],
 )

@@ -37,6 +37,7 @@ class Sweep:
         self.points = points.reshape(len(curves), -1)  # [C, S] into masks
         unpacked = np.unpackbits(packed, axis=1, count=total)
         self.masks = unpacked.reshape(-1, view.n_layers, view.n_heads)  # [M, L, H], 1 where a head is left
+        self.n = 0  # samples that `accuracy` is over
         self._passes: dict[int, list[list[HeadsLeft]]] = {}
 
     def _masks(self, curve: RemovalOrder) -> np.ndarray:
@@ -47,18 +48,22 @@ class Sweep:
     def accuracy(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> np.ndarray:
         """Share of view `rows` whose target logit exceeds the foil's, for every point [C, S].
 
-        Of rows with a gold label (`gold_id`), that label's logit must exceed every other one's.
-        A pass has as many masks as keep its rows within `token_budget` tokens. Raises UserError without rows.
+        Of rows with a gold label (`gold_id`), that label's logit must exceed every other one's. Rows whose logits are
+        not finite with all heads are left out; `n` says how many are not. A pass has as many masks as keep its rows
+        within `token_budget` tokens. Raises UserError without rows.
         """
         right, n = np.zeros(len(self.masks), dtype=np.int64), 0
+        whole = self.points[0, 0]
         for row in rows:
             gold = row.get("gold_id")
             asked = row if gold is None else {**row, "target_id": gold, "foil_id": None}
-            margins = self.margins(Batch.collate([asked], pad_id=0), token_budget)
-            right += (margins > 0).cpu().numpy()
-            n += 1
+            margins = self.margins(Batch.collate([asked], pad_id=0), token_budget).cpu().numpy()
+            if np.isfinite(margins[whole]):
+                right += margins > 0
+                n += 1
         if n == 0:
             raise UserError("there are no samples to evaluate pruned models on")
+        self.n = n
         return (right / n)[self.points]
 
     @torch.inference_mode()

@@ -21,28 +21,43 @@ class Trial:
     delta_area: float  # mean over samples; NaN where no sample is left
     n: int
     left_out: int  # samples without finite curves
+    compared: float | None = None  # mean over the samples of every trial that may be chosen; None where there are none
 
 
 def trials_of(area_morf: np.ndarray, area_lerf: np.ndarray) -> list[Trial]:
     """The trials of areas [N, V]."""
+    delta = np.asarray(area_lerf - area_morf, float)
+    finite = np.isfinite(delta)
+    counts = finite.sum(axis=0)
+    able = _able(counts)
+    common = finite[:, able].all(axis=1)
     trials = []
-    for delta in np.asarray(area_lerf - area_morf, float).T:
-        finite = delta[np.isfinite(delta)]
-        mean = float(finite.mean()) if len(finite) else float("nan")
-        trials.append(Trial(mean, len(finite), len(delta) - len(finite)))
+    for own, known, n, may_be_chosen in zip(delta.T, finite.T, counts.tolist(), able, strict=True):
+        mean = float(own[known].mean()) if n else float("nan")
+        compared = float(own[common].mean()) if may_be_chosen and common.any() else None
+        trials.append(Trial(mean, n, len(own) - n, compared))
     return trials
 
 
 def choose(trials: Sequence[Trial]) -> int:
-    """The trial with the largest area difference, the first of equal ones.
+    """The trial with the largest area difference on the samples that all have, the first of equal ones.
 
-    One that has fewer than half the samples of the fullest is not chosen, whatever its mean; without any sample at all,
-    as of a task that no text fits, the first is.
+    One that has fewer than half the samples of the fullest is not chosen, whatever its mean, and takes no sample from
+    the others; without any sample at all, as of a task that no text fits, the first is. Where no sample is common, each
+    stands for its own.
     """
-    most = max(trial.n for trial in trials)
-    if not most:
+    counts = np.array([trial.n for trial in trials])
+    if not counts.any():
         return 0
-    able = [at for at, trial in enumerate(trials) if 2 * trial.n >= most]
-    best = max(trials[at].delta_area for at in able)
+    means = {
+        at: trials[at].delta_area if trials[at].compared is None else trials[at].compared
+        for at in np.flatnonzero(_able(counts)).tolist()
+    }
+    best = max(means.values())
     margin = ROUNDING * max(1.0, abs(best))
-    return next(at for at in able if trials[at].delta_area >= best - margin)
+    return next(at for at, mean in means.items() if mean >= best - margin)
+
+
+def _able(counts: np.ndarray) -> np.ndarray:
+    """[V] bool: which trials of so many samples [V] may be chosen."""
+    return np.asarray(2 * counts >= counts.max(initial=0))

@@ -25,7 +25,7 @@ from lrp_core.method import Method
 from lrp_core.option import plain
 from lrp_core.types import Request, UserError
 
-VERSION = 1  # raised when choices change
+VERSION = 2  # raised when choices change
 
 
 @dataclass(frozen=True)

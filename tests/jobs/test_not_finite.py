@@ -11,12 +11,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from closelook import explain
-from evaluation.schema import CURVES, RELEVANCE
+from evaluation.schema import CURVES, PRUNING, RELEVANCE
 from jobs.plan.cells import make_plan
 from jobs.plan.products.curves import wanted_cells
 from jobs.stages.attribute import attribute
 from jobs.stages.evaluate import evaluate
+from jobs.stages.neurons import neurons
 from jobs.stages.perturb import perturb
+from jobs.stages.prune import prune
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import METHODS, Batch, load_model
@@ -93,6 +95,35 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
         whole = int(areas.apply(lambda both: np.isfinite(both).all()).sum())
         assert int(shown[label, "ΔA"]["n"]) == whole > 0
         assert int(shown[label, "left out"]["value"]) == len(areas) - whole
+
+
+def test_knock_outs_and_pruning_count_the_samples_that_they_use(tmp_path, inline):
+    """A model that has no finite logits at the last position of the longest text."""
+    folder = save_model(tmp_path / "broken")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.transformer.wpe.weight[11] = torch.nan
+    model.save_pretrained(folder)
+    assert [row["length"] > 11 for row in ROWS].count(True) == 1
+    settings = {"tasks": {"sva": 12}, "knockout": {"counts": [1, 3], "explanation": "target"}}
+    changes = {"neurons": settings, "heads": {"sva": 12}, "prune": {}, "report": {"resamples": 50}}
+    config = config_of(tmp_path / "root", folder, methods=["attnlrp", "random"], **changes)
+    store = prepared(config, ROWS)
+    for stage in (attribute, evaluate, neurons, prune, report):
+        assert stage(config, store).failures == ()
+    ledger = Ledger(store)
+    for _, record in ledger.records("knockouts"):
+        reason = "no_relevance" if record["artifact"]["method"] == "attnlrp" else "not_finite"
+        assert (record["samples"], record["rejects"]) == (11, {reason: 1})
+    view, whole = load_model(folder), [row for row in ROWS if row["length"] <= 11]
+    margins = [view.logits(view.hidden(batch), batch)[0] for batch in (Batch.collate([row], 0) for row in whole)]
+    right = np.mean([float(target) > float(foil) for target, foil in margins])
+    for artifact, record in ledger.records("pruning"):
+        rows = store.read(f"pruning/model=broken/task=sva/dtype=float32/{record['shards'][0]}", PRUNING).to_pylist()
+        assert (record["samples"], {row["n"] for row in rows}) == (11, {11}), artifact
+        assert [row["accuracy"] for row in rows if row["step"] == 0] == pytest.approx([right] * (len(rows) // 3))
+    csv_rows = list(csv.DictReader(store.read_bytes("report/tables/knockouts.csv").decode().splitlines()))
+    assert {row["n"] for row in csv_rows} == {"11"}
 
 
 def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half, closelook):

@@ -9,7 +9,7 @@ import pytest
 import jobs.stages.select as stage
 from evaluation.report.render import markdown
 from evaluation.schema import CURVES, RELEVANCE, TRIALS
-from evaluation.scoring.trials import Trial, choose
+from evaluation.scoring.trials import Trial, choose, trials_of
 from jobs.commands.gc import garbage
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
@@ -315,6 +315,19 @@ def test_ties_go_to_the_first_and_trials_that_lost_their_samples_are_not_chosen(
     assert choose([Trial(1.0, 9, 0), Trial(5.0, 4, 5), Trial(0.5, 9, 0)]) == 0
     assert choose([Trial(float("nan"), 0, 9), Trial(-3.0, 9, 0)]) == 1
     assert choose([Trial(float("nan"), 0, 0), Trial(float("nan"), 0, 0)]) == 0
+
+
+def test_trials_are_compared_on_the_samples_that_all_have():
+    """The second has lost the two samples of which the first thinks worst, and is worse on each that both have."""
+    delta = np.array([[1.0, np.nan], [2.0, np.nan], [5.0, 4.5], [6.0, 5.5], [7.0, 6.5]])
+    tried = trials_of(np.zeros_like(delta), delta)
+    assert [(one.delta_area, one.n, one.left_out) for one in tried] == [(4.2, 5, 0), (5.5, 3, 2)]
+    assert [one.compared for one in tried] == [6.0, 5.5]
+    assert choose(tried) == 0
+    lost = np.full((5, 1), np.nan)
+    assert choose(trials_of(np.zeros((5, 3)), np.hstack([lost, delta]))) == 1, "it takes no sample from the others"
+    apart = np.array([[1.0, np.nan], [np.nan, 2.0]])
+    assert choose(trials_of(np.zeros_like(apart), apart)) == 1
 
 
 def test_lists_are_written_back_as_they_can_be_read(tmp_path, model):

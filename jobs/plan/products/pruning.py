@@ -20,7 +20,7 @@ from lrp_core.explained import CONTRASTIVE
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, PruneConfig, RunConfig
 
-VERSION = 1  # raised when curves change: stored ones of older versions are stale
+VERSION = 2  # raised when curves change: stored ones of older versions are stale
 
 
 @dataclass(frozen=True)

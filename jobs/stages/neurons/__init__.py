@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import NEURONS
+from evaluation.schema import KNOCKOUTS, NEURONS
 from jobs.cluster.scheduler import Work, run_all
 from jobs.config import RunConfig
 from jobs.config.neurons import KnockoutConfig
@@ -27,7 +28,7 @@ from jobs.plan.products.contexts import ContextsCell, wanted_contexts
 from jobs.plan.products.heatmaps import HeatmapsCell, wanted_heatmaps
 from jobs.plan.products.knockouts import OTHERS, RankedCell, subset, wanted_cells
 from jobs.plan.products.writings import WritingsCell, wanted_writings
-from jobs.plan.units import FORWARD_FACTOR, Unit, cut_by_tokens
+from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, Unit, cut_by_tokens
 from jobs.stages.neurons.corpus import CorpusReading, account, means_of, reading_of
 from jobs.stages.neurons.heatmaps import blocks_of
 from jobs.stages.neurons.heatmaps import complete as explained
@@ -234,11 +235,17 @@ def _complete(config: RunConfig, ledger: Ledger, cell: RankedCell, units: Sequen
     if not all(ledger.store.exists(_path(cell, unit)) for unit in units):
         return
     inputs = cell.model.inputs[cell.artifact.task]
+    numbers = [
+        ledger.store.read(_path(cell, unit), KNOCKOUTS, ["explained"])["explained"].to_pylist() for unit in units
+    ]
+    known = [bool(np.isfinite(own).all()) for part in numbers for own in part]
+    rejects = {NO_RELEVANCE: sum(len(unit.rows) for unit in units) - len(known), "not_finite": known.count(False)}
     record = {
         "shards": [cell.artifact.shard(unit.name) for unit in units],
         "neurons": cell.neurons and cell.neurons.name,
         "means": cell.means and cell.means.name,
-        "samples": len(subset(config, cell.model, inputs.task)),
+        "samples": known.count(True),
+        "rejects": {reason: count for reason, count in rejects.items() if count},
         "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
         "inputs": {"tokenizer": inputs.tokenizer, "sha256": inputs.digest},
     }

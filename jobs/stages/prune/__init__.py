@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import HEADS
+from evaluation.schema import HEADS, PRUNING
 from evaluation.scoring.head_orders import RANDOM, RemovalOrder, random_curves, ranked_curves
 from jobs.cluster.scheduler import Work, run_all
 from jobs.config import PruneConfig, RunConfig
@@ -129,10 +129,12 @@ def _block(config: RunConfig, curves: CurveSet, unit: PruningUnit) -> pa.Table:
 
 def _complete(config: RunConfig, ledger: Ledger, curves: CurveSet, units: int) -> None:
     inputs = curves.model.inputs[curves.heads.task]
+    shards = [curves.artifact.shard(f"{index:03d}") for index in range(units)]
+    used = [ledger.store.read(f"{curves.artifact.folder}/{shard}", PRUNING, ["n"])["n"][0].as_py() for shard in shards]
     record = {
-        "shards": [curves.artifact.shard(f"{index:03d}") for index in range(units)],
+        "shards": shards,
         "heads": None if curves.method == RANDOM else curves.heads.name,
-        "samples": len(subset(config, curves.model, inputs.task)),
+        "samples": max(used, default=0),
         "model": {"identity": curves.model.resolved.identity, "id": curves.model.resolved.config.id},
         "inputs": {"tokenizer": inputs.tokenizer, "sha256": inputs.digest},
     }

@@ -78,7 +78,7 @@ class Pruner(UndividedWorker):
             sweep = Sweep(view, unit.curves, unit.step)
             labelled = rows_for(view, [self._model.with_gold(row) for row in self._model.taken(rows)])
             accuracy, splits = that_fits(partial(sweep.accuracy, labelled), unit.token_budget)
-            table = curve_table(sweep, accuracy, len(rows))
+            table = curve_table(sweep, accuracy)
             start = 0
             for shard in unit.shards:
                 points = len(shard.curves) * len(sweep.removed)
@@ -87,12 +87,12 @@ class Pruner(UndividedWorker):
         return splits
 
 
-def curve_table(sweep: Sweep, accuracy: np.ndarray, n: int) -> pa.Table:
-    """One row a point, from `accuracy` [C, S] over `n` samples."""
-    return pa.Table.from_pylist(list(_points(sweep, accuracy, n)), schema=PRUNING)
+def curve_table(sweep: Sweep, accuracy: np.ndarray) -> pa.Table:
+    """One row a point, from `accuracy` [C, S]."""
+    return pa.Table.from_pylist(list(_points(sweep, accuracy)), schema=PRUNING)
 
 
-def _points(sweep: Sweep, accuracy: np.ndarray, n: int) -> Iterator[dict[str, Any]]:
+def _points(sweep: Sweep, accuracy: np.ndarray) -> Iterator[dict[str, Any]]:
     before = [0, *sweep.removed[:-1].tolist()]
     for curve, values in zip(sweep.curves, accuracy, strict=True):
         whole = float(area(values, sweep.removed))
@@ -102,6 +102,6 @@ def _points(sweep: Sweep, accuracy: np.ndarray, n: int) -> Iterator[dict[str, An
                 "step": step,
                 "pruned_heads": curve.heads[start:end],
                 "accuracy": float(values[step]),
-                "n": n,
+                "n": sweep.n,
                 "area": whole,
             }

@@ -1,0 +1,23 @@
+"""Knock-outs in the report: which samples their means are over."""
+
+import numpy as np
+import pytest
+
+from evaluation.report.neurons import Knockouts, knockout_table
+
+
+def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
+    draw = np.random.default_rng(0)
+    told = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random", "activation")}
+    del told["lrp"]["s04"]  # which the method rejected
+    told["random"]["s07"][2] = np.nan
+    told["void"] = {}
+    told["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
+    table = knockout_table([Knockouts.of("gpt2", "sva", "target", (1, 5), told)], {}, [], 50, 0)
+    used = [name for name in told["activation"] if name not in ("s04", "s07")]
+    for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
+        for at, cell in enumerate(row.cells, start=1):
+            drops = [told[ranking][name][0] - told[ranking][name][at] for name in used]
+            assert (cell.value, cell.n) == (pytest.approx(np.mean(drops)), 10)
+    assert [cell.state for row in table.rows[3:] for cell in row.cells] == ["not finite"] * 4
+    assert "2 samples are left out" in table.caption
