@@ -49,10 +49,10 @@ def choose(trials: Sequence[Trial]) -> int:
     counts = np.array([trial.n for trial in trials])
     if not counts.any():
         return 0
-    means = {
-        at: trials[at].delta_area if trials[at].compared is None else trials[at].compared
-        for at in np.flatnonzero(_able(counts)).tolist()
-    }
+    means: dict[int, float] = {}
+    for at in np.flatnonzero(_able(counts)).tolist():
+        compared = trials[at].compared
+        means[at] = trials[at].delta_area if compared is None else compared
     best = max(means.values())
     margin = ROUNDING * max(1.0, abs(best))
     return next(at for at, mean in means.items() if mean >= best - margin)
