@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lrp_core.interventions.neurons import check_neuron
+from lrp_core.near_ties import SPARE
 from lrp_core.parts.weights import weights_of
 from lrp_core.types import Relevance, UserError
 from lrp_core.view import ModelView
@@ -91,7 +92,8 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
         logits = some @ vocabulary.T  # [n, V]
         share = logits.log_softmax(1)
         entropy = -(share.exp() * share).sum(1)
-        writings += [Writing(*each) for each in zip(*_ends(logits, count), entropy.tolist(), strict=True)]
+        ends = [_first(some, vocabulary, logits, count, largest=largest) for largest in (True, False)]
+        writings += [Writing(*each) for each in zip(*ends, entropy.tolist(), strict=True)]
     return writings
 
 
@@ -121,18 +123,25 @@ def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> 
     nearest = []
     for some in keys.split(max(1, _AT_ONCE // len(tokens))):
         unit = torch.nn.functional.normalize(some, dim=1), torch.nn.functional.normalize(tokens, dim=1)
-        nearest += _ends(unit[0] @ unit[1].T, count)[0]
+        nearest += _first(*unit, unit[0] @ unit[1].T, count, largest=True)
     return nearest
 
 
-def _ends(values: Tensor, count: int) -> tuple[list[tuple[tuple[int, float], ...]], ...]:
-    """The `count` largest and the smallest (token, value) of each row [N, V]; of equal ones the first, or the last."""
-    order = values.sort(dim=1, descending=True, stable=True)
-    ends = []
-    for tokens, numbers in ((order.indices, order.values), (order.indices.flip(1), order.values.flip(1))):
-        rows = zip(tokens[:, :count].tolist(), numbers[:, :count].tolist(), strict=True)
-        ends.append([tuple(zip(*row, strict=True)) for row in rows])
-    return tuple(ends)
+def _first(
+    vectors: Tensor, words: Tensor, values: Tensor, count: int, *, largest: bool
+) -> list[tuple[tuple[int, float], ...]]:
+    """The `count` largest or smallest (token, value) of each row of `values` [N, V], of equal ones the first or last.
+
+    They are products of `vectors` [N, D] and `words` [V, D]. Finalists are formed again in float64, a vector at a time:
+    what other vectors are asked decides no order.
+    """
+    finalists = values.sort(dim=1, descending=largest, stable=True).indices[:, : count + SPARE]
+    rows = []
+    for own, vector in zip(finalists.sort(dim=1, descending=not largest).values, vectors.double(), strict=True):
+        order = (words[own].double() @ vector).sort(descending=largest, stable=True)
+        tokens, numbers = own[order.indices][:count].tolist(), order.values[:count].tolist()
+        rows.append(tuple(zip(tokens, numbers, strict=True)))
+    return rows
 
 
 def _vocabulary(view: ModelView, unembedding: bool) -> Tensor:

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -190,6 +192,17 @@ def test_chosen_samples_hold_disagreement_and_wrong_predictions():
     tables = [scored([1, 1, 1, 1, 0, 0], {4}), scored([1, 1, 0, 1, 0, 0], {4})]
     assert explorer.choose(tables, 3) == ["s2", "s4", "s0"]
     assert explorer.choose(tables, 0) == []
+
+
+def test_samples_over_which_methods_disagree_alike_come_by_name_whichever_methods_are_right():
+    """In floating point, the variance of 1, 0, 0, 0, 0 depends on where the 1 stands."""
+    for first, second in combinations(range(5), 2):
+        for right in [(first, second), (second, first)]:
+            hits = np.eye(5)[list(right)]  # of two samples by five methods
+            tables = [
+                pa.table({"sample_id": ["s0", "s1"], "correct": [True, True], "pg": of.tolist()}) for of in hits.T
+            ]
+            assert explorer.choose(tables, 1) == ["s0"]
 
 
 def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch):

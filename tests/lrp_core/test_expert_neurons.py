@@ -197,9 +197,11 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
             best = sorted(((max(text), at) for at, text in enumerate(reached) if text), key=lambda one: -one[0])[:3]
             kept = [float(v) for v in own.values[number] if math.isfinite(v)]
             assert kept == pytest.approx([value for value, _ in best])
-            assert own.contexts[number, : len(kept)].tolist() == [at for _, at in best]
+            named = own.contexts[number, : len(kept)].tolist()
+            assert [max(reached[at]) for at in named] == pytest.approx(kept)
             contexts = best_contexts(routed, texts, LAYER, number, 3, rows=2)
-            assert [one.number for one in contexts] == [at for _, at in best]
+            assert [one.value for one in contexts] == pytest.approx(kept)
+            assert len(set(named)) == len({one.number for one in contexts}) == len(kept)
             assert all(every[one.number][one.position] == pytest.approx(one.value) for one in contexts)
 
 
@@ -217,11 +219,13 @@ def test_a_neuron_of_an_expert_writes_its_column_and_answers_to_its_gate(routed)
     for title in titles_of(routed):
         chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.3")
         expected = routed.unembedding.weight @ down_of(routed, title)[:, 3]
-        assert writing(routed, *chosen, 2).promoted[0] == (int(expected.argmax()), pytest.approx(float(expected.max())))
+        token, logit = writing(routed, *chosen, 2).promoted[0]
+        assert float(expected[token]) == pytest.approx(logit) == pytest.approx(float(expected.max()))
         gates = mlp.shared_expert.gate_proj.weight if title == "shared" else mlp.experts.gate_up_proj[int(title)]
         row = gates[3] * mlp_norm(routed)
         cosines = torch.nn.functional.cosine_similarity(routed.token_embedding.weight, row[None])
-        assert nearest_tokens(routed, *chosen, 1)[0] == (int(cosines.argmax()), pytest.approx(float(cosines.max())))
+        token, cosine = nearest_tokens(routed, *chosen, 1)[0]
+        assert float(cosines[token]) == pytest.approx(cosine) == pytest.approx(float(cosines.max()))
 
 
 def mlp_norm(view):

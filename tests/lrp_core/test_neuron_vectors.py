@@ -1,10 +1,12 @@
 """What neurons write and answer to, against the model itself."""
 
 import pytest
+import torch
 
 from lrp_core import UserError, attribute
 from lrp_core.interventions.neurons import neurons_set
-from lrp_core.neurons import nearest_tokens, top_neurons, writing
+from lrp_core.neurons import keys_of, nearest_tokens, top_neurons, writing, writings_of
+from tests.tiny import tiny_model
 
 
 def test_top_neurons_are_the_largest_and_know_their_place(view, batch):
@@ -36,11 +38,28 @@ def test_a_neuron_writes_what_one_unit_of_it_adds_to_the_stream(view, batch):
     vector = (outputs[0] - outputs[1])[0, 0]  # what one unit adds to what the layer puts out
     expected = view.unembedding.weight @ vector
     result = writing(view, layer, neuron, 4)
-    assert [token for token, _ in result.promoted] == expected.sort(descending=True).indices[:4].tolist()
-    assert [token for token, _ in result.suppressed] == expected.sort().indices[:4].tolist()
-    assert result.promoted[0][1] == pytest.approx(float(expected.max()))
+    for descending, listed in ((True, result.promoted), (False, result.suppressed)):
+        tokens, logits = zip(*listed, strict=True)
+        assert len(set(tokens)) == 4
+        assert expected[list(tokens)].tolist() == pytest.approx(logits)
+        assert logits == pytest.approx(expected.sort(descending=descending).values[:4].tolist())
     shares = expected.softmax(0)
     assert result.entropy == pytest.approx(float(-(shares * shares.log()).sum()))
+
+
+def test_what_a_neuron_writes_does_not_depend_on_which_others_are_asked():
+    """Words come in pairs whose vectors differ by rounding."""
+    view = tiny_model("gpt2", dtype="float32")
+    weight = view.unembedding.weight
+    weight[1::2] = weight[::2] * (
+        1 + 1e-7 * torch.randn(len(weight) // 2, 1, generator=torch.Generator().manual_seed(0))
+    )
+    neurons = range(view.neuron_names.count(1))
+    together = zip(neurons, writings_of(view, 1, neurons, 6), keys_of(view, 1, neurons, 6), strict=True)
+    for neuron, own, keys in together:
+        alone = writing(view, 1, neuron, 6)
+        assert (own.promoted, own.suppressed) == (alone.promoted, alone.suppressed)
+        assert keys == nearest_tokens(view, 1, neuron, 6)
 
 
 def test_the_final_norm_is_folded_in_where_there_is_one(view):

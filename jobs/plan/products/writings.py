@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobs.config import RunConfig
     from jobs.plan.cells import ModelPlan
 
-VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+VERSION = 2  # raised when numbers change: stored ones of older versions are stale
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
             points.setdefault(name, []).append(hit)
             wrong[name] = wrong.get(name, 0) + (not right)
     other = {name: name not in first for name in points}
-    split = sorted(points, key=lambda name: (other[name], -float(np.var(points[name])), name))
+    split = sorted(points, key=lambda name: (other[name], -float(np.var(sorted(points[name]))), name))
     failed = sorted((name for name in points if wrong[name]), key=lambda name: (other[name], -wrong[name], name))
     rest = sorted(points, key=lambda name: (other[name], name))
     share = -(-count // 3)
