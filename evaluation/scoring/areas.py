@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, summarise
 from evaluation.scoring.flips import ORDERS
 from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, interval, sign_flip_p
+from lrp_core.near_ties import ROUNDING
 
 AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "area"]
 CURVE_COLUMNS = ["explanation", "embedding", "perturbation", "order", "removed", "logit"]
@@ -107,7 +108,10 @@ def mean_curve(rows: np.ndarray, resamples: int, seed: int) -> MeanCurve:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's, equal values at the mean of their ranks; NaN for fewer than two, or where one side has no order."""
+    """Spearman's, values that are equal but for rounding at the mean of their ranks.
+
+    NaN for fewer than two, or where one side has no order.
+    """
     if len(x) < 2:
         return float("nan")
     first, second = (ranks - ranks.mean() for ranks in (_ranks(x), _ranks(y)))
@@ -117,7 +121,9 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _ranks(values: Iterable[float]) -> np.ndarray:
     numbers = np.asarray(list(values), float)
-    return np.array([(numbers < one).sum() + ((numbers == one).sum() - 1) / 2 for one in numbers])
+    gap = numbers[:, None] - numbers  # [N, N]
+    margin = ROUNDING * np.maximum(np.abs(numbers[:, None]), np.abs(numbers))
+    return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 
 
 def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str, list[float]]:

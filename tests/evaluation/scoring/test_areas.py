@@ -104,5 +104,6 @@ def test_curves_of_different_lengths_are_averaged_at_shares_of_their_tokens():
 def test_rank_correlation_is_spearmans_with_ties():
     x, y = [1.0, 2.0, 2.0, 5.0, 3.0], [0.1, 0.4, 0.3, 0.3, 0.9]
     assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y).statistic)
+    assert rank_correlation(x, np.array(y) * (1 + 1e-7 * np.arange(len(y)))) == pytest.approx(spearmanr(x, y).statistic)
     assert np.isnan(rank_correlation([1.0], [2.0]))
     assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
