@@ -58,11 +58,7 @@ CONTEXTS = versioned(
     [
         ("layer", INT, False),
         ("neuron", INT, False),
-        (
-            "rank",
-            INT,
-            False,
-        ),  # from 1; activations that are equal but for rounding are compared alone, and the earlier is first
+        ("rank", INT, False),  # from 1; near ties by activations computed alone, and of equal ones the earlier first
         ("activation", FLOAT, False),  # the largest over the positions of ordinary tokens
         ("position", INT, False),  # where in `input_ids`
         ("input_ids", pa.list_(pa.int32()), False),  # with what the tokenizer's template adds

@@ -85,7 +85,7 @@ class NeuronWorker(UndividedWorker):
         if is_ties(row["task"]):
             ties = TiesTask.from_json(row["task"])
             tokens = sum(map(len, ties.ids.values()))
-            return reported(ties.title, len(ties.ids), tokens, lambda: self._decide(ties))
+            return reported(ties.title, 1, tokens, lambda: self._decide(ties))
         if is_heatmap(row["task"]):
             maps = HeatmapTask.from_json(row["task"])
             return reported(maps.title, 1, len(maps.neurons), lambda: {"splits": self._explain(maps)})

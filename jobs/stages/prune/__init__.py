@@ -114,6 +114,7 @@ def _ranked(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: Cu
     if curves.method == RANDOM:
         return random_curves(len(table["relevance"][0]), settings.random_runs, config.seed)
     table = table.filter(pc.equal(table["explanation"], CONTRASTIVE.name))
+    table = table.sort_by("sample_id")  # a mean does not depend on how samples were cut into units
     relevance: dict[tuple[str, str], np.ndarray] = {}
     for pooling in settings.poolings:
         lists = table.filter(pc.equal(table["pooling"], pooling))["relevance"].combine_chunks()
