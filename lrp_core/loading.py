@@ -18,6 +18,7 @@ from transformers import AutoConfig, PretrainedConfig
 from lrp_core import adapters
 from lrp_core.capabilities import ATTENTION
 from lrp_core.families import describing, family_of, introduce
+from lrp_core.quantised import check_config
 from lrp_core.types import UserError, nearest
 from lrp_core.view import ModelView
 
@@ -45,7 +46,7 @@ def load_model(
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
     lack weights, for an adapter of another base, for a precision or device that there is not, UnsupportedModel for one
-    that no family describes.
+    that is quantised or that no family describes.
     """
     check_place(dtype, device if max_memory is None else "cpu")
     if adapter is not None and max_memory is not None:
@@ -102,11 +103,13 @@ def read_config(
 ) -> PretrainedConfig:
     """The config of a hub id or a local directory.
 
-    Raises UnsupportedModel for one that no family describes, and what transformers raises for one that it cannot read.
+    Raises UnsupportedModel for one that is quantised or that no family describes, and what transformers raises for one
+    that it cannot read.
     """
     introduce()
     source = {"revision": revision, "local_files_only": local_files_only}
     described, _ = PretrainedConfig.get_config_dict(name, **source)
+    check_config(described, name)
     if "model_type" in described and family is None:
         describing(described["model_type"])
     return AutoConfig.from_pretrained(name, trust_remote_code=False, **source)

@@ -16,6 +16,7 @@ from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.parts.model import ModelParts
 from lrp_core.parts.weights import weights_of
+from lrp_core.quantised import check_model
 from lrp_core.shared_layers import unrolled
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
@@ -50,6 +51,7 @@ class ModelView(ModelParts):
         Raises UnsupportedModel for an unknown family, a model whose head predicts neither tokens nor labels, and norms
         without weights.
         """
+        check_model(model)
         described = family_of(model.config, type(model).__name__, family)
         if isinstance(described, GenericFamily):
             from lrp_core.generic import GenericView
