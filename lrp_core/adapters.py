@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -26,6 +26,11 @@ from lrp_core.types import UserError
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of every name in an adapter's file, before the name in its base
 _PLAIN_STARTS = (True, False, "gaussian")  # of training; others leave a base with other weights
+#: Settings by which an adapter does more than add B A to weights or replace whole modules.
+_MORE_THAN_SUMS = (
+    *("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "monteclora_config"),
+    *("trainable_token_indices", "use_bdlora", "use_qalora"),
+)
 
 
 def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
@@ -68,6 +73,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise UserError(f"the adapter {folder} is of the kind {kind}: LORA alone is supported")
     if start not in _PLAIN_STARTS:
         raise UserError(f"the adapter {folder} began as {start!r}, which changes its base: merge it with peft and save")
+    for name in _MORE_THAN_SUMS:
+        if settings.get(name):
+            raise UserError(f"the adapter {folder} has {name}, which is not supported: merge it with peft and save")
     if find_spec("peft") is None:
         raise UserError("an adapter needs peft: pip install 'closelook[lora]'")
     return settings
@@ -108,9 +116,9 @@ def brought(folder: Path) -> set[str]:
     return {name for name in _shapes(folder) if ".lora_" not in name}
 
 
-def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None) -> None:
+def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None, merge: bool = True) -> None:
     """Raises UserError, in one line, for an adapter of another base than a model of `config`, whose weights are not
-    needed."""
+    needed, and for one that cannot be merged into them."""
     with torch.device("meta"):
         auto = getattr(transformers, family_of(config, name=family).kind.auto)
         model = auto.from_config(config)
@@ -137,6 +145,23 @@ def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None)
     if problems:
         more = f" and {len(problems) - 2} more" if len(problems) > 2 else ""
         raise UserError(f"the adapter {folder} is for another base: it has {', '.join(problems[:2])}{more}")
+    if merge:
+        _check_mergeable(modules, adapted, folder)
+
+
+def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str], folder: Path) -> None:
+    """Raises UserError where weights that the adapter adds to are those of another module, too: both would change."""
+    owners: dict[nn.Parameter, list[str]] = {}
+    for path, module in modules.items():
+        weight = dict(module.named_parameters(recurse=False)).get("weight")
+        if weight is not None:
+            owners.setdefault(weight, []).append(path)
+    for sharing in owners.values():
+        changed = [path for path in sharing if path in adapted]
+        if changed and len(sharing) > 1:
+            others = " and ".join(path for path in sharing if path != changed[0])
+            says = f"adds to the weights of {changed[0]}, which are those of {others}, too"
+            raise UserError(f"the adapter {folder} {says}: it can stand beside its base only (merge: false)")
 
 
 def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:
@@ -146,13 +171,14 @@ def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTra
     only can be merged, and for one that peft cannot put on.
     """
     settings = read_settings(folder)
-    if not merge and (settings.get("use_dora") or settings.get("target_parameters")):
-        raise UserError(f"the adapter {folder} scales or replaces weights: it can be merged only")
+    if not merge and any(settings.get(name) for name in ("use_dora", "target_parameters", "lora_bias")):
+        raise UserError(f"the adapter {folder} scales or replaces weights, or adds biases: it can be merged only")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     weights = load_file(folder / WEIGHTS)
     with warnings.catch_warnings():  # of what peft asks of transformers, which calls it by another name now
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", UserWarning)  # of weights that are tied, see `check_fit`
         known = PeftConfig.from_pretrained(str(folder))
         known.inference_mode, known.base_model_name_or_path = True, None  # whose name was compared, and may be a copy's
         try:
@@ -161,10 +187,10 @@ def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTra
             reason = " ".join(str(error).split())
             raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: {reason}") from None
         expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-        apart = sorted(expected.keys() ^ weights.keys())
+        unknown = set_peft_model_state_dict(wrapped, weights).unexpected_keys
+        apart = sorted({*(expected.keys() - weights.keys()), *unknown})
         if apart:
             raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: see {apart[0]}")
-        set_peft_model_state_dict(wrapped, weights)
         if merge:
             return wrapped.merge_and_unload()
     return _kept_apart(wrapped.get_base_model())
@@ -196,7 +222,7 @@ def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # safetensors has an error of its own, without a public name
         raise UserError(f"{folder / WEIGHTS} cannot be read: {' '.join(str(error).split())}") from None
-    return {name.removeprefix(_PREFIX): shape for name, shape in shapes.items()}
+    return {name.removeprefix(_PREFIX).replace(".base_layer.", "."): shape for name, shape in shapes.items()}
 
 
 def _numberless(path: str) -> str:

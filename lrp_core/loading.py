@@ -66,7 +66,7 @@ def load_model(
         if folder is not None:
             adapters.check_base(folder, name)
             config = adapters.with_head_of(config, folder, family)
-            adapters.check_fit(config, folder, family)
+            adapters.check_fit(config, folder, family, merge)
         with _without_report():
             model, report = _auto(config, family).from_pretrained(
                 name,

@@ -18,7 +18,7 @@ TARGETS = {
 def adapted(folder: Path, view: ModelView, seed: int = 1, **settings) -> None:
     """An adapter with random weights for the model, which is left as it was."""
     with torch.random.fork_rng(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of what peft asks of transformers
+        warnings.simplefilter("ignore")  # of what peft asks of transformers, and of embeddings that are tied or saved
         torch.manual_seed(seed)
         family = view.family.name
         chosen = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, **(TARGETS.get(family, {}) | settings))

@@ -79,7 +79,7 @@ def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) ->
         raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
     adapters.check_base(folder, location)
     config = adapters.with_head_of(config, folder, model.family)
-    adapters.check_fit(config, folder, model.family)
+    adapters.check_fit(config, folder, model.family, model.merge)
     digest = hash_files((folder / adapters.SETTINGS, folder / adapters.WEIGHTS))
     return config, f" with adapter sha256:{digest}{'' if model.merge else ' beside it'}"
 

@@ -1,10 +1,14 @@
 """LoRA adapters: merged or beside their base, every method has the same numbers; those of another base are refused."""
 
 import json
+import re
+import warnings
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from alti import METHODS as VECTORS
 from lrp_core import METHODS, Batch, UserError, load_model
@@ -71,6 +75,73 @@ def test_an_adapter_brings_the_head_of_a_classifier_to_a_language_model(tmp_path
             assert EVERY[method](view, batch).tokens.isfinite().all()
 
 
+#: What an adapter may have beside sums of weights, by GPT-2's names: biases, embeddings, whole modules.
+SHAPES = {
+    "biases of its layers": {"bias": "lora_only"},
+    "all biases": {"bias": "all"},
+    "embeddings": {"target_modules": ["wte", "c_attn"]},
+    "unembedding": {"target_modules": ["lm_head", "c_attn"]},
+    "both": {"target_modules": ["lm_head", "wte"]},
+    "whole embeddings": {"modules_to_save": ["wte"]},
+    "whole unembedding": {"modules_to_save": ["lm_head"]},
+    "whole norms": {"modules_to_save": ["ln_1"]},
+}
+_OF_LLAMA = {"wte": "embed_tokens", "c_attn": "q_proj", "ln_1": "input_layernorm"}
+
+
+def made(folder, name: str, shape: str, tied: bool) -> None:
+    """A base and an adapter with random numbers in all that it brings."""
+    settings = {
+        field: [_OF_LLAMA.get(one, one) for one in value] if name == "llama" and isinstance(value, list) else value
+        for field, value in SHAPES[shape].items()
+    }
+    bare = tiny_model(name, dtype="float32", tie_word_embeddings=tied, **_BIASES[name])
+    bare.model.save_pretrained(folder / "base")
+    adapted(folder / "adapter", bare, **settings)
+    file = folder / "adapter" / "adapter_model.safetensors"
+    generator = torch.Generator().manual_seed(2)
+    tensors = load_file(file)
+    for key, value in tensors.items():
+        if ".lora_" not in key and ".base_layer.weight" not in key:
+            tensors[key] = value + 0.2 * torch.randn(value.shape, generator=generator)
+    save_file(tensors, file)
+
+
+_BIASES = {"gpt2": {}, "llama": {"attention_bias": True, "mlp_bias": True}}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", _BIASES)
+def test_whatever_an_adapter_brings_is_explained_as_peft_runs_it(name, shape, tied, tmp_path):
+    made(tmp_path, name, shape, tied)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of weights that are tied
+        stock = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
+    shared = tied and any(part in SHAPES[shape].get("target_modules", ()) for part in ("wte", "lm_head"))
+    if shared:
+        told = refusal(tmp_path / "base", tmp_path / "adapter")
+        assert re.search(
+            r"adds to the weights of \S+, which are those of \S+, too: it can stand beside its base only", told
+        )
+    for merge in (False,) if shared else (False, True):
+        view = load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=merge)
+        rows = ragged_rows(view)
+        relevance = METHODS["lrp"](view, Batch.collate(rows, 0))
+        for i, row in enumerate(rows):
+            with torch.no_grad():
+                logits = stock(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
+            wanted = logits[row["target_id"]] - logits[row["foil_id"]]
+            torch.testing.assert_close(relevance.explained[i], wanted, rtol=1e-4, atol=1e-4)
+    if not shared:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of weights that were tied
+            merged = stock.merge_and_unload()
+        assert type(view.model) is type(merged)
+        for (path, weight), own in zip(merged.named_parameters(), view.model.parameters(), strict=True):
+            torch.testing.assert_close(own, weight, msg=path)
+
+
 def refusal(base, adapter, **options) -> str:
     with pytest.raises(UserError) as error:
         load_model(base, adapter=adapter, **options)
@@ -118,8 +189,11 @@ def test_what_is_no_adapter_or_could_not_be_put_on_is_refused_in_one_line(tmp_pa
     ):
         settings.write_text(json.dumps(written | change))
         assert told in refusal(base, adapter)
-    settings.write_text(json.dumps(written | {"use_dora": True}))
-    assert "it can be merged only" in refusal(base, adapter, merge=False)
+    for name in ("use_dora", "lora_bias"):
+        settings.write_text(json.dumps(written | {name: True}))
+        assert "it can be merged only" in refusal(base, adapter, merge=False)
+    settings.write_text(json.dumps(written | {"trainable_token_indices": [3, 4]}))
+    assert "has trainable_token_indices, which is not supported: merge it with peft and save" in refusal(base, adapter)
     settings.write_text(json.dumps(written))
     save_file(load_file(weights), adapter / "other.safetensors")
     weights.write_bytes(b"nothing")
