@@ -159,7 +159,11 @@ def without_head(architecture: str, family: Family) -> str:
 
 
 def _class_in(table: str, family: Family) -> str | None:
+    """The class of such models in transformers' `table`, or the one that a package has registered for them there."""
     from transformers.models.auto import modeling_auto
 
     classes: dict[str, str] = getattr(modeling_auto, table)
-    return classes.get(family.name)
+    if family.name in classes:
+        return classes[family.name]
+    registered = getattr(modeling_auto, table.removesuffix("_NAMES"))._extra_content
+    return next((model.__name__ for config, model in registered.items() if config.model_type == family.name), None)

@@ -4,12 +4,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from transformers import GPT2Config
 
-from lrp_core import families, plugins
+from lrp_core import METHODS, Batch, ModelView, families, load_model, plugins
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedModel, UserError
 from tests import packages
+from tests.tiny import IMAGES, picture_rows
 
 CODE = """
 from dataclasses import dataclass
@@ -104,6 +106,47 @@ def test_a_package_may_bring_a_model_family(site, monkeypatch):
     with pytest.raises(UnsupportedModel, match=r"no family describes 'gpt2-other' models; supported: .*gpt2-renamed"):
         families.family_of(config)
     sys.modules.pop("plug_family", None)
+
+
+SKETCH = """
+from dataclasses import replace
+
+from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
+
+from lrp_core.families.vit import VIT
+
+
+class SketchConfig(ViTConfig):
+    model_type = "sketch"
+
+
+class SketchForImageClassification(ViTForImageClassification):
+    config_class = SketchConfig
+
+
+AutoConfig.register("sketch", SketchConfig)
+AutoModelForImageClassification.register(SketchConfig, SketchForImageClassification)
+FAMILY = replace(VIT, name="sketch", classes="plug_sketch")
+"""
+
+
+def test_a_package_may_bring_a_family_of_images(site, monkeypatch):
+    packages.install(site, "plug_sketch", SKETCH, things={"family": "plug_sketch:FAMILY"})
+    extended = plugins.Extended(Registry("family", *families.FAMILIES.values()), "closelook.things", families.Family)
+    monkeypatch.setattr(families, "FAMILIES", extended)
+    import plug_sketch
+
+    stock = plug_sketch.SketchForImageClassification(plug_sketch.SketchConfig(**IMAGES["vit"])).eval()
+    stock.save_pretrained(site / "model")
+    for view in (load_model(site / "model"), ModelView.of(stock)):
+        rows = picture_rows(view)
+        batch = Batch.collate(rows, 0)
+        relevance = METHODS["lrp"](view, batch)
+        wanted = stock(pixel_values=batch.pixel_values).logits.gather(1, batch.target_ids[:, None])[:, 0]
+        torch.testing.assert_close(relevance.logit_target, wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UnsupportedModel, match=r"ViTModel has no .*: give a SketchForImageClassification model"):
+        families.family_of(stock.config, "ViTModel")
+    sys.modules.pop("plug_sketch", None)
 
 
 def test_classes_that_cannot_be_imported_are_one_line_with_the_package(monkeypatch):
