@@ -20,7 +20,7 @@ from lrp_core.parts.block import AttentionView, BlockView
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
 from lrp_core.types import Batch
-from lrp_core.view import ModelView
+from lrp_core.view import ModelView, counted_by
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class EncoderDecoderView(ModelView):
     def _positions(self, family: Family, mask: Tensor) -> Tensor:
         """Learned positions [B, T, D] that ignore padding on either side."""
         assert family.position_embedding is not None
-        ids = self.position_ids(mask) + family.position_shift
+        ids = counted_by(mask) + family.position_shift
         with weights_of(self.model.get_submodule(family.position_embedding)) as module:
             return nn.functional.embedding(ids, module.weight)
 

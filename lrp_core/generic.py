@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
-from lrp_core.types import Batch, UnsupportedModel
+from lrp_core.types import Batch, UnsupportedModel, UnusableRows
 from lrp_core.view import ModelView
 
 _PROBE = 6  # tokens on which a model is tried
@@ -37,21 +36,42 @@ class GenericView(ModelView):
         if self.device.type == "meta":
             return self  # it has a shape and no numbers
         with torch.no_grad():
-            unpadded = (i for i in range(self.vocab - _PROBE - 1, self.vocab) if i != self.config.pad_token_id)
-            ids = torch.tensor([[*islice(unpadded, _PROBE)]], device=self.device)
+            ids = self._probe()
             whole = self._logits(input_ids=ids)
             again = self._logits(inputs_embeds=embedding(ids))
             self._same(whole, again, "says one thing of tokens, another of embeddings")
             if self.kind.causal and not self.kind.labels:
-                ids[0, -1] = 0
+                ids[0, -1] = ids[0, 0]
                 ahead = "looks at what stands behind, as no causal model does"
                 self._same(whole[:, :-1], self._logits(input_ids=ids)[:, :-1], ahead)
         return self
 
+    def _probe(self) -> Tensor:
+        """Different tokens [1, T], none of them padding; fewer than usual where the vocabulary has fewer."""
+        pad = self.config.pad_token_id
+        unpadded = [i for i in range(max(0, self.vocab - _PROBE - 1), self.vocab) if i != pad]
+        return torch.tensor([unpadded[:_PROBE]], device=self.device)
+
     def _same(self, one: Tensor, other: Tensor, otherwise: str) -> None:
-        gap = float((one - other).abs().max() / one.abs().max().clamp_min(1e-9))
-        if not gap <= _ROUNDING.get(one.dtype, 1e-4):
+        if not _equal(one, other):
             raise UnsupportedModel(f"{type(self.model).__name__} {otherwise}: no method would explain it")
+
+    def check_input(self, batch: Batch) -> None:
+        """Raises UnusableRows for texts with the padding token where the model does not read it as any other."""
+        super().check_input(batch)
+        pad = self.config.pad_token_id
+        rows = ((batch.input_ids == pad) & (batch.attention_mask != 0)).any(-1) if pad is not None else None
+        if rows is not None and rows.any() and self._minds_padding:
+            detail = f"the text holds the padding token {pad}, by whose number the model counts: take it out"
+            raise UnusableRows(rows.nonzero().flatten().tolist(), "padding", detail)
+
+    @cached_property
+    def _minds_padding(self) -> bool:
+        """Whether padding tokens inside a text and at its end change more than their own embeddings would."""
+        ids = self._probe().repeat_interleave(2, 1)
+        ids[0, 1::2] = self.config.pad_token_id
+        with torch.no_grad():
+            return not _equal(self._logits(input_ids=ids), self._logits(inputs_embeds=self.token_embedding(ids)))
 
     # geometry
 
@@ -156,6 +176,12 @@ class GenericView(ModelView):
             given = next(iter(inputs.values()))
             known["attention_mask"] = torch.ones(given.shape[:2], dtype=torch.int64, device=given.device)
         return self.model(**inputs, **known).logits
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether logits are the same up to rounding."""
+    gap = float((one - other).abs().max() / one.abs().max().clamp_min(1e-9))
+    return gap <= _ROUNDING.get(one.dtype, 1e-4)
 
 
 def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:

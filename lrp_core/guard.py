@@ -90,10 +90,20 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     on_token = (at == batch.position) & real[torch.arange(len(batch), device=real.device), at]
     _refuse(~on_token & stands_for_sample, "no_position", "the position to predict is on padding or outside of the row")
     if view.kind.reads != "anywhere":
-        seen = real.cumsum(-1).gather(1, at[:, None])[:, 0]  # tokens up to the position
-        elsewhere = seen != (1 if view.kind.reads == "first" else lengths)
+        read = _readable(view, batch)  # [B, T]
+        seen = read.cumsum(-1).gather(1, at[:, None])[:, 0]  # tokens up to the position
+        elsewhere = seen != (1 if view.kind.reads == "first" else read.sum(-1))
+        elsewhere |= ~read.gather(1, at[:, None])[:, 0]
         reason = f"the model's head reads at the {view.kind.reads} token alone: give its index as the position"
+        reason += "" if read.equal(real) else " (padding tokens of the text do not count)"
         _refuse(elsewhere & stands_for_sample, "no_position", reason)
+
+
+def _readable(view: ModelView, batch: Batch) -> Tensor:
+    """Mask [B, T] of tokens where a head may read; classifiers on causal models skip the padding token's id."""
+    real = batch.attention_mask != 0
+    skips = view.kind.reads == "last" and view.config.pad_token_id is not None
+    return real & (batch.input_ids != view.config.pad_token_id) if skips else real
 
 
 def _check_prefix(view: ModelView, batch: Batch) -> None:

@@ -38,7 +38,7 @@ class UnsupportedMethod(UserError):
 class UnusableRows(UserError):
     """Rows of a batch that cannot be explained; a batch of the others can.
 
-    `rows` are indices into the batch; `reason` is one of too_long, no_position, ended, logits_not_finite.
+    `rows` are indices into the batch; `reason` is one of too_long, no_position, ended, padding, logits_not_finite.
     """
 
     def __init__(self, rows: Sequence[int], reason: str, detail: str) -> None:

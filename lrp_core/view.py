@@ -36,6 +36,11 @@ def _calls_parts(model: Any) -> bool:
     return model.config._experts_implementation in known
 
 
+def counted_by(mask: Tensor) -> Tensor:
+    """Positions [B, T] from 0 on that ignore padding on either side."""
+    return (mask.cumsum(-1) - 1).clamp_min(0)
+
+
 @dataclass(frozen=True)
 class ModelView(ModelParts):
     """A model in evaluation mode with frozen parameters; from `load_model` or `ModelView.of`."""
@@ -48,8 +53,8 @@ class ModelView(ModelParts):
         """Wraps a model, puts it in evaluation mode and freezes its parameters.
 
         `family` is "generic" for a model that is run as a whole, described or not.
-        Raises UnsupportedModel for an unknown family, a model whose head predicts neither tokens nor labels, and norms
-        without weights.
+        Raises UnsupportedModel for a quantised model, an unknown family, a model whose head predicts neither tokens nor
+        labels, and norms without weights.
         """
         check_model(model)
         described = family_of(model.config, type(model).__name__, family)
@@ -82,12 +87,12 @@ class ModelView(ModelParts):
 
     # from tokens to states
 
-    def position_ids(self, attention_mask: Tensor) -> Tensor:
-        """Positions [B, T] that ignore padding on either side."""
-        counted = attention_mask.cumsum(-1) - 1  # [B, T]
+    def position_ids(self, batch: Batch) -> Tensor:
+        """Positions [B, T] that ignore padding on either side, and padding tokens of the text where the model does."""
         if self.family.positions_after_padding:
-            return (counted + 1) * attention_mask + self.config.pad_token_id
-        return counted.clamp_min(0)
+            counted = batch.attention_mask * (batch.input_ids != self.config.pad_token_id)  # [B, T]
+            return counted.cumsum(-1) * counted + self.config.pad_token_id
+        return counted_by(batch.attention_mask)
 
     def check_input(self, batch: Batch) -> None:
         """Raises UserError for a batch whose input is not of this model's kind."""
@@ -116,7 +121,7 @@ class ModelView(ModelParts):
         token = self.tokens(batch)
         full = token
         if self.family.position_embedding:
-            ids = self.position_ids(batch.attention_mask) + self.family.position_shift
+            ids = self.position_ids(batch) + self.family.position_shift
             with weights_of(self._at(self.family.position_embedding)) as module:
                 full = full + nn.functional.embedding(ids, module.weight)
         if self.family.segment_embedding:
@@ -131,7 +136,7 @@ class ModelView(ModelParts):
     def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
 
-        `positions` [B, T] are by default those that the attention mask counts.
+        `positions` [B, T] are by default those of `position_ids`.
         """
         with self._finite_masks():
             return self._hidden(batch, token, positions)
@@ -150,7 +155,7 @@ class ModelView(ModelParts):
         return self.model.base_model(
             inputs_embeds=self.tokens(batch) if token is None else token,
             attention_mask=batch.attention_mask,
-            position_ids=self.position_ids(batch.attention_mask) if positions is None else positions,
+            position_ids=self.position_ids(batch) if positions is None else positions,
             return_dict=True,
             **segments,
             **self.kind.forward_options,

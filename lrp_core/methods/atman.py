@@ -129,7 +129,7 @@ def explain_many(
     with around_attention(view, record, stock="eager"):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
-    token, positions = view.tokens(batch), view.position_ids(batch.attention_mask)
+    token, positions = view.tokens(batch), view.position_ids(batch)
     alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
     for samples, keys, start in _parts(view, batch, token_budget, whole=similarity < 1):
         of_rows = None if alike is None else alike[samples, keys]

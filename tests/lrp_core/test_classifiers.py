@@ -65,6 +65,21 @@ def test_every_method_gives_a_padded_classifier_batch_what_it_gives_single_sampl
             torch.testing.assert_close(together.logit_target[i], stock[row["target_id"]], **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neo", "gpt_neox", "llama", "opt"])
+def test_a_head_that_skips_padding_tokens_is_read_where_the_stock_model_reads(name):
+    view = tiny_classifier(name)
+    row = ragged_rows(view, lengths=(7,))[0]
+    row["input_ids"][-2:] = [view.config.pad_token_id] * 2
+    with pytest.raises(
+        UnusableRows, match=r"reads at the last token alone: .* \(padding tokens of the text do not count"
+    ):
+        METHODS["lrp"](view, Batch.collate([row], 0))
+    relevance = METHODS["lrp"](view, Batch.collate([row | {"position": 4}], 0))
+    stock = view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0]
+    torch.testing.assert_close(relevance.logit_target[0], stock[row["target_id"]], **CLOSE)
+    torch.testing.assert_close(relevance.logit_foil[0], stock[row["foil_id"]], **CLOSE)
+
+
 def test_the_model_is_bit_identical_afterwards(view, rows):
     ids = torch.tensor([rows[0]["input_ids"]])
     before = view.model(input_ids=ids).logits
@@ -176,7 +191,7 @@ def test_pairs_carry_token_types():
     stock = view.model.bert.embeddings(
         input_ids=batch.input_ids,
         token_type_ids=batch.token_type_ids,
-        position_ids=view.position_ids(batch.attention_mask),
+        position_ids=view.position_ids(batch),
     )
     torch.testing.assert_close(entering, stock)
 

@@ -34,6 +34,26 @@ def test_padded_batch_equals_the_stock_model_on_single_samples(view, side):
         torch.testing.assert_close(kept, alone, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("pad", [0, 1, 7])
+def test_padding_tokens_inside_a_text_are_counted_as_the_stock_model_counts_them(pad):
+    view = tiny_model("roberta", pad_token_id=pad, max_position_embeddings=44)
+    rows = ragged_rows(view)
+    for row in rows:
+        row["input_ids"][1] = row["input_ids"][-1] = pad
+    for side in ("left", "right"):
+        batch = Batch.collate(rows, pad, side)
+        stock = [view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]] for row in rows]
+        wanted = torch.stack([logits[row["target_id"]] for logits, row in zip(stock, rows, strict=True)])
+        for method in ("lrp", "atman", "occlusion"):
+            torch.testing.assert_close(attribute(method, view, batch).logit_target, wanted, rtol=1e-5, atol=1e-6)
+        _, full = view.embed(batch)
+        embeddings = view.model.roberta.embeddings
+        for i, row in enumerate(rows):
+            own = slice(-len(row["input_ids"]), None) if side == "left" else slice(len(row["input_ids"]))
+            alone = embeddings(input_ids=torch.tensor([row["input_ids"]]))[0]
+            torch.testing.assert_close(embeddings.LayerNorm(full[i, own]), alone)
+
+
 def test_lrp_conserves_logit_when_biases_are_zero(view, batch):
     for name, parameter in view.model.named_parameters():
         if name.endswith("bias"):

@@ -11,6 +11,7 @@ from lrp_core import (
     ModelView,
     UnsupportedMethod,
     UnsupportedModel,
+    UnusableRows,
     UserError,
     load_model,
     random_model,
@@ -202,6 +203,44 @@ def test_a_model_that_no_method_would_explain_is_refused_when_loaded(message):
     with pytest.raises(UnsupportedModel, match=message) as error:
         random_model(AutoConfig.for_model(family, **config), family="generic")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("family", ["camembert", "bloom", "rembert"])
+@pytest.mark.parametrize("vocabulary", [2, 5, 6])
+def test_a_vocabulary_may_be_smaller_than_what_a_model_is_tried_on(family, vocabulary):
+    config = AutoConfig.for_model(family, **{**MODELS[family][1], "vocab_size": vocabulary, "eos_token_id": 1})
+    view = random_model(config, family="generic")
+    row = {"input_ids": [view.config.pad_token_id == 0] * 4, "position": 3, "target_id": 0, "foil_id": 1}
+    row["input_ids"] = [int(one) for one in row["input_ids"]]
+    relevance = METHODS["occlusion"](view, Batch.collate([row], 0))
+    torch.testing.assert_close(relevance.logit_target[0], stock(view, row)[0], **CLOSE)
+
+
+PADDING = {"xlm-roberta": "counts", "camembert": "counts", "mpnet": "counts", "rembert": "reads", "bloom": "reads"}
+PADDED = {
+    **_MORE,
+    "max_position_embeddings": 44,
+    "pad_token_id": 1,
+    "n_layer": 2,
+    "n_head": 4,
+    "input_embedding_size": 8,
+}
+
+
+@pytest.mark.parametrize("family", PADDING)
+def test_a_padding_token_inside_a_text_is_read_as_the_stock_model_reads_it_or_refused(family):
+    config = AutoConfig.for_model(family, **PADDED)
+    view = random_model(config, family="generic")
+    rows = ragged_rows(view, lengths=(6, 5))
+    rows[1]["input_ids"][1] = view.config.pad_token_id
+    batch = Batch.collate(rows, 1)
+    if PADDING[family] == "counts":
+        with pytest.raises(UnusableRows, match="row 1 of the batch: the text holds the padding token 1"):
+            METHODS["occlusion"](view, batch)
+        return
+    relevance = METHODS["occlusion"](view, batch)
+    for i, row in enumerate(rows):
+        torch.testing.assert_close(relevance.logit_target[i], stock(view, row)[row["target_id"]], rtol=1e-4, atol=1e-5)
 
 
 def test_a_head_that_predicts_neither_tokens_nor_labels_is_refused_by_name():

@@ -158,7 +158,7 @@ def test_sums_over_the_vocabulary_are_those_of_the_models_own_head(family, monke
     own = view.model(
         input_ids=batch.input_ids,
         attention_mask=batch.attention_mask,
-        position_ids=view.position_ids(batch.attention_mask),
+        position_ids=view.position_ids(batch),
     ).logits[torch.arange(len(batch)), batch.position]
     torch.testing.assert_close(total, own.logsumexp(-1), **CLOSE)
     assert largest.tolist() == own.argmax(-1).tolist()
