@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from lrp_core.capabilities import RULES
 from lrp_core.families import family_of, without_head
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.parts.model import ModelParts
 from lrp_core.parts.weights import weights_of
 from lrp_core.quantised import check_model
+from lrp_core.rules.activation import activation
 from lrp_core.shared_layers import unrolled
 from lrp_core.types import Batch, UnsupportedModel, UserError
 
@@ -54,7 +56,7 @@ class ModelView(ModelParts):
 
         `family` is "generic" for a model that is run as a whole, described or not.
         Raises UnsupportedModel for a quantised model, an unknown family, a model whose head predicts neither tokens nor
-        labels, and norms without weights.
+        labels, norms without weights, and activations without a rule.
         """
         check_model(model)
         described = family_of(model.config, type(model).__name__, family)
@@ -79,6 +81,9 @@ class ModelView(ModelParts):
         if bare is not None:
             path = next(name for name, module in model.named_modules() if module is bare)
             raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
+        if RULES in described.capabilities:
+            activation(view.activation_name)
+            activation(view.head_activation_name)
         return view
 
     def asking(self, batch: Batch, layer: int) -> Tensor:

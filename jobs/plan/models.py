@@ -117,6 +117,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         identity = f"{model.id}@seed{seed}{''.join(f'+{label}' for label in model.classes or ())}"
         config = geometry.config(model.classes or ())
         family = family_of(config)
+        identity += family.marks_of(config)
         head = head_of(model, family, config)
         images = _preprocessing(model, model.id, family, config)
         return ResolvedModel(model, model.id, None, identity, family, family.most_tokens(config), *head, images)
@@ -127,6 +128,7 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
     head, run_as = head_of(model, family, config), adapted if model.family is None else f"{adapted} as {model.family}"
+    run_as += family.marks_of(config)
     most, images = family.most_tokens(config), _preprocessing(model, location, family, config)
     if Path(location).is_dir():
         identity = f"sha256:{hash_files(numbers_of(Path(location)))}{run_as}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lrp_core.families.albert import ALBERT
 from lrp_core.families.bart import BART
-from lrp_core.families.base import Family
+from lrp_core.families.base import NO_LOOKING_AHEAD, Family
 from lrp_core.families.bert import BERT
 from lrp_core.families.deberta import DEBERTA
 from lrp_core.families.distilbert import DISTILBERT
@@ -127,7 +127,7 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
     family = next(chosen, family)
     for named in (config.architectures or ()) if architecture is None else (architecture,):
         family = _with_head_of(family, named)
-    for requirement in family.requires:
+    for requirement in (*family.requires, *(NO_LOOKING_AHEAD if family.kind.causal else ())):
         unmet = requirement.unmet_by(config)
         if unmet is not None:
             raise UnsupportedModel(f"{family.title} {unmet}")

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from lrp_core.families.base import LabelHead, Requirement
+from lrp_core.families.base import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, LabelHead, Requirement
 from lrp_core.families.bert import BERT
 
 #: Layers share the weights of a block; each gets modules of its own around them, so that layers can be told apart.
@@ -28,5 +28,9 @@ ALBERT = replace(
     activation="albert_layers.0.activation",
     up="albert_layers.0.ffn",
     down="albert_layers.0.ffn_output",
-    requires=(Requirement("inner_group_num", (1,), "a group of several layers is no block"),),
+    requires=(
+        Requirement("inner_group_num", (1,), "a group of several layers is no block"),
+        WHOLE_FEED_FORWARD,
+        ABSOLUTE_POSITIONS,
+    ),
 )

@@ -62,6 +62,19 @@ class SameAs:
         return f"are supported with {self.field}={self.other} ({wanted}) only, not {value}: {self.because}"
 
 
+@dataclass(frozen=True)
+class Correction:
+    """A mended description: models whose config has other values than `unaffected` were explained wrongly before."""
+
+    field: str
+    unaffected: tuple[Any, ...]
+    mark: str  # enters the identity of the affected models, so that results of the wrong description are not theirs
+
+    def mark_of(self, config: Any) -> str:
+        """What a model with this config adds to its identity; nothing if the mended description is the same to it."""
+        return "" if getattr(config, self.field) in self.unaffected else self.mark
+
+
 #: Frequencies of rotary positions that are the same for every sample. Those of the other kinds depend on the longest.
 STEADY_ROTARY = Requirement(
     "rope_parameters.rope_type",
@@ -72,6 +85,17 @@ STEADY_ROTARY = Requirement(
 STEADY_ROTARIES = tuple(
     replace(STEADY_ROTARY, field=f"rope_parameters.{layers}.rope_type")
     for layers in ("full_attention", "sliding_attention")
+)
+
+#: Of BERT's kin.
+ABSOLUTE_POSITIONS = Requirement(
+    "position_embedding_type", (None, "absolute"), "transformers drops relative positions silently"
+)
+WHOLE_FEED_FORWARD = Requirement("chunk_size_feed_forward", (0,), "neurons are read where all tokens pass at once")
+#: Of models that see what came before alone: transformers' masks, and its attention, follow such fields.
+NO_LOOKING_AHEAD = tuple(
+    Requirement(field, allowed, "attention that looks ahead is no causal model's")
+    for field, allowed in (("is_causal", (None, True)), ("use_bidirectional_attention", (None, False)))
 )
 
 
@@ -190,6 +214,7 @@ class Family:
     group_field: str | None = None  # field of the config: so many blocks, each of which several layers share
     lacks: tuple[Capability, ...] = ()  # of what methods may need and most models have
     requires: tuple[Requirement | SameAs, ...] = ()  # of the config
+    corrections: tuple[Correction, ...] = ()
     variants: tuple[FamilyVariant, ...] = ()  # layouts that the config chooses
     classes: str | None = (
         None  # module that registers the models' classes with transformers, which knows most by itself
@@ -220,7 +245,12 @@ class Family:
             unembedding=head.output,
             logit_cap_field=None,
             requires=(*self.requires, *head.requires, ONE_LABEL),
+            corrections=(),
         )
+
+    def marks_of(self, config: Any) -> str:
+        """What the description's corrections add to the identity of a model with this config."""
+        return "".join(correction.mark_of(config) for correction in self.corrections)
 
     def most_tokens(self, config: Any) -> int:
         """Most tokens that a sample of a model with this config may have."""

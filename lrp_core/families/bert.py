@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family, LabelHead, Requirement
+from lrp_core.families.base import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, Family, LabelHead, Requirement
 from lrp_core.kinds import MASKED
 
 BERT = Family(
@@ -24,8 +24,5 @@ BERT = Family(
     activation="intermediate.intermediate_act_fn",
     up="intermediate.dense",
     down="output.dense",
-    requires=(
-        Requirement("is_decoder", (False,)),
-        Requirement("position_embedding_type", (None, "absolute"), "transformers drops relative positions silently"),
-    ),
+    requires=(Requirement("is_decoder", (False,)), WHOLE_FEED_FORWARD, ABSOLUTE_POSITIONS),
 )

@@ -1,4 +1,4 @@
-from lrp_core.families.base import Family, LabelHead
+from lrp_core.families.base import WHOLE_FEED_FORWARD, Family, LabelHead
 from lrp_core.kinds import MASKED
 
 DISTILBERT = Family(
@@ -25,4 +25,5 @@ DISTILBERT = Family(
     down="ffn.lin2",
     activation_field="activation",
     feed_forward_field="hidden_dim",
+    requires=(WHOLE_FEED_FORWARD,),
 )

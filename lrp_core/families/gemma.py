@@ -4,7 +4,6 @@ from lrp_core.families.base import STEADY_ROTARIES, Requirement
 from lrp_core.families.llama import LLAMA
 
 GEMMA = replace(LLAMA, name="gemma", norm_eps="eps", norm_offset=1.0)
-_CAUSAL = Requirement("use_bidirectional_attention", (None, False), "attention that looks ahead is no causal model's")
 #: Blocks also normalise what attention and MLP put out; scores and logits have soft caps.
 GEMMA2 = replace(
     GEMMA,
@@ -15,7 +14,6 @@ GEMMA2 = replace(
     logit_cap_field="final_logit_softcapping",
     score_cap_field="attn_logit_softcapping",
     eager_only=True,
-    requires=(*GEMMA.requires, _CAUSAL),
 )
 #: The text models of Gemma 3, and those of its pictures' models by themselves.
 GEMMA3 = replace(
@@ -27,7 +25,6 @@ GEMMA3 = replace(
     eager_only=False,
     requires=(
         *STEADY_ROTARIES,
-        _CAUSAL,
         Requirement("attn_logit_softcapping", (None,), "transformers leaves the cap out without a word"),
     ),
 )

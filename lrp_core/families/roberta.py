@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from lrp_core.families.base import LabelHead
+from lrp_core.families.base import Correction, LabelHead
 from lrp_core.families.bert import BERT
 
 ROBERTA = replace(
@@ -13,6 +13,8 @@ ROBERTA = replace(
     embedding_norm="roberta.embeddings.LayerNorm",
     head_dense="lm_head.dense",
     head_norm="lm_head.layer_norm",
+    head_activation="gelu",
     label_head=LabelHead("classifier.out_proj", dense="classifier.dense"),
     positions_after_padding=True,
+    corrections=(Correction("hidden_act", ("gelu", "gelu_python"), " with a head of GELU"),),
 )

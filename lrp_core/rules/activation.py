@@ -86,7 +86,8 @@ ACTIVATIONS = {
 def activation(name: str) -> Activation:
     """Raises UnsupportedModel, listing the activations that have a rule."""
     if name not in ACTIVATIONS:
-        raise UnsupportedModel(f"no rule for the activation {name!r}; supported: {', '.join(ACTIVATIONS)}")
+        supported = f"supported: {', '.join(ACTIVATIONS)}; with family: generic, methods that need no rule apply"
+        raise UnsupportedModel(f"no rule for the activation {name!r}; {supported}")
     return ACTIVATIONS[name]
 
 

@@ -13,8 +13,9 @@ from huggingface_hub.utils import close_session
 from pydantic import ValidationError
 
 from jobs.config import ModelConfig, RunConfig
+from jobs.plan.checkpoints import numbers_of
 from jobs.plan.geometries import GEOMETRIES
-from jobs.plan.hub import ModelUnavailable, hub_reachable
+from jobs.plan.hub import ModelUnavailable, hash_files, hub_reachable
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.stages.attribute.compute import Explainer
 from jobs.stages.attribute.worker import WorkerOptions
@@ -22,7 +23,7 @@ from lrp_core import METHODS, Batch, Request, load_model
 from lrp_core.types import UserError
 from tests.adapters import adapted
 from tests.jobs.small import rows_of, save_model
-from tests.tiny import tiny_classifier
+from tests.tiny import tiny_classifier, tiny_model
 
 #: Weights by table 9 of Close Look, in millions.
 SIZES = {
@@ -56,6 +57,24 @@ def test_an_identity_is_that_of_the_weights_wherever_they_lie(tmp_path):
     other = save_model(tmp_path / "c", seed=1)
     identities = [resolve(ModelConfig(name="m", id=str(path))).identity for path in (here, there, other)]
     assert identities[0] == identities[1] != identities[2]
+
+
+def test_only_models_whose_description_was_wrong_have_a_new_identity(tmp_path):
+    def added(name: str, view) -> str:
+        folder = tmp_path / name
+        view.model.save_pretrained(folder)
+        plain = f"sha256:{hash_files(numbers_of(folder))}"
+        return resolve(ModelConfig(name="m", id=str(folder))).identity.removeprefix(plain)
+
+    assert {added(act, tiny_model("roberta", hidden_act=act)) for act in ("relu", "gelu_new")} == {
+        " with a head of GELU"
+    }
+    assert (
+        added("gelu", tiny_model("roberta")) == added("python", tiny_model("roberta", hidden_act="gelu_python")) == ""
+    )
+    assert added("classifier", tiny_classifier("roberta", hidden_act="relu")) == ""
+    assert added("bert", tiny_model("bert", hidden_act="relu")) == ""
+    assert resolve(ModelConfig(name="m", id="random/roberta-base")).identity == "random/roberta-base@seed0"
 
 
 def test_weights_are_read_once_until_they_change(tmp_path, monkeypatch):
