@@ -16,12 +16,11 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("run", "annotate", "captum", "lora")
+EXTRAS = ("run", "annotate", "lora")
 FIXED = ("torch", "pytest", "hypothesis", "duckdb")
 TESTS = (
     "tests/lrp_core/test_view.py",
     "tests/lrp_core/test_loading.py",
-    "tests/lrp_core/test_captum.py",
     "tests/lrp_core/test_adapters.py",
     "tests/lrp_core/methods/test_attention_maps.py",
     "tests/evaluation",

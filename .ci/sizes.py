@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-CHOICES = ("", "captum", "lora", "annotate", "run", "run,annotate")
+CHOICES = ("", "lora", "annotate", "run", "run,annotate")
 
 
 def brought(requirements: Iterable[str], without: str) -> set[str]:

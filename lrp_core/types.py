@@ -255,11 +255,11 @@ class Relevance:
 
     @property
     def finite(self) -> Tensor:
-        """[B] bool: whether what is explained and all relevance that was asked for is neither NaN nor infinite."""
+        """[B] bool: whether every number that is told of the row is neither NaN nor infinite."""
         import torch
 
-        names = ("explained", "tokens", "decoder_tokens", "pixels", "heads", "layers", "neurons", "boundaries", "peaks")
-        given = [one for name in (*names, "kept") if (one := getattr(self, name)) is not None]
+        values = (getattr(self, field.name) for field in fields(self))
+        given = [value for value in values if isinstance(value, torch.Tensor)]
         return torch.stack([one.isfinite().reshape(len(one), -1).all(1) for one in given]).all(0)
 
     @staticmethod

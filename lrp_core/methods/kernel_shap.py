@@ -1,24 +1,32 @@
-"""Kernel SHAP (Lundberg & Lee 2017), drawn and fitted by captum: the Shapley value of the presence of each token."""
+"""Kernel SHAP (Lundberg & Lee 2017): the Shapley value of the presence of each token.
+
+A set of tokens is run with its complement (Covert & Lee 2021). The weighted least squares of both is that of their
+difference, fitted to signs: 1 for tokens of the set, -1 for those of the complement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from math import comb
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lrp_core.attention import around_attention
+from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import relevance_of
-from lrp_core.guard import check_logits
 from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers
-from lrp_core.types import Batch, Relevance, Request, UserError
-from lrp_core.variants import TOKEN_BUDGET, tiled, unpadded
+from lrp_core.types import Batch, Relevance, Request
+from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.view import ModelView
 
+_DRAWS = 4  # for each pair that is run: short texts have few, some of which are drawn again and again
 
+
+@torch.no_grad()
 def explain_many(
     view: ModelView,
     batch: Batch,
@@ -30,109 +38,117 @@ def explain_many(
 ) -> dict[Request, Relevance]:
     """An absent token has a zero embedding; its position and segment stay.
 
-    Sets of tokens are drawn from `seed` and the sample's own tokens, each sample by itself, so that batching and
-    padding change nothing. The sum over tokens is about the explained number minus its value without any token: captum
-    lets these two weigh a million sets each. Raises UserError where captum is not installed.
+    The players are the tokens that the prediction can see; all others have exactly 0. All their sets are run where that
+    takes no more than `samples` beside none and all: values are then exact. Otherwise pairs are drawn from `seed` and
+    the players, so that batching, padding and what stands behind the prediction change nothing. The sum over tokens is
+    the explained number minus its value without any token.
     """
-    shapley = _captum()
-    with torch.no_grad(), around_attention(view, {}):
-        return _explain(view, batch.to(view.device), requests, shapley, samples, seed, token_budget)
-
-
-def _explain(
-    view: ModelView,
-    batch: Batch,
-    requests: Sequence[Request],
-    shapley: Shapley,
-    samples: int,
-    seed: int,
-    token_budget: int,
-) -> dict[Request, Relevance]:
+    batch = batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
-    token = view.tokens(batch)
-    logits, whole = explained_numbers(view, view.hidden(batch, token), batch, explanations)
-    check_logits(view, batch, logits)  # before their Shapley values are sought, which there are none of
-    _, empty = explained_numbers(view, view.hidden(batch, torch.zeros_like(token)), batch, explanations)
-    tokens = {explanation: torch.zeros(batch.every_id.shape).to(logits) for explanation in explanations}
-    for i, mask in enumerate(batch.every_mask.bool()):
-        if not mask.any():
-            continue
-        own = unpadded(batch, i)
-        outcome = _Outcome(view, own, explanations)
-        at_once = max(1, token_budget // int(mask.sum()))
-        for explanation in explanations:
-            game = partial(outcome.number, explanation)
-            shares = shapley(game, int(mask.sum()), samples, at_once, seeds_of(own, seed)[0])
-            tokens[explanation][i, mask] = shares.to(logits)
+    masks: list[Tensor | None] = []
+    record = {} if view.kind.decoder else {block.attention: partial(_record, masks=masks) for block in view.blocks}
+    with around_attention(view, record):
+        logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
+    players = _visible(view, batch, masks).cpu()
+    seeds = seeds_of(batch, seed, players)
+    drawn = [_pairs(int(own.sum()), samples, of_row) for own, of_row in zip(players, seeds, strict=True)]
+    sets = [_sets(own, pairs) for own, (pairs, _) in zip(players, drawn, strict=True)]
+    with around_attention(view, {}):
+        worths = _worths(view, batch, sets, explanations, token_budget)
+    ends = torch.stack(list(whole.values()), -1).double().cpu()  # [B, E]
+    tokens = torch.zeros(*players.shape, len(explanations), dtype=torch.float64)
+    for row, own in enumerate(players):
+        tokens[row, own] = _shapley(*drawn[row], worths[row], ends[row])
+    tokens, empty = tokens.to(logits), torch.stack([worth[0] for worth in worths]).to(logits)
+    by_explanation = {name: (tokens[..., at], empty[:, at]) for at, name in enumerate(explanations)}
     return {
         request: relevance_of(
             logits=logits,
             explained=whole[request.explanation],
-            baseline=empty[request.explanation],
-            **batch.parted(tokens[request.explanation].to(batch.input_ids.device)),
+            baseline=by_explanation[request.explanation][1],
+            **batch.parted(by_explanation[request.explanation][0].to(batch.input_ids.device)),
         )
         for request in requests
     }
 
 
-class _Outcome:
-    """What a sample's prediction is when some of its tokens are absent.
+def _record(
+    kernel: Kernel, module: nn.Module, *tensors: Any, masks: list[Tensor | None], **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    masks.append(tensors[3])
+    return kernel(module, *tensors, **options)
 
-    Sets that come again, for another explanation, are not run again.
+
+def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
+    """The tokens that the prediction can see [B, T], of an encoder-decoder [B, T + U].
+
+    `masks` [B | 1, 1, T, T] are those of attention from the first layer to the last, bool or added to scores; None, or
+    a mask of another shape, hides nothing but what is behind and padding.
     """
-
-    def __init__(self, view: ModelView, batch: Batch, explanations: Sequence[str]) -> None:
-        self._view, self._batch, self._explanations = view, batch, explanations
-        self._token = view.tokens(batch)
-        self._known: dict[bytes, dict[str, Tensor]] = {}
-
-    def number(self, explanation: str, present: Tensor) -> Tensor:
-        """The explained number [R] by which tokens are present, [R, T] of ones and zeros."""
-        key = present.numpy(force=True).tobytes()
-        if key not in self._known:
-            rows = tiled(self._batch, len(present))
-            hidden = self._view.hidden(rows, self._token * present[..., None].to(self._token))
-            self._known[key] = explained_numbers(self._view, hidden, rows, self._explanations)[1]
-        return self._known[key][explanation].cpu()
-
-
-Shapley = Callable[[Callable[[Tensor], Tensor], int, int, int, int], Tensor]
+    seen = batch.every_mask.bool()
+    places = torch.arange(seen.shape[1], device=seen.device)
+    if view.kind.causal or view.kind.decoder:
+        read = batch.position if not view.kind.decoder else batch.position + batch.input_ids.shape[1]
+        seen = seen & (places <= read[:, None])
+    if not masks or any(mask is None or mask.dim() != 4 for mask in masks):
+        return seen
+    reached = places == batch.position[:, None]
+    for mask in reversed(masks):
+        shown = mask if mask.dtype == torch.bool else mask == 0
+        shown = shown[:, 0].to(seen.device).expand(-1, len(places), -1)
+        reached = reached | (reached[:, :, None] & shown).any(1)
+    return seen & reached
 
 
-def _captum() -> Shapley:
-    """Shapley values of a game, by captum: (numbers by present tokens, tokens, sets, sets at once, seed) to [T]."""
-    try:
-        from captum._utils.models.model import Model
-        from captum.attr import KernelShap
-    except ImportError:
-        raise UserError("kernel_shap needs captum: pip install 'closelook[captum]'") from None
+def _pairs(players: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """One set of each pair to run [M, players], bool, and the pairs' weights [M]; the other set has the last player."""
+    if 2**players - 2 <= samples:
+        codes = torch.arange(1, max(1, 2 ** (players - 1)))
+        pairs = (codes[:, None] >> torch.arange(players) & 1).bool()
+        sizes = pairs.sum(1).tolist()
+        return pairs, torch.tensor([1 / (comb(players, k) * k * (players - k)) for k in sizes], dtype=torch.float64)
+    generator, sizes = np.random.default_rng(seed), np.arange(1, players)
+    share = 1 / (sizes * (players - sizes))  # of all sets of a size in the kernel's weight
+    size = generator.choice(sizes, (_DRAWS * (samples // 2), 1), p=share / share.sum())
+    drawn = generator.random((len(size), players)).argsort(1).argsort(1) < size
+    drawn ^= drawn[:, -1:]
+    pairs, first, times = np.unique(drawn, axis=0, return_index=True, return_counts=True)
+    kept = first.argsort()[: samples // 2]
+    return torch.from_numpy(pairs[kept]), torch.from_numpy(times[kept]).double()
 
-    class LeastSquares(Model):
-        """In place of captum's, which needs scikit-learn: the same weighted fit, of least norm where many fit."""
 
-        def fit(self, train_data: Any, **_: Any) -> None:
-            parts = zip(*train_data, strict=True)
-            x, y, weight = (torch.cat(part).double() for part in parts)
-            share = (weight / weight.sum())[:, None]
-            root = share.sqrt()
-            x, y = x - (share * x).sum(0), y[:, None] - (share * y[:, None]).sum(0)
-            self.slopes = torch.linalg.lstsq(root * x, root * y, driver="gelsd").solution[:, 0]
+def _sets(own: Tensor, pairs: Tensor) -> Tensor:
+    """The tokens that are present [1 + 2 M, T]: none, then those of every pair, then their complements."""
+    sets = torch.zeros(1 + 2 * len(pairs), len(own), dtype=torch.bool)
+    sets[1:, own] = torch.cat([pairs, ~pairs])
+    return sets
 
-        def representation(self) -> Tensor:
-            return self.slopes
 
-        def __call__(self, x: Tensor) -> Tensor:
-            return x @ self.slopes
+def _worths(
+    view: ModelView, batch: Batch, sets: Sequence[Tensor], explanations: Sequence[str], token_budget: int
+) -> list[Tensor]:
+    """The explained numbers of each sample's `sets` of present tokens, [1 + 2 M, E] each, in float64 on the CPU."""
+    sizes = [len(of_row) for of_row in sets]
+    samples = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes)).to(view.device)
+    present, token = torch.cat(list(sets)).to(view.device), view.tokens(batch)
+    worths: list[Tensor] = []
+    for part in pieces(range(len(samples)), present.shape[1], token_budget):
+        which = samples[part.start : part.stop]
+        rows = rows_of(batch, which)
+        hidden = view.hidden(rows, token[which] * present[part.start : part.stop, :, None])
+        numbers = explained_numbers(view, hidden, rows, explanations)[1]
+        worths.append(torch.stack(list(numbers.values()), -1))
+    return list(torch.cat(worths).double().cpu().split(sizes))
 
-    def shapley(game: Callable[[Tensor], Tensor], tokens: int, sets: int, at_once: int, seed: int) -> Tensor:
-        ends = torch.tensor([[1.0], [0.0]]).expand(2, tokens)
-        if tokens == 1:  # captum draws proper subsets, of which there are none
-            whole, empty = game(ends)
-            return (whole - empty)[None]
-        method = KernelShap(game)
-        method.interpretable_model = LeastSquares()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return method.attribute(ends[:1], n_samples=sets, perturbations_per_eval=at_once)[0]
 
-    return shapley
+def _shapley(pairs: Tensor, weights: Tensor, worths: Tensor, whole: Tensor) -> Tensor:
+    """Values of the players [players, E], which sum to what is gained from none to all: `whole` [E] minus the first of
+    `worths` [1 + 2 M, E]. Of many fits the one of least norm around equal shares.
+    """
+    gain = whole - worths[0]
+    sets, complements = worths[1 : 1 + len(pairs)], worths[1 + len(pairs) :]
+    signs, root = 2.0 * pairs.double() - 1, weights.sqrt()[:, None]
+    mean = signs.mean(1, keepdim=True)
+    # What is not finite stays in its own column; LAPACK's least squares would stop there.
+    inverse = torch.linalg.pinv(root * (signs - mean), rtol=1e-10)
+    return gain / max(1, pairs.shape[1]) + inverse @ (root * (sets - complements - mean * gain))

@@ -53,8 +53,6 @@ def stock(view, row):
 def test_padded_batch_equals_single_samples(view, method, side):
     rows = ragged_rows(view)
     options = QUICK.get(method, {})
-    if method == "kernel_shap":
-        pytest.importorskip("captum")
     together = attribute(method, view, Batch.collate(rows, 0, side), **options)
     for i, row in enumerate(rows):
         alone = attribute(method, view, Batch.collate([row], 0), **options)
@@ -279,8 +277,6 @@ def test_model_is_bit_identical_after_every_method(family, attn):
     before = view.model(**given).logits
     configs = [vars(module.config).copy() for module in view.model.modules() if hasattr(module, "config")]
     for method in APPLY:
-        if method == "kernel_shap":
-            continue
         attribute(method, view, batch, **({"checkpoint": True} if method == "lrp" else QUICK.get(method, {})))
         assert torch.equal(view.model(**given).logits, before), method
     assert [vars(module.config) for module in view.model.modules() if hasattr(module, "config")] == configs
@@ -301,10 +297,9 @@ def test_rows_of_padding_alone_give_no_nan(family, dtype):
     batch = Batch.collate(ragged_rows(view), 0)
     batch.attention_mask[1] = 0
     for method in APPLY:
-        if method != "kernel_shap":
-            tokens = attribute(method, view, batch, **QUICK.get(method, {})).tokens
-            assert tokens.isfinite().all()
-            assert not tokens[1].any()
+        tokens = attribute(method, view, batch, **QUICK.get(method, {})).tokens
+        assert tokens.isfinite().all()
+        assert not tokens[1].any()
 
 
 def test_prediction_is_the_stock_models(view):

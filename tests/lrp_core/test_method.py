@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, fields
 from inspect import signature
 
 import pytest
@@ -149,15 +150,19 @@ def test_the_function_that_a_record_names_takes_its_options(method):
     assert ("seed" in taken) == method.seeded
 
 
+@dataclass(frozen=True)
+class Told(Relevance):
+    """A relevance that tells of one thing more."""
+
+    more: torch.Tensor | None = None  # [B, 5]
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize(
-    "name", [None, "explained", "decoder_tokens", "pixels", "heads", "layers", "neurons", "boundaries", "peaks", "kept"]
-)
-def test_a_row_is_finite_where_all_that_is_said_of_it_is(name, value):
-    shapes = {"pixels": (3, 2, 2), "heads": (3, 2, 2, 3), "explained": (3,)}
-    told = {"explained": torch.ones(3), "tokens": torch.ones(3, 4)}
-    told |= {} if name is None else {name: torch.ones(shapes.get(name, (3, 2)))}
-    relevance = Relevance(logit_target=torch.ones(3), logit_foil=None, **told)
+@pytest.mark.parametrize("name", [f.name for f in fields(Told) if "Tensor" in str(f.type) and f.name != "neuron_positions"])
+def test_a_row_is_finite_where_every_number_told_of_it_is(name, value):
+    told = {one: torch.ones(3) for one in ("explained", "logit_target", "logit_foil")} | {"tokens": torch.ones(3, 4)}
+    told.setdefault(name, torch.ones(3, 2, 2))
+    relevance = Told(**told, neuron_positions=torch.ones(3, 2, dtype=torch.int64))
     assert relevance.finite.tolist() == [True, True, True]
-    told["tokens" if name is None else name][1].fill_(value)
+    told[name][1].fill_(value)
     assert relevance.finite.tolist() == [True, False, True]

@@ -48,8 +48,6 @@ def test_deleting_the_only_token_says_nothing(view):
 @pytest.mark.parametrize("name", ["atman", "occlusion", "integrated_gradients", "smoothgrad", "kernel_shap"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_token_budget_bounds_the_rows_of_a_forward_and_changes_no_number(view, rows, name, side):
-    if name == "kernel_shap":
-        pytest.importorskip("captum", reason="captum is not installed")
     batch, few = Batch.collate(rows, 0, side), {"samples": 20} if name == "kernel_shap" else {}
     sizes, undo = widths(view)
     whole = METHODS[name](view, batch, token_budget=10**6, **few).tokens
