@@ -79,6 +79,14 @@ globenc = Method(
     label="GlobEnc",
     explain="alti.methods:globenc",
     family="vector",
+    options=(
+        Option(
+            "normalise",
+            True,
+            "bring the rows of a layer's map to a sum of 1; false multiplies norms as they are, as the authors' code",
+            added_later=True,
+        ),
+    ),
     needs=(ATTENTION, ONE_STACK, POST_NORM),
     gives=("tokens", "layers"),
     explanations=("none",),

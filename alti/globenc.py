@@ -2,7 +2,8 @@
 
 Transformed vectors pass the attention's norm and the MLP's, linearised with the deviations of the states that these
 norms see; the MLP itself is left out, and so are the norms' biases and that of the output projection. Deviations scale
-all of a row and are gone once it sums to one, so neither is computed.
+all of a row and are gone once it sums to one; maps that are not `normalised` are left without them, too, for whoever
+sees these states to divide by them.
 """
 
 from __future__ import annotations
@@ -17,23 +18,27 @@ from alti.transformed import Chunk, slices
 _SOURCES = 64  # tokens whose value-output vectors are held for a single row
 
 
-def norm_map(layer: Layer, chunk: Chunk) -> Tensor:
-    """Map [B, Ti, Tj] of one block; rows sum to one, and a row that nothing reaches is the identity's."""
+def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
+    """Map [B, Ti, Tj] of one block; normalised, rows sum to one, and a row that nothing reaches is the identity's."""
     weights, own = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
-    return _map(layer, weights, own.expand(len(weights), -1, -1), layer.allowed, chunk.sources)
+    own = own.expand(len(weights), -1, -1)
+    norms = _norms(layer, weights, own, layer.allowed, chunk.sources)
+    return normalised(norms, own) if normalise else norms
 
 
-def norm_row(layer: Layer, position: Tensor) -> Tensor:
+def norm_row(layer: Layer, position: Tensor, normalise: bool = True) -> Tensor:
     """Row [B, 1, Tj] of `norm_map` for one destination for each sample [B]."""
     there = layer.at(position)
     weights = there.weights()  # [B, H, Tj, 1]
-    return _map(
-        layer, weights, torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1), there.allowed, _SOURCES
-    )
+    own = torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1)
+    norms = _norms(layer, weights, own, there.allowed, _SOURCES)
+    return normalised(norms, own) if normalise else norms
 
 
-def _map(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: int) -> Tensor:
-    """`weights` [B, H, Tj, Ti]; `own` [B, Ti, Tj] is 1 where destination and source are the same token.
+def _norms(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: int) -> Tensor:
+    """Norms [B, Ti, Tj] without deviations, 0 of what is hidden.
+
+    `weights` [B, H, Tj, Ti]; `own` [B, Ti, Tj] is 1 where destination and source are the same token.
 
     `allowed` [B | 1, Ti, Tj] is bool; value-output vectors of `held` tokens exist at a time, in float32's bytes.
 
@@ -54,7 +59,7 @@ def _map(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: int)
         of_pairs = (w @ inner * w).sum(-1).transpose(1, 2)
         square[:, :, sources] = of_pairs + own[:, :, sources] * with_own.transpose(1, 2)
     hidden = ~(allowed | own.bool())
-    return normalised(square.clamp_min(0).sqrt().masked_fill(hidden, 0).to(layer.dtype), own)
+    return square.clamp_min(0).sqrt().masked_fill(hidden, 0).to(layer.dtype)
 
 
 def _through_norms(layer: Layer, x: Tensor) -> Tensor:

@@ -20,6 +20,11 @@ class Rollout:
         """Mixes once more, with the map [B, Ti, Tj] of the next layer."""
         self.total = layer_map if self.total is None else layer_map @ self.total.to(layer_map.device)
 
+    def divide(self, by: Tensor) -> None:
+        """Divides the rows of all maps so far by [B, T, 1]."""
+        assert self.total is not None
+        self.total = self.total / by.to(self.total.device)
+
     def to_inputs(self, rows: Tensor) -> Tensor:
         """Moves values on the current tokens [B, E, T] to the input tokens."""
         return rows if self.total is None else rows @ self.total.to(rows.device)

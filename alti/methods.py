@@ -13,7 +13,7 @@ from alti import METHODS, planner
 from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
 from alti.planner import MemoryNeeds, MemoryPlan
-from alti.post_norm import ALTI, GLOBENC, Maps, mixing
+from alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
 from lrp_core.explained import explained_by, without_sum
 from lrp_core.memory import is_out_of_memory
 from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
@@ -59,11 +59,13 @@ def globenc(
     batch: Batch,
     requests: Sequence[Request],
     *,
+    normalise: bool = True,
     layers: bool = False,
     byte_budget: int | None = None,
 ) -> dict[Request, Relevance]:
     """Relevance as that of alti, with GlobEnc's maps. The plan is alti's, since its vectors take the bytes."""
-    return _explain(view, batch, requests, GLOBENC, byte_budget, layers=layers)
+    maps = GLOBENC if normalise else RAW_GLOBENC
+    return _explain(view, batch, requests, maps, byte_budget, layers=layers)
 
 
 @torch.no_grad()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from alti.globenc import norm_map, norm_row
-from alti.layers import Layer, visiting
+from alti.layers import Layer, visiting, wide
 from alti.maps import Rollout, post_norm_map, post_norm_row
 from alti.transformed import Chunk
+from lrp_core.parts.norms import NormView
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
@@ -22,20 +26,22 @@ class Maps:
 
     whole: Callable[[Layer, Chunk], Tensor]
     row: Callable[[Layer, Tensor], Tensor]
+    lacks_deviations: bool = False  # rows are still to be divided by the deviations of what the block's norms see
 
 
 ALTI = Maps(post_norm_map, post_norm_row)  # Ferrando et al. 2022
 GLOBENC = Maps(norm_map, norm_row)  # Modarressi et al. 2022
+RAW_GLOBENC = Maps(partial(norm_map, normalise=False), partial(norm_row, normalise=False), lacks_deviations=True)
 
 
 def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [B, 2] of target and foil ([B, 1] without foils), contributions [B, T], and each layer's own [B, L, T].
 
-    Contributions sum to one.
+    Contributions sum to one where the rows of maps do.
     """
     rollout, last = Rollout(), view.n_layers - 1
     rows: list[Tensor] = []
-    at = torch.arange(len(batch))
+    at = torch.arange(len(batch), device=batch.position.device)
 
     def visit(layer: Layer) -> None:
         position = batch.position.to(layer.residual.device)
@@ -46,7 +52,20 @@ def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Ten
         rows.append(layer_map[at.to(position.device), position])
         rollout.multiply(layer_map)
 
-    with visiting(view, visit):
+    def divide(_: nn.Module, args: tuple[Any, ...], *, index: int, norm: NormView) -> None:
+        state = args[0].to(wide(args[0].dtype))
+        deviation = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # [B, T, 1]
+        of_row = deviation[at.to(state.device), batch.position.to(state.device)]
+        rows[index] = rows[index] / of_row.to(rows[index].device)
+        if index < last:
+            rollout.divide(deviation)
+
+    with ExitStack() as undo:
+        undo.enter_context(visiting(view, visit))
+        for index, block in enumerate(view.blocks if maps.lacks_deviations else ()):
+            for norm in block.sum_norms:
+                hook = partial(divide, index=index, norm=norm)
+                undo.callback(norm.module.register_forward_pre_hook(hook).remove)
         logits = view.logits(view.hidden(batch), batch)
     tokens = rollout.to_inputs(rows[-1].unsqueeze(1))[:, 0]
     return logits, tokens, torch.stack([row.to(tokens) for row in rows], 1)

@@ -18,13 +18,17 @@ EPSILON, GAMMA, ZPLUS, ALPHA_BETA = "epsilon", "gamma", "zplus", "alpha_beta"
 CONSTANT, IDENTITY, GRADIENT, DISTRIBUTED_BIAS = "constant", "identity", "gradient", "distributed_bias"
 LINEAR_GROUPS = ("convolution", "linear", "input_projection", "output_projection")
 SOFTMAX, NORM, ACTIVATION = "softmax", "norm", "activation"
+LOGITS_BIAS, CONTRIBUTION = "logits_bias", "contribution"
 _OF_LINEAR = (EPSILON, GAMMA, ZPLUS, ALPHA_BETA)
 #: The rules of each group, its default first. `linear` is every linear layer outside of attention, the head included.
+#: `logits_bias` is the bias of the logits (in BART `final_logits_bias`): under rules of `linear` a contribution that
+#: keeps its share, or a constant that they do not see.
 RULES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINEAR_GROUPS, _OF_LINEAR),
     SOFTMAX: (EPSILON, ZPLUS, CONSTANT, IDENTITY, DISTRIBUTED_BIAS),
     NORM: (IDENTITY, GRADIENT),
     ACTIVATION: (IDENTITY, GRADIENT),
+    LOGITS_BIAS: (CONTRIBUTION, CONSTANT),
 }
 #: The figure of AttnLRP that compares the rules of a group.
 FIGURES: Mapping[str, int] = {SOFTMAX: 12, **dict(zip(LINEAR_GROUPS, range(13, 17), strict=True))}

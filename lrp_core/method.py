@@ -168,8 +168,11 @@ class Method:
         return replace(self, name=name, label=label, values=values, column=name, colour=None)
 
     def key(self) -> list[Any]:
-        """What enters a cell key: the record, its version, and the value of every option."""
-        return [self.base, self.version, sorted(map(list, self.values.items()))]
+        """What enters a cell key: the record, its version, and the value of every option that was not added later, or
+        that differs from its default.
+        """
+        keyed = [o.name for o in self.options if not o.added_later or self.values[o.name] != o.default]
+        return [self.base, self.version, sorted([name, self.values[name]] for name in keyed)]
 
     @property
     def shares_forwards(self) -> bool:

@@ -27,6 +27,7 @@ class Option:
     reads: Callable[[Any], Any] | None = field(default=None, hash=False)
     shows: Callable[[Any], str] | None = field(default=None, hash=False)
     named_in: str = ""  # the key of a config that may give names to its values
+    added_later: bool = False  # at its default it stays out of keys, which are then those of before it came
     #: What of FINER the method cannot give under a value; None: all that it gives.
     withholds: Callable[[Any], tuple[str, ...]] | None = field(default=None, hash=False)
 

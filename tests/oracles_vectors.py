@@ -40,21 +40,22 @@ def _linear_norm(vectors: Tensor, state: Tensor, norm: nn.LayerNorm) -> Tensor:
     return (vectors - vectors.mean(-1, keepdim=True)) / deviation * norm.weight
 
 
-def globenc(view: ModelView, row: dict) -> list[Tensor]:
-    """The map [T, T] of each layer: norms through both norms, the second with the deviation of its true input."""
+def globenc(view: ModelView, row: dict, normalise: bool = True) -> list[Tensor]:
+    """The map [T, T] of each layer: norms through both norms, each with the deviation of its true input."""
     attention, states = _attention(view, row)
     maps = []
     for layer, weights, x in zip(view.model.bert.encoder.layer, attention, states, strict=False):
         vectors = _moved(layer, weights, layer.attention.self.value(x))
         first, second, inner = layer.attention.output.LayerNorm, layer.output.LayerNorm, layer.output.dense
-        whole = first(vectors.sum(1) + layer.attention.output.dense.bias + x)  # [T, D]
+        before_first = vectors.sum(1) + layer.attention.output.dense.bias + x  # [T, D]
+        whole = first(before_first)
         before_second = inner(layer.intermediate(whole)) + whole
         rows = torch.zeros(vectors.shape[:2], dtype=x.dtype)
         for i in range(len(x)):
             vectors[i, i] += x[i]
-            behind = _linear_norm(vectors[i], vectors[i].sum(0), first)
+            behind = _linear_norm(vectors[i], before_first[i], first)
             rows[i] = _linear_norm(behind, before_second[i], second).norm(dim=-1)
-        maps.append(rows / rows.sum(-1, keepdim=True))
+        maps.append(rows / rows.sum(-1, keepdim=True) if normalise else rows)
     return maps
 
 

@@ -57,6 +57,15 @@ DISCARD_THRESHOLD = Option(
 LOWEST = Option(
     "lowest", 0.0, "share of a layer's entries, the lowest ones, that are set to 0; 0 keeps all", low=0, high=1
 )
+IDENTITY, ATTENDED, LEFT_OUT = "identity", "attended", "zero"
+ITSELF = Option(
+    "itself",
+    IDENTITY,
+    "what the token has at which the prediction is read: the identity that is added to maps too, what attention brings "
+    "it alone, or 0, as the authors' code",
+    choices=(IDENTITY, ATTENDED, LEFT_OUT),
+    added_later=True,
+)
 
 
 def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **record: Any) -> Method:
@@ -244,7 +253,7 @@ METHODS: Registry[Method] = Registry(
         label="G×AttnRollout",
         explain="lrp_core.methods.attention_gradients:grad_attention_rollout",
         family="attention",
-        options=(DISCARD_THRESHOLD, LOWEST),
+        options=(DISCARD_THRESHOLD, LOWEST, ITSELF),
         needs=(ATTENTION, GRADIENTS),
         explanations=EVERY,
         embeddings=NO_CHOICE,

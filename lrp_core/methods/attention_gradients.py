@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.explained import relevance_of
-from lrp_core.methods.cross_rollout import CrossRollout
+from lrp_core.methods.cross_rollout import CrossRollout, of_itself
 from lrp_core.methods.rollout import discard, visible
 from lrp_core.readout import explained_numbers
 from lrp_core.types import Batch, Relevance, Request
@@ -25,31 +25,36 @@ Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T,
 
 
 def grad_attention_rollout(
-    view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float, lowest: float
+    view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float, lowest: float, itself: str
 ) -> dict[Request, Relevance]:
     """The row of the predicted position in the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
 
     Rows are not normalised. Layers are multiplied from the top while the gradient goes down, so no product of maps is
-    formed. Encoder-decoders have `CrossRollout`.
+    formed. Encoder-decoders have `CrossRollout`. The token at the predicted position has the identity's 1, or
+    (`itself`) what attention brings it alone, or 0 (Chefer et al., their code).
     """
     batch = batch.to(view.device)
     if isinstance(view, EncoderDecoderView):
-        return _over_both(view, batch, requests, discard_threshold, lowest)
-    rows: list[Tensor] = []
+        return _over_both(view, batch, requests, discard_threshold, lowest, itself)
+    rows: list[Tensor] = []  # of the product, and of that without the identity
 
     def begin() -> None:
-        wide = torch.promote_types(view.dtype, torch.float32)
-        rows[:] = [torch.zeros(batch.input_ids.shape, dtype=wide).scatter_(1, batch.position[:, None].cpu(), 1)]
+        none = torch.zeros(batch.input_ids.shape, dtype=torch.promote_types(view.dtype, torch.float32))
+        rows[:] = [none.scatter(1, batch.position[:, None].cpu(), 1), none]
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         wide = torch.promote_types(weights.dtype, torch.float32)
         step = (weights.to(wide) * gradient.to(wide)).clamp_min_(0).mean(1)  # [B, T, T]
         if discard_threshold < 1 or lowest > 0:
             step = discard(step, shown, discard_threshold, lowest)
-        row = rows[0].to(step.device)
-        rows[0] = row + torch.einsum("bq,bqk->bk", row, step)
+        whole, attended = (row.to(step.device) for row in rows)
+        brought = torch.einsum("bq,bqk->bk", whole, step)
+        rows[:] = [whole + brought, attended + brought]
 
-    return _explain(view, batch, requests, range(view.n_layers), begin, read, lambda: rows[0])
+    def result() -> Tensor:
+        return of_itself(*rows, batch.position, itself)
+
+    return _explain(view, batch, requests, range(view.n_layers), begin, read, result)
 
 
 def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
@@ -110,7 +115,7 @@ def _explain(
 
 
 def _over_both(
-    view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float
+    view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float, itself: str
 ) -> dict[Request, Relevance]:
     """`grad_attention_rollout` of an encoder-decoder, whose maps are all kept: they are chained from the bottom."""
     maps: dict[int, Tensor] = {}
@@ -138,7 +143,7 @@ def _over_both(
                 if threshold < 1 or lowest > 0:
                     step = discard(step, shown[layer], threshold, lowest)
                 rollout.add(layer, step)
-            relevance = relevance_of(logits=logits, explained=explained, conserves=False, **rollout.parts())
+            relevance = relevance_of(logits=logits, explained=explained, conserves=False, **rollout.parts(itself))
             results.update({request: relevance for request in requests if request.explanation == explanation})
     return results
 

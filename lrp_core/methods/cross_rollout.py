@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lrp_core.encoder_decoder import EncoderDecoderView
+from lrp_core.methods import ATTENDED, IDENTITY, LEFT_OUT
 from lrp_core.types import Batch
 
 
@@ -21,6 +22,7 @@ class CrossRollout:
     def __init__(self, view: EncoderDecoderView, batch: Batch, dtype: torch.dtype) -> None:
         sizes = batch.input_ids.shape[1], batch.every_id.shape[1] - batch.input_ids.shape[1]
         self.of_encoder, self.of_decoder = (torch.eye(size, dtype=dtype).repeat(len(batch), 1, 1) for size in sizes)
+        self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
         self.mixed = torch.zeros(len(batch), sizes[1], sizes[0], dtype=dtype)  # [B, U, T]
         self._batch, self._encoder = batch, view.n_encoder_layers
         assert batch.decoder_attention_mask is not None
@@ -37,17 +39,29 @@ class CrossRollout:
         step = step * self._asking
         if layer < self._cross:
             self.mixed = self.mixed + step @ self.mixed
-            self.of_decoder = self.of_decoder + step @ self.of_decoder
+            attended = step @ self.of_decoder
+            self.of_decoder, self.attended = self.of_decoder + attended, self.attended + attended
         else:
             read = step @ _rows_to_one(self.of_encoder)
             self.mixed = self.mixed + _rows_to_one(self.of_decoder).transpose(1, 2) @ read
 
-    def parts(self) -> dict[str, Tensor]:
-        """The rows of the predicted positions, as fields of a Relevance."""
+    def parts(self, itself: str = IDENTITY) -> dict[str, Tensor]:
+        """The rows of the predicted positions, as fields of a Relevance; `itself` as for `of_itself`."""
         batch = self._batch
         at = torch.arange(len(batch)), batch.position.cpu()
-        rows = torch.cat([self.mixed[at], self.of_decoder[at]], 1).to(batch.input_ids.device)
+        of_decoder = of_itself(self.of_decoder[at], self.attended[at], batch.position, itself)
+        rows = torch.cat([self.mixed[at], of_decoder], 1).to(batch.input_ids.device)
         return batch.parted(rows.masked_fill(batch.every_mask == 0, 0))
+
+
+def of_itself(whole: Tensor, attended: Tensor, position: Tensor, itself: str) -> Tensor:
+    """Rows [B, T] of a rollout, with what `itself` says of the token at `position` [B].
+
+    `whole` has the identity that is added to maps, `attended` what attention brought alone: they differ in that token.
+    """
+    if itself == LEFT_OUT:
+        return whole.scatter(1, position[:, None].to(whole.device), 0)
+    return attended if itself == ATTENDED else whole
 
 
 def _rows_to_one(maps: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class Composite:
     softmax: SoftmaxRule = field(default=TRUE_SOFTMAX, hash=False)
     normalization: NormalizationRule = field(default=TRUE_NORM, hash=False)
     activation: ActivationRule = field(default=TRUE_ACTIVATION, hash=False)
+    constant_logits_bias: bool = False  # whether the rule of the unembedding does not see its bias
 
     @property
     def is_linear(self) -> bool:
@@ -74,6 +75,8 @@ def changed(base: Composite, written: str) -> Composite:
         changes["normalization"] = TRUE_NORM
     if names.ACTIVATION in rules:
         changes["activation"] = TRUE_ACTIVATION
+    if names.LOGITS_BIAS in rules:
+        changes["constant_logits_bias"] = True
     return replace(base, name=f"{base.name} with {spec}", **changes) if changes else base
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.parts.linear import LinearLayer
+from lrp_core.parts.linear import LinearLayer, ReadRows
 
 if TYPE_CHECKING:
     from lrp_core.rules.switch import Switch
@@ -82,8 +82,10 @@ class Projection(Function):
         dy, inputs = layer.outputs(dy), layer.inputs(x)
         if rule.backward is None:
             return layer.gathered(dy @ weight, x), None, None, None
-        sizes = (ctx.switch.sizes(weight),) if rule.reads_sizes else ()
-        return layer.gathered(rule.backward(dy, inputs, layer.outputs(y), weight, bias, *sizes), x), None, None, None
+        sizes, outputs = (ctx.switch.sizes(weight),) if rule.reads_sizes else (), layer.outputs(y)
+        if bias is not None and isinstance(layer, ReadRows) and ctx.switch.current.constant_logits_bias:
+            outputs, bias = outputs - bias, None
+        return layer.gathered(rule.backward(dy, inputs, outputs, weight, bias, *sizes), x), None, None, None
 
 
 class ValuesOnly(Function):

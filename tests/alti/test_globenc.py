@@ -25,6 +25,29 @@ def test_globenc_equals_the_oracle(tiny, side):
         assert abs(float(relevance.tokens[i].sum()) - 1) < 1e-10
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_globenc_multiplies_norms_as_they_are_where_rows_are_not_normalised(side):
+    view = tiny_model("bert", num_hidden_layers=3)
+    rows = ragged_rows(view)
+    relevance = METHODS["globenc"](view, Batch.collate(rows, 0, side), normalise=False, layers=True)
+    for i, row in enumerate(rows):
+        maps, length, position = oracles.globenc(view, row, normalise=False), len(row["input_ids"]), row["position"]
+        real = slice(-length, None) if side == "left" else slice(0, length)
+        wanted = torch.linalg.multi_dot(maps[::-1])[position]
+        torch.testing.assert_close(relevance.tokens[i, real], wanted, rtol=1e-9, atol=0)
+        for layer, of_layer in enumerate(maps):
+            torch.testing.assert_close(relevance.layers[i, layer, real], of_layer[position], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("family", ["albert", "distilbert", "electra", "roberta"])
+def test_maps_of_raw_norms_are_those_of_normalised_rows_but_for_a_factor_a_row(family):
+    view = tiny_model(family)
+    batch = Batch.collate(ragged_rows(view), 0)
+    raw, normalised = (METHODS["globenc"](view, batch, normalise=on, layers=True).layers for on in (False, True))
+    torch.testing.assert_close(raw / raw.sum(-1, keepdim=True), normalised)
+    assert (raw.sum(-1) - 1).abs().min() > 1e-3
+
+
 def test_globenc_is_refused_by_name_for_models_that_normalise_before():
     view = tiny_model("gpt2")
     with pytest.raises(UnsupportedMethod, match=r"globenc needs blocks that normalise after the sum .* use alti_logit"):

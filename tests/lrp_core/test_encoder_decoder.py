@@ -177,6 +177,17 @@ def test_rollouts_are_those_of_chefer(family, method):
     torch.testing.assert_close(ours.decoder_tokens[0], seen, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("itself", ["attended", "zero"])
+def test_grad_attention_rollout_can_leave_out_the_identity_of_the_token_that_predicts(view, itself):
+    row = ragged_rows(view)[2]
+    batch, at = Batch.collate([row], 0), row["position"]
+    whole, without = (attribute("grad_attention_rollout", view, batch, itself=one) for one in ("identity", itself))
+    wanted = whole.decoder_tokens.clone()
+    wanted[0, at] = 0 if itself == "zero" else wanted[0, at] - 1
+    torch.testing.assert_close(without.decoder_tokens, wanted, rtol=1e-9, atol=1e-12)
+    assert torch.equal(without.tokens, whole.tokens)
+
+
 def test_gradcam_is_the_last_cross_attention_weighted_by_its_mean_gradient(family):
     name, changes = VARIANTS[family]
     view = tiny_model(name, attn="eager", **changes)

@@ -150,6 +150,19 @@ def test_the_function_that_a_record_names_takes_its_options(method):
     assert ("seed" in taken) == method.seeded
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "option"),
+    [
+        ("globenc", [], {"normalise": False}),
+        ("grad_attention_rollout", [["discard_threshold", 1.0], ["lowest", 0.0]], {"itself": "zero"}),
+    ],
+)
+def test_an_option_that_was_added_later_leaves_the_key_of_its_default_as_it_was(name, before, option):
+    method = METHODS[name]
+    assert method.key() == [name, method.version, before]
+    assert method.configured(**option).key() == [name, method.version, sorted([*before, *map(list, option.items())])]
+
+
 @dataclass(frozen=True)
 class Told(Relevance):
     """A relevance that tells of one thing more."""

@@ -7,7 +7,7 @@ from lrp_core import METHODS, Batch, Request, UserError, attribute
 from lrp_core.composites import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, every
 from lrp_core.parts.linear import Convolution
 from lrp_core.readout import explained_numbers
-from lrp_core.rules import ATTNLRP, Switch, changed
+from lrp_core.rules import ATTNLRP, PLAIN, Switch, changed
 from lrp_core.rules.contributions import ZPLUS, alpha_beta_rule, gamma_rule
 from lrp_core.rules.contributions import _gamma as gamma_by_hand
 from lrp_core.rules.softmax import SOFTMAX_RULES
@@ -283,6 +283,43 @@ def test_rivals_differ_from_attnlrp_in_the_softmax_alone(family, rival):
     same = attribute("attnlrp", view, batch, composite={"softmax": rule})
     torch.testing.assert_close(relevance.tokens, same.tokens, **CLOSE)
     assert not torch.allclose(relevance.tokens, attribute("attnlrp", view, batch).tokens)
+
+
+@pytest.mark.parametrize("family", ["bart", "bert"])
+@pytest.mark.parametrize("rule", LINEAR)
+@pytest.mark.parametrize("logits_bias", ["contribution", "constant"])
+def test_the_bias_of_logits_is_a_contribution_or_a_constant(family, rule, logits_bias):
+    view = tiny_model(family)
+    batch = Batch.collate(ragged_rows(view), 0)
+    composite = changed(PLAIN, OF_ATTNLRP.read({"linear": rule, "logits_bias": logits_bias}))
+    state = view.prediction(view.hidden(batch), batch).detach().requires_grad_()
+    rows, bias = view.unembedding_rows(torch.stack([batch.target_ids, batch.foil_ids], -1))
+    assert bias.abs().min() > 1e-3
+    with rules_on(view, [composite]):
+        (gradient,) = torch.autograd.grad(view.unembed(state, batch).sum(), state)
+    for i in range(len(batch)):
+        seen = bias[i] if logits_bias == "contribution" else torch.zeros_like(bias[i])
+        z = oracles.contributions(state[i], rows[i], seen)
+        expected = oracles.shared(z, rows[i] @ state[i] + seen, rule, LINEAR[rule][0])
+        torch.testing.assert_close(gradient[i] * state[i], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("rule", ["gamma", "zplus", "alpha_beta"])
+def test_a_constant_bias_of_logits_changes_no_relevance(rule):
+    view = tiny_model("bart")
+    batch = Batch.collate(ragged_rows(view), 0)
+    composite = {"linear": rule, "logits_bias": "constant"}
+    constant, counted = (attribute("attnlrp", view, batch, composite=one) for one in (composite, {"linear": rule}))
+    view.model.final_logits_bias.zero_()
+    without = attribute("attnlrp", view, batch, composite={"linear": rule})
+    torch.testing.assert_close(constant.tokens, without.tokens, **CLOSE)
+    assert (counted.tokens - without.tokens).abs().max() > 1e-4
+    assert not torch.allclose(constant.explained, without.explained)
+
+
+def test_a_bias_of_logits_that_is_a_contribution_leaves_the_form_of_composites_as_it_was():
+    assert OF_LRP.read({"linear": "gamma", "logits_bias": "contribution"}) == "linear gamma 0.25"
+    assert OF_LRP.read({"linear": "gamma", "logits_bias": "constant"}) == "linear gamma 0.25, logits_bias constant"
 
 
 def test_composites_are_read_and_shown_in_one_form():

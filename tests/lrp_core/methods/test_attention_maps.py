@@ -5,6 +5,7 @@ import torch
 
 from tests import oracles_methods as oracles
 from tests.asked import EXPLANATIONS, close, explain
+from tests.tiny import ragged_rows, tiny_model
 
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
@@ -15,6 +16,29 @@ def test_grad_attention_rollout_equals_the_product_of_maps(view, rows, explanati
     maps = [oracles.attention_maps(view, row, explanation) for row in rows]
     products = [oracles.grad_attention_rollout(*of_row, threshold, lowest) for of_row in maps]
     close(relevance, [product[row["position"]] for product, row in zip(products, rows, strict=True)])
+
+
+@pytest.mark.parametrize("itself", ["attended", "zero"])
+def test_grad_attention_rollout_can_leave_out_the_explained_token_s_own_identity(view, rows, itself):
+    relevance = explain("grad_attention_rollout", view, rows, itself=itself)
+    wanted = []
+    for row in rows:
+        maps, gradients, seen = oracles.attention_maps(view, row, "contrastive")
+        product, at = oracles.grad_attention_rollout(maps, gradients, seen), row["position"]
+        wanted.append((product - torch.eye(len(product), dtype=product.dtype))[at])
+        if itself == "zero":
+            wanted[-1][at] = 0
+    close(relevance, wanted)
+
+
+def test_what_attention_brings_the_explained_token_keeps_its_digits_beside_the_identity():
+    exact, single = (tiny_model("gpt2", dtype=dtype, attn="eager") for dtype in ("float64", "float32"))
+    rows, attended = ragged_rows(exact, (2,)), []
+    for view in (exact, single):
+        view.model.lm_head.weight.mul_(1e-5)  # gradients, hence relevance, far below the 1 of the identity
+        attended.append(explain("grad_attention_rollout", view, rows, itself="attended")[0])
+    torch.testing.assert_close(attended[1].double(), attended[0], rtol=1e-3, atol=0)
+    assert attended[0].abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("threshold", "lowest"), [(0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])
