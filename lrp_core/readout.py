@@ -68,6 +68,14 @@ def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list
     return [row if row["target_id"] is not None else told(row) for row in rows]
 
 
+def against_strongest(view: ModelView, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A view row with the strongest label but its `target_id` as its `foil_id`: as `with_predictions` has it where the
+    target is what the model predicts.
+    """
+    strongest = predicted(view, Batch.collate([{**row, "foil_id": None}], pad_id=0), 2)[0].tolist()
+    return {**row, "foil_id": next(label for label in strongest if label != row["target_id"])}
+
+
 @torch.inference_mode()
 def predicted(view: ModelView, batch: Batch, best: int = 1) -> Tensor:
     """The tokens or labels with the `best` largest logits where the prediction is read, [B, best], the largest first.

@@ -98,7 +98,7 @@ def test_notebooks_can_do_what_their_page_says(run, capsys):
     torch.testing.assert_close(result.seq_attr, result.token_attr.sum(0))
     assert not result.token_attr.isnan().any()
     assert result.output_tokens == [answer.target for answer in answered.answers]
-    assert "attnlrp" in capsys.readouterr().out, "the best method of made-up relevance"
+    assert "attnlrp" in capsys.readouterr().out, "scores of made-up relevance"
 
 
 def test_inseq_reads_what_an_answer_is_explained_by():

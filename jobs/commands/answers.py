@@ -18,8 +18,9 @@ from evaluation.report.overlay import patch_names, with_picture
 from jobs.commands.opened import Opened
 from jobs.commands.question import MARKER, Question, read, tokens_of
 from jobs.plan.models import ResolvedModel
+from lrp_core.explained import CONTRASTIVE, needs_foil
 from lrp_core.method import Method
-from lrp_core.readout import rows_for, with_predictions
+from lrp_core.readout import against_strongest, rows_for, with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
 
 #: What grows as a text or an answer goes on.
@@ -69,11 +70,20 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
     for step in range(len(given) or question.generate):
         if given:
             asked = {**asked, "target_id": given[step]}
-        row = dict(with_predictions(view, rows_for(view, [asked]))[0])
+        row = _predicted(question, opened, rows_for(view, [asked])[0])
         yield row
         if view.kind.labels or row["target_id"] == opened.tokenizer.eos_token_id:
             return
         asked = _after(asked, row["target_id"])
+
+
+def _predicted(question: Question, opened: Opened, row: Row) -> Row:
+    """The row with what the model predicts where nothing was asked for, and with the foil of a label that has none."""
+    (told,) = with_predictions(opened.view, [row])
+    unopposed = question.label is not None and question.foil is None
+    if unopposed and opened.view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
+        told = against_strongest(opened.view, told)
+    return dict(told)
 
 
 def _after(row: Row, token: int) -> Row:
@@ -95,7 +105,8 @@ def answers_of_batches(
             rows.append(dict(read(question, opened.tokenizer, opened.resolved)))
         except UserError as error:
             raise type(error)(f"text {at}: {error}") from None
-    rows = [dict(row) for row in with_predictions(opened.view, rows_for(opened.view, rows))]
+    rows = rows_for(opened.view, rows)
+    rows = [_predicted(question, opened, row) for question, row in zip(questions, rows, strict=True)]
     alike: dict[tuple[Any, ...], list[int]] = {}
     for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
         key = (row["foil_id"] is None, row.get("token_type_ids") is None, question.explanation)
@@ -127,13 +138,18 @@ def lines_of(answer: Answer, methods: Sequence[Method]) -> list[Line]:
     ]
 
 
-def grouped(answer: Answer, lines: Sequence[Line]) -> tuple[list[str], list[bool], list[Line]]:
+def grouped(
+    answer: Answer, methods: Sequence[Method], lines: Sequence[Line]
+) -> tuple[list[str], list[bool], list[Line]]:
     """Words in the place of tokens, and which are special; the relevance of their pieces is summed.
 
-    Raises UserError for an image.
+    Raises UserError for an image, and for methods whose relevance is not promised to add up.
     """
     if answer.images is not None:
         raise UserError("an image has no words: leave --words out")
+    apart = [one.name for one in methods if not (one.conserves and answer.relevance[one.name].conserves)]
+    if apart:
+        raise UserError(f"relevance by {', '.join(apart)} is not promised to add up over pieces: leave --words out")
     special = answer.row["special_mask"]
     groups = words(answer.tokens, special)
     texts = ["".join(answer.tokens[at] for at in group) for group in groups]
@@ -147,7 +163,7 @@ def entry(
     """An answer as heat maps take it. `at` counts the tokens explained before it, with which its text goes on."""
     tokens, special, lines = answer.tokens, answer.row["special_mask"], lines_of(answer, methods)
     if by_word:
-        tokens, special, lines = grouped(answer, lines)
+        tokens, special, lines = grouped(answer, methods, lines)
     text = question.text
     slot = len(question.before) if MARKER in question.sentence else len(text)
     if question.second is not None:

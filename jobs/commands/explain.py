@@ -73,11 +73,11 @@ def show(one: Answer, methods: Sequence[Method], opened: Opened, console: Consol
 
     Behind the tokens of an encoder stands what its decoder has seen, where the method speaks of that, with numbers.
     """
-    logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
-    console.print(f"{opened.id}: why {one.what} ({logits})", markup=False)
     tokens, special, shown = one.tokens, one.row["special_mask"], lines_of(one, methods)
     if by_word:
-        tokens, special, shown = grouped(one, shown)
+        tokens, special, shown = grouped(one, methods, shown)
+    logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
+    console.print(f"{opened.id}: why {one.what} ({logits})", markup=False)
     width = max(len(line.label) for line in shown)
     for line in shown:
         if not line.finite:

@@ -124,6 +124,14 @@ def test_pieces_are_summed_into_words(closelook, tmp_path):
     assert out.splitlines()[1] == f"attnlrp  {shown}"
 
 
+@pytest.mark.parametrize("method", ["normxlogit", "attnlrp:reduce=l1", "random"])
+def test_words_are_refused_where_the_sums_of_a_method_are_not_promised(closelook, method):
+    asked = ("The keys to the cabinet", "--model", "demo/gpt2", "--target", "are", "--method", f"lrp,{method}")
+    code, out, err = closelook("explain", *asked, "--words")
+    assert (code, out) == (2, "")
+    assert err == f"error: relevance by {method} is not promised to add up over pieces: leave --words out\n"
+
+
 def test_a_masked_model_explains_what_it_fills_in_itself(closelook, tmp_path):
     [one] = explained(closelook, tmp_path, "demo/bert", "The keys to the cabinet ___ old.")["predictions"]
     assert one["special_mask"][0]
@@ -165,10 +173,15 @@ def test_a_classifier_is_explained_for_what_it_predicts_or_for_a_label(closelook
     assert own["methods"][0]["explained"] == pytest.approx(own["logit_target"] - own["logit_foil"], abs=1e-5)
     code, out, _ = closelook(*command, "--label", own["foil"].title())
     assert code == 0
-    assert f"why {own['foil']} (logit" in out
+    assert f"why {own['foil']} rather than {own['target']} (logit" in out, "against the strongest of the others"
     named = json.loads(file.read_text())["predictions"][0]
-    assert (named["target_id"], named["foil_id"]) == (own["foil_id"], None)
-    assert named["methods"][0]["explained"] == pytest.approx(own["logit_foil"], abs=1e-5)
+    assert (named["target_id"], named["foil_id"]) == (own["foil_id"], own["target_id"])
+    assert named["methods"][0]["explained"] == pytest.approx(own["logit_foil"] - own["logit_target"], abs=1e-5)
+    code, out, _ = closelook(*command, "--label", own["foil"], "--explanation", "target")
+    assert f"why {own['foil']} (logit" in out
+    alone = json.loads(file.read_text())["predictions"][0]
+    assert alone["foil_id"] is None
+    assert alone["methods"][0]["explained"] == pytest.approx(own["logit_foil"], abs=1e-5)
     code, _, err = closelook(*command, "--label", "negativ")
     assert (code, "did you mean 'negative'?" in err) == (2, True)
     code, _, err = closelook(*command, "--target", "walk")

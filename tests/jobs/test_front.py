@@ -102,6 +102,19 @@ def test_a_classifiers_label_is_explained():
     assert len(explanation["gradient_l2"]) == len(explanation.tokens)
 
 
+def test_a_label_that_is_the_prediction_is_explained_as_the_prediction():
+    texts = ["The food was good", "the cats never walk"]
+    own = closelook.explain(texts, model="demo/bert-sentiment", method="lrp")
+    for text, alone in zip(texts, own, strict=True):
+        label = alone.target
+        for named in (
+            closelook.explain(text, label=label, model="demo/bert-sentiment", method="lrp"),
+            *closelook.explain([text], label=label, model="demo/bert-sentiment", method="lrp"),
+        ):
+            assert (named.target, named.foil) == (alone.target, alone.foil)
+            torch.testing.assert_close(named["lrp"], alone["lrp"], rtol=1e-4, atol=1e-5)
+
+
 def test_an_explanation_is_a_frame_plain_data_and_a_heat_map_whose_text_is_no_markup(gpt2, capsys):
     explanation = closelook.explain("The keys <b> to", **PAIR, model=gpt2, method=["lrp", "random"])
     frame = explanation.to_frame()

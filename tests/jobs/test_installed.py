@@ -146,10 +146,10 @@ def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
     inline = [str(folder / "bin" / "python"), str(REPOSITORY / "tests" / "jobs" / "inline.py")]
     other = (*inline, *own, "--config", "smoke", "--root", "runs/other", "--set", "models.gpt2.id=demo/llama")
     where = ("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
-    best = ("python", "-c", block("python", "closelook.load"))
+    reading = ("python", "-c", block("python", "closelook.load"))
     with ThreadPoolExecutor(2) as threads:  # none needs another
-        _, *explained, best, where = [
-            out for out, _ in threads.map(lambda own: run(*own), [other, *explaining, best, where])
+        _, *explained, told, where = [
+            out for out, _ in threads.map(lambda own: run(*own), [other, *explaining, reading, where])
         ]
 
     assert [Path(path).is_relative_to(folder) for path in where.split()] == [True, True]
@@ -162,9 +162,7 @@ def test_the_readmes_blocks_run_where_only_the_wheel_is(environment, run, mine):
     assert {row["task"] for row in scores} == {"mine"}
     assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {2}
     assert "Nearest" in (run.folder / "runs/mine/report/report.md").read_text()
-    pointing = [row for row in scores if row["metric"] == "pg"]
-    highest = max(row["value"] for row in pointing)
-    assert best.strip() in {row["method"] for row in pointing if row["value"] == highest}
+    assert {"attnlrp", "nearest", "random", "value"} <= set(told.split())
 
     changed, _ = run("bash", "-ec", block("bash", "closelook compare"))
     assert "models.gpt2.id" in changed
