@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,7 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
         asked = _after(asked, row["target_id"])
 
 
-def _predicted(question: Question, opened: Opened, row: Row) -> Row:
+def _predicted(question: Question, opened: Opened, row: Mapping[str, Any]) -> Row:
     """The row with what the model predicts where nothing was asked for, and with the foil of a label that has none."""
     (told,) = with_predictions(opened.view, [row])
     unopposed = question.label is not None and question.foil is None
@@ -105,8 +105,8 @@ def answers_of_batches(
             rows.append(dict(read(question, opened.tokenizer, opened.resolved)))
         except UserError as error:
             raise type(error)(f"text {at}: {error}") from None
-    rows = rows_for(opened.view, rows)
-    rows = [_predicted(question, opened, row) for question, row in zip(questions, rows, strict=True)]
+    given = zip(questions, rows_for(opened.view, rows), strict=True)
+    rows = [_predicted(question, opened, row) for question, row in given]
     alike: dict[tuple[Any, ...], list[int]] = {}
     for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
         key = (row["foil_id"] is None, row.get("token_type_ids") is None, question.explanation)

@@ -120,7 +120,8 @@ def explain_many(
     encoder-decoders, tokens of the encoder are suppressed, in its own attention and where the decoder reads it.
     """
     batch = batch.to(view.device)
-    named = {TARGET.name: LOG_PROB.name} if score == LOG_PROB.name else {}  # a contrast of these is one of logits
+    of_tokens = score == LOG_PROB.name and not view.predicts_score  # a regressor's score has no probability
+    named = {TARGET.name: LOG_PROB.name} if of_tokens else {}  # a contrast of these is one of logits
     read = {request: named.get(request.explanation, request.explanation) for request in requests}
     explanations = tuple(dict.fromkeys(read.values()))
     layers: dict[nn.Module, _Layer] = {}

@@ -90,10 +90,11 @@ def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> T
     if view.kind.causal or view.kind.decoder:
         read = batch.position if not view.kind.decoder else batch.position + batch.input_ids.shape[1]
         seen = seen & (places <= read[:, None])
-    if not masks or any(mask is None or mask.dim() != 4 for mask in masks):
+    windows = [mask for mask in masks if mask is not None and mask.dim() == 4]
+    if not windows or len(windows) < len(masks):
         return seen
     reached = places == batch.position[:, None]
-    for mask in reversed(masks):
+    for mask in reversed(windows):
         shown = mask if mask.dtype == torch.bool else mask == 0
         shown = shown[:, 0].to(seen.device).expand(-1, len(places), -1)
         reached = reached | (reached[:, :, None] & shown).any(1)
@@ -102,18 +103,25 @@ def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> T
 
 def _pairs(players: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
     """One set of each pair to run [M, players], bool, and the pairs' weights [M]; the other set has the last player."""
-    if 2**players - 2 <= samples:
-        codes = torch.arange(1, max(1, 2 ** (players - 1)))
-        pairs = (codes[:, None] >> torch.arange(players) & 1).bool()
-        sizes = pairs.sum(1).tolist()
-        return pairs, torch.tensor([1 / (comb(players, k) * k * (players - k)) for k in sizes], dtype=torch.float64)
+    return _all_pairs(players) if 2**players - 2 <= samples else _drawn_pairs(players, samples // 2, seed)
+
+
+def _all_pairs(players: int) -> tuple[Tensor, Tensor]:
+    codes = torch.arange(1, max(1, 2 ** (players - 1)))
+    pairs = (codes[:, None] >> torch.arange(players) & 1).bool()
+    weights = [1 / (comb(players, size) * size * (players - size)) for size in pairs.sum(1).tolist()]
+    return pairs, torch.tensor(weights, dtype=torch.float64)
+
+
+def _drawn_pairs(players: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    """At most so many different pairs, by the kernel's share of their sizes; weights say how often each was drawn."""
     generator, sizes = np.random.default_rng(seed), np.arange(1, players)
-    share = 1 / (sizes * (players - sizes))  # of all sets of a size in the kernel's weight
-    size = generator.choice(sizes, (_DRAWS * (samples // 2), 1), p=share / share.sum())
+    share = 1 / (sizes * (players - sizes))
+    size = generator.choice(sizes, (_DRAWS * most, 1), p=share / share.sum())
     drawn = generator.random((len(size), players)).argsort(1).argsort(1) < size
     drawn ^= drawn[:, -1:]
     pairs, first, times = np.unique(drawn, axis=0, return_index=True, return_counts=True)
-    kept = first.argsort()[: samples // 2]
+    kept = first.argsort()[:most]
     return torch.from_numpy(pairs[kept]), torch.from_numpy(times[kept]).double()
 
 

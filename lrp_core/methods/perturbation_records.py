@@ -25,7 +25,12 @@ PERTURBATION = (
                 low=0,
                 high=1,
             ),
-            Option("score", "log_prob", "of one token, whose drop is measured", choices=("log_prob", "logit")),
+            Option(
+                "score",
+                "log_prob",
+                "of one token or label, whose drop is measured; a regressor has its score alone",
+                choices=("log_prob", "logit"),
+            ),
         ),
         needs=(ATTENTION,),
         embeddings=NO_CHOICE,
@@ -65,7 +70,11 @@ PERTURBATION = (
         label="Kernel SHAP",
         explain="lrp_core.methods.kernel_shap:explain_many",
         family="perturbation",
-        options=(Option("samples", 200, "sets of tokens that are run, beside none and all; fewer where that is exact", low=2),),
+        options=(
+            Option(
+                "samples", 200, "sets of tokens that are run, beside none and all; fewer where that is exact", low=2
+            ),
+        ),
         seeded=True,
         explanations=EVERY,
         embeddings=NO_CHOICE,

@@ -102,6 +102,13 @@ def test_a_classifiers_label_is_explained():
     assert len(explanation["gradient_l2"]) == len(explanation.tokens)
 
 
+def test_atman_explains_the_score_of_a_regressor_where_nothing_else_is_asked_for():
+    explanation = closelook.explain("the cats walk", second="the dogs sleep", model="demo/bert-score", method="atman")
+    relevance = explanation.relevance("atman")[0]
+    assert torch.equal(relevance.explained, relevance.logit_target)
+    assert explanation["atman"].abs().max() > 1e-3
+
+
 def test_a_label_that_is_the_prediction_is_explained_as_the_prediction():
     texts = ["The food was good", "the cats never walk"]
     own = closelook.explain(texts, model="demo/bert-sentiment", method="lrp")

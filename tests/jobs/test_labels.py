@@ -19,6 +19,8 @@ from jobs.stages.prune import prune
 from jobs.stages.report import report
 from jobs.stages.select import select
 from jobs.store import Ledger, Store
+from lrp_core import METHODS as EVERY_METHOD
+from lrp_core import Batch, load_model
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import METHODS, STS, curves_of, logits, run_of, views_of, write_folders
 from tests.jobs.small import relevance_of
@@ -97,6 +99,20 @@ def test_shares_of_the_top_tokens_are_masked_and_all_others(done, folders, task)
                 assert curve["probability"][at] == pytest.approx(probabilities[curve["target_id"]], abs=1e-5)
                 gold = ["negative", "positive"].index(view["label"])
                 assert curve["correct"][at] == (own.argmax() == gold)
+
+
+def test_atman_explains_a_regressor_in_a_run_as_alone(folders, tmp_path, inline):
+    config = run_of(folders, tmp_path / "run", ["score"], methods=["atman"])
+    store = Store(config.root)
+    store.create()
+    assert not [failure for stage in (prepare, attribute) for failure in stage(config, store).failures]
+    _, views = views_of(config, store, "stsb")
+    [table] = relevance_of(config, store).values()
+    rows, view = {row["sample_id"]: row for row in table.to_pylist()}, load_model(folders / "score")
+    for one in views:
+        alone = EVERY_METHOD["atman"](view, Batch.collate([one], 0)).tokens[0]
+        assert rows[one["sample_id"]]["relevance"] == pytest.approx(alone.tolist(), abs=1e-5)
+        assert alone.abs().max() > 1e-3
 
 
 def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tmp_path, inline):

@@ -113,6 +113,16 @@ def test_perturbation_methods_of_a_classifier_equal_one_forward_a_token(view, ro
     close(relevance, [oracles.atman(view, row, "contrastive", 0.9, False) for row in rows])
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("score", ["log_prob", "logit"])
+def test_atman_of_a_regressor_is_the_drop_of_its_score(family, score):
+    view = tiny_classifier(family, 1)
+    rows = ragged_rows(view)
+    relevance = METHODS["atman"](view, Batch.collate(rows, 0), score=score)
+    close(explain("atman", view, rows, score=score), [oracles.atman(view, row, "target", 0.9, False) for row in rows])
+    assert torch.equal(relevance.explained, relevance.logit_target)
+
+
 def test_attention_methods_of_a_classifier_equal_their_formulas(view, rows):
     maps = [oracles.attention_maps(view, row, "contrastive") for row in rows]
     wanted = [oracles.grad_attention_rollout(*of_row)[row["position"]] for of_row, row in zip(maps, rows, strict=True)]

@@ -171,7 +171,9 @@ class Told(Relevance):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("name", [f.name for f in fields(Told) if "Tensor" in str(f.type) and f.name != "neuron_positions"])
+@pytest.mark.parametrize(
+    "name", [f.name for f in fields(Told) if "Tensor" in str(f.type) and f.name != "neuron_positions"]
+)
 def test_a_row_is_finite_where_every_number_told_of_it_is(name, value):
     told = {one: torch.ones(3) for one in ("explained", "logit_target", "logit_foil")} | {"tokens": torch.ones(3, 4)}
     told.setdefault(name, torch.ones(3, 2, 2))
