@@ -22,6 +22,7 @@ from lrp_core.explained import CONTRASTIVE, needs_foil
 from lrp_core.method import Method
 from lrp_core.readout import against_strongest, rows_for, with_predictions
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
+from lrp_core.view import ModelView
 
 #: What grows as a text or an answer goes on.
 _READ = ("input_ids", "special_mask", "decoder_input_ids")
@@ -70,19 +71,19 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
     for step in range(len(given) or question.generate):
         if given:
             asked = {**asked, "target_id": given[step]}
-        row = _predicted(question, opened, rows_for(view, [asked])[0])
+        row = with_targets(question, view, rows_for(view, [asked])[0])
         yield row
         if view.kind.labels or row["target_id"] == opened.tokenizer.eos_token_id:
             return
         asked = _after(asked, row["target_id"])
 
 
-def _predicted(question: Question, opened: Opened, row: Mapping[str, Any]) -> Row:
+def with_targets(question: Question, view: ModelView, row: Mapping[str, Any]) -> Row:
     """The row with what the model predicts where nothing was asked for, and with the foil of a label that has none."""
-    (told,) = with_predictions(opened.view, [row])
+    (told,) = with_predictions(view, [row])
     unopposed = question.label is not None and question.foil is None
-    if unopposed and opened.view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
-        told = against_strongest(opened.view, told)
+    if unopposed and view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
+        told = against_strongest(view, told)
     return dict(told)
 
 
@@ -106,7 +107,7 @@ def answers_of_batches(
         except UserError as error:
             raise type(error)(f"text {at}: {error}") from None
     given = zip(questions, rows_for(opened.view, rows), strict=True)
-    rows = [_predicted(question, opened, row) for question, row in given]
+    rows = [with_targets(question, opened.view, row) for question, row in given]
     alike: dict[tuple[Any, ...], list[int]] = {}
     for at, (question, row) in enumerate(zip(questions, rows, strict=True)):
         key = (row["foil_id"] is None, row.get("token_type_ids") is None, question.explanation)

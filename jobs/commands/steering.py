@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import pieces
+from jobs.commands.answers import with_targets
 from jobs.commands.question import Question, read
 from jobs.commands.terminal import as_json, not_finite, write_file
 from jobs.config import ModelConfig
@@ -28,7 +29,7 @@ from lrp_core.neuron_names import NeuronNames
 from lrp_core.neurons import TopNeuron, Writing, nearest_tokens, top_neurons, writing
 from lrp_core.parts.block import SHARED
 from lrp_core.parts.norms import NormView
-from lrp_core.readout import label_logits, with_predictions
+from lrp_core.readout import label_logits
 from lrp_core.types import Batch, UnusableRows, UserError
 from lrp_core.view import ModelView
 
@@ -150,7 +151,7 @@ def show_neurons(
     row = read(question, tokenizer, resolved)
     view = open_view(resolved, dtype, device)
     steering.check(view)
-    row = dict(with_predictions(view, [row])[0])
+    row = with_targets(question, view, row)
     try:
         relevance = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
     except UnusableRows as error:

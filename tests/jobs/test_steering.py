@@ -92,6 +92,14 @@ def test_states_that_norms_make_nothing_of_are_told(closelook):
     )
 
 
+def test_neurons_of_a_label_that_is_the_prediction_are_those_of_the_prediction(closelook):
+    asked = ("neurons", "the cats never walk", "--model", "demo/bert-sentiment", "--top", "2")
+    (_, own, _), (code, named, _) = closelook(*asked), closelook(*asked, "--label", "negative")
+    assert code == 0
+    assert "neurons for negative rather than positive" in own
+    assert named == own
+
+
 def test_a_score_is_a_number_and_no_share(closelook):
     code, out, _ = closelook("neurons", "--model", "demo/bert-score", "the dog sleeps", "--top", "1", "--set", "1.3=4")
     assert code == 0
