@@ -187,8 +187,8 @@ def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTra
             reason = " ".join(str(error).split())
             raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: {reason}") from None
         expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-        unknown = set_peft_model_state_dict(wrapped, weights).unexpected_keys
-        apart = sorted({*(expected.keys() - weights.keys()), *unknown})
+        loaded: Any = set_peft_model_state_dict(wrapped, weights)
+        apart = sorted({*(expected.keys() - weights.keys()), *loaded.unexpected_keys})
         if apart:
             raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: see {apart[0]}")
         if merge:

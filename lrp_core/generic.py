@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrp_core.guard import undisturbed
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
@@ -70,7 +71,7 @@ class GenericView(ModelView):
         """Whether padding tokens inside a text and at its end change more than their own embeddings would."""
         ids = self._probe().repeat_interleave(2, 1)
         ids[0, 1::2] = self.config.pad_token_id
-        with torch.no_grad():
+        with undisturbed(self), torch.no_grad():
             return not _equal(self._logits(input_ids=ids), self._logits(inputs_embeds=self.token_embedding(ids)))
 
     # geometry
