@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from alti.threads import run_all
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.parts.block import BlockView
-from lrp_core.parts.norms import NormView
-from lrp_core.rules.normalization import inverse_rms
 from lrp_core.types import UnsupportedModel
 from lrp_core.view import ModelView
 
@@ -104,7 +102,6 @@ def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
             undo.callback(block.output.register_forward_hook(visitor.leave).remove)
             around[block.attention] = visitor.attend
         undo.enter_context(around_attention(view, around, stock="sdpa"))
-        undo.enter_context(_exact_norms(view))
         yield
 
 
@@ -145,18 +142,3 @@ def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:
     if mask.dtype != torch.bool or mask.shape[1] != 1:
         raise UnsupportedModel("ALTI does not know attention with additive biases")
     return mask[:, 0]
-
-
-@contextmanager
-def _exact_norms(view: ModelView) -> Iterator[None]:
-    """RMSNorm in float64 for float64 models, as everywhere in this project; transformers rounds it to float32."""
-
-    def exact(_: nn.Module, args: tuple[Tensor, ...], __: Tensor, norm: NormView) -> Tensor:
-        return args[0] * inverse_rms(args[0], norm.eps) * norm.parameters()[0]
-
-    with ExitStack() as undo:
-        if view.dtype == torch.float64:
-            for norm in view.norms():
-                if norm.kind == "rms":
-                    undo.callback(norm.module.register_forward_hook(partial(exact, norm=norm)).remove)
-        yield

@@ -50,19 +50,9 @@ def _kernel(stock: str, module: nn.Module) -> Kernel:
     return AttentionInterface()[stock]
 
 
-def _finite_eager_mask(*args: Any, **options: Any) -> Tensor | None:
-    """The stock mask, but finite in float32 too, where eager kernels of float64 models take their softmax.
-
-    Else a row without any real token, as left padding makes, would become NaN and reach the real ones.
-    """
-    mask = AttentionMaskInterface()["eager"](*args, **options)
-    return mask if mask is None or mask.dtype != torch.float64 else mask.clamp_min(torch.finfo(torch.float32).min)
-
-
 for _name in _STOCK:
     AttentionInterface.register(_PREFIX + _name, _twin(_name))
-    _mask = _finite_eager_mask if _name == "eager" else AttentionMaskInterface()[_name]
-    AttentionMaskInterface.register(_PREFIX + _name, _mask)
+    AttentionMaskInterface.register(_PREFIX + _name, AttentionMaskInterface()[_name])
 
 
 def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
@@ -102,7 +92,7 @@ def _in_place_of(
     """Context [B, H, T, K] and weights. What `put` reads is one mask: the model's, and that of the module's window."""
     length = key.shape[-2]
     seen = module.bias[:, :, length - query.shape[-2] : length, :length]
-    least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)  # the kernel's softmax is in float32
+    least = torch.finfo(query.dtype).min
     added, whole = mask, seen
     if mask is not None and mask.dtype == torch.bool:  # as other kernels than the eager one read it
         added, whole = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, least), seen & mask

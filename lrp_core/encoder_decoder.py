@@ -20,7 +20,7 @@ from lrp_core.parts.block import AttentionView, BlockView
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
 from lrp_core.types import Batch
-from lrp_core.view import ModelView, counted_by
+from lrp_core.view import ModelView, counted_by, up_to
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,10 @@ class EncoderDecoderView(ModelView):
         return [*self.attentions[: self.n_encoder_layers], *self.cross_attentions]
 
     def asking(self, batch: Batch, layer: int) -> Tensor:
-        """Mask of the encoder's tokens [B, T] in its own layers, of the decoder's [B, U] in the others."""
-        assert batch.decoder_attention_mask is not None
-        return batch.attention_mask if layer < self.n_encoder_layers else batch.decoder_attention_mask
+        """Of the encoder's tokens [B, T] in its own layers, of the decoder's [B, U] in the others."""
+        width = batch.input_ids.shape[1]
+        visible = self.visible(batch)
+        return visible[:, :width] if layer < self.n_encoder_layers else visible[:, width:]
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -111,6 +112,11 @@ class EncoderDecoderView(ModelView):
         paths = (of_decoder.embedding_norm, of_decoder.final_norm)
         others = [NormView.optional(self.model, path, of_decoder) for path in paths]
         return [*super().norms(), *cross, *(norm for norm in others if norm is not None)]
+
+    def visible(self, batch: Batch) -> Tensor:
+        assert batch.decoder_attention_mask is not None
+        seen = batch.decoder_attention_mask.bool()
+        return torch.cat([batch.attention_mask.bool(), seen & up_to(batch.position, seen)], 1)
 
     # computation
 
@@ -135,7 +141,7 @@ class EncoderDecoderView(ModelView):
         width = batch.input_ids.shape[1]
         return [(self.token_embedding, slice(width)), (self.decoder_embedding, slice(width, None))]
 
-    def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         """The decoder's last states [B, U, D] of embeddings `token` [B, T + U, D] (default: the batch's).
 
         Positions are those that the masks count: none others are known.

@@ -111,7 +111,7 @@ class GenericView(ModelView):
         token = self.tokens(batch)
         return token, token
 
-    def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         """Logits [B, V] where each sample predicts; 0 for a row of padding alone.
 
         Positions are those that the model counts itself.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from threading import Lock, RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,17 +25,23 @@ _making_lock = Lock()
 def guarded(
     explain: Callable[..., dict[Request, Relevance]], view: ModelView, batch: Batch, *args: Any, **options: Any
 ) -> dict[Request, Relevance]:
-    """`explain(view, batch, *args, **options)` on an undisturbed model.
+    """`explain(view, batch, *args, **options)` on an undisturbed model, outside of the caller's inference mode.
 
     Raises UnusableRows for rows that `check_rows` refuses, and for rows whose logits are not finite.
     """
     check_rows(view, batch)
-    with undisturbed(view):
-        results = explain(view, batch, *args, **options)
+    with undisturbed(view), torch.inference_mode(False):
+        results = explain(view, _for_gradients(batch), *args, **options)
     for result in results.values():
         given = [logit for logit in (result.logit_target, result.logit_foil) if logit is not None]
         check_logits(view, batch, torch.stack(given, 1))
     return results
+
+
+def _for_gradients(batch: Batch) -> Batch:
+    """The batch with copies of tensors that were made in inference mode: no gradient may pass by those."""
+    made = {name: value for name, value in vars(batch).items() if value is not None and value.is_inference()}
+    return replace(batch, **{name: value.clone() for name, value in made.items()})
 
 
 @contextmanager

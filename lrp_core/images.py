@@ -113,7 +113,7 @@ class ImageView(ModelView):
         token = self.tokens(batch)
         return token, token + self._parameter(self.family.positions).to(token)
 
-    def hidden(self, batch: Batch, token: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
 
         Positions are the model's own, whatever `positions` says.

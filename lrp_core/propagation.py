@@ -17,7 +17,7 @@ def wide(x: Tensor) -> Tensor:
 
 def stabilised(z: Tensor, epsilon: float) -> Tensor:
     """z + epsilon * sign(z), with sign(0) = 1: never zero."""
-    return z + torch.where(z < 0, -epsilon, epsilon)
+    return torch.where(z < 0, z - epsilon, z + epsilon)
 
 
 class _Linear(Function):

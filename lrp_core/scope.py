@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
@@ -37,7 +36,6 @@ from lrp_core.rules import (
     as_gate,
     attend_openly,
     attend_with,
-    inverse_rms,
     normalise,
     project,
     share,
@@ -174,8 +172,6 @@ def _norm_hook(norm: NormView, switch: Switch) -> Hook:
 
     def hook(_: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
         x = args[0].to(y.device)  # the module may run on another device than what feeds it
-        if norm.kind == "rms" and x.dtype == torch.float64:
-            y = x * inverse_rms(x, norm.eps) * weight  # transformers rounds to float32 inside
         return normalise(x, y, norm.kind, weight, norm.eps, switch)
 
     return hook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.parts.model import ModelParts
 from lrp_core.parts.weights import weights_of
+from lrp_core.precision import unrounded
 from lrp_core.quantised import check_model
 from lrp_core.rules.activation import activation
 from lrp_core.shared_layers import unrolled
@@ -30,6 +31,11 @@ class Traced:
     token: Tensor  # [B, T, D]
     full: Tensor  # [B, T, D], with positions and segments; without a graph
     pixels: Tensor | None = None  # [B, C, H, W], of models of images
+
+
+def up_to(position: Tensor, mask: Tensor) -> Tensor:
+    """Bool of the shape of `mask` [B, T], True up to the `position` [B]."""
+    return torch.arange(mask.shape[1], device=mask.device) <= position.to(mask.device)[:, None]
 
 
 def _calls_parts(model: Any) -> bool:
@@ -56,9 +62,12 @@ class ModelView(ModelParts):
 
         `family` is "generic" for a model that is run as a whole, described or not.
         Raises UnsupportedModel for a quantised model, an unknown family, a model whose head predicts neither tokens nor
-        labels, norms without weights, and activations without a rule.
+        labels, norms without weights, and activations without a rule; UserError for weights made in inference mode.
         """
         check_model(model)
+        if any(parameter.is_inference() for parameter in model.parameters()):
+            reason = "was made inside torch.inference_mode, where gradients pass by no weights"
+            raise UserError(f"{type(model).__name__} {reason}: make it outside")
         described = family_of(model.config, type(model).__name__, family)
         if isinstance(described, GenericFamily):
             from lrp_core.generic import GenericView
@@ -87,8 +96,14 @@ class ModelView(ModelParts):
         return view
 
     def asking(self, batch: Batch, layer: int) -> Tensor:
-        """Mask [B, queries] of the real queries of an attention layer."""
-        return batch.attention_mask
+        """Bool [B, queries] of the queries of an attention layer that the prediction may depend on."""
+        return self.visible(batch)
+
+    def visible(self, batch: Batch) -> Tensor:
+        """The tokens that the prediction may depend on, bool, laid out like `batch.every_id`: of causal models none
+        behind it."""
+        real = batch.attention_mask.bool()
+        return real & up_to(batch.position, real) if self.kind.causal else real
 
     # from tokens to states
 
@@ -143,17 +158,8 @@ class ModelView(ModelParts):
 
         `positions` [B, T] are by default those of `position_ids`.
         """
-        with self._finite_masks():
+        with unrounded(self.dtype):
             return self._hidden(batch, token, positions)
-
-    def _finite_masks(self) -> AbstractContextManager[None]:
-        """Eager kernels of float64 models take their softmax in float32, where the least float64 is minus infinity:
-        padding that sees no token, as left padding and sliding windows make, would become NaN and reach real tokens."""
-        if self.dtype != torch.float64 or self.config._attn_implementation != "eager":
-            return nullcontext()
-        from lrp_core.attention import around_attention  # which knows views
-
-        return around_attention(self, {})
 
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}

@@ -6,8 +6,8 @@ import torch
 
 from lrp_core import METHODS, Batch, ModelView
 
-#: transformers rounds norms and softmax of Llama to float32 inside
-CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+#: Of numbers in float64 that were summed in another order.
+CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 EXPLANATIONS = ("contrastive", "log_prob")  # one that is linear in the logits, and one that is not
 
 

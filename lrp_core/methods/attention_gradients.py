@@ -61,14 +61,14 @@ def grad_attention_rollout(
 def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
     """The row of the predicted position in (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
 
-    The mean of a head's gradient is over its whole map; of images, over what the class token reads of patches, and it
-    gets nothing itself. Min-max normalisation, which ranks nothing, is left out. Of encoder-decoders it is the last
-    layer that reads the encoder, and nothing is said of what the decoder has seen.
+    The mean of a head's gradient is over its whole map, of causal models up to the predicted position; of images, over
+    what the class token reads of patches, and it gets nothing itself. Min-max normalisation, which ranks nothing, is
+    left out. Of encoder-decoders it is the last layer that reads the encoder, and nothing is said of what the decoder
+    has seen.
     """
     batch = batch.to(view.device)
     weighted: list[Tensor] = []
-
-    last = view.n_layers - 1
+    last, keys = view.n_layers - 1, view.visible(batch)[:, : batch.input_ids.shape[1]].sum(-1)
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         wide = torch.promote_types(weights.dtype, torch.float32)
@@ -78,7 +78,7 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[
             of_head = gradient[at, :, position, 1:].to(wide).mean(-1)  # [B, H]
             row = row.index_fill(-1, torch.zeros_like(at[:1]), 0)
         else:
-            sizes = batch.attention_mask.sum(-1) * view.asking(batch, last).sum(-1)  # [B], of the maps
+            sizes = keys * view.asking(batch, last).sum(-1)  # [B], of the maps
             of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / sizes.to(weights.device)[:, None].clamp_min(1)
         weighted[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from lrp_core.attention import around_attention
 from lrp_core.explained import NONE, explained_by, relevance_of, whichever
 from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
+from lrp_core.precision import unrounded
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.view import ModelView
 from lrp_core.words import token_of
@@ -51,7 +52,7 @@ def explain_many(
     reads = {  # [B, 2, L, T] each
         word: torch.stack([_each(view.unembed, state, own) for state in headed], 2) for word, own in asked.items()
     }
-    seen = _with_a_say(view, batch).to(logits.device)
+    seen = view.visible(batch).to(logits.device)
     vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.tokens(read)}
     times = len(batch) // len(read)
     results = {}
@@ -120,12 +121,7 @@ def _shown(scores: Tensor, seen: Tensor, batch: Batch) -> Tensor:
 
 
 def _final(view: ModelView, state: Tensor) -> Tensor:
-    return state if view.final_norm is None else view.final_norm.module(state)
-
-
-def _with_a_say(view: ModelView, batch: Batch) -> Tensor:
-    """Tokens that the prediction may depend on, [B, T] bool."""
-    real = batch.attention_mask.bool()
-    if not view.kind.causal:
-        return real
-    return real & (torch.arange(real.shape[1], device=real.device) <= batch.position[:, None])
+    if view.final_norm is None:
+        return state
+    with unrounded(view.dtype):
+        return view.final_norm.module(state)

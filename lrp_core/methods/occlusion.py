@@ -59,12 +59,10 @@ def _explain(
 
 def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
     """(sample, token) of every variant, [R, 2]. What a decoder has seen is zeroed, never deleted."""
-    wanted = batch.every_mask.bool()
+    wanted = view.visible(batch)
     positions = torch.arange(wanted.shape[1], device=wanted.device)
     if view.kind.slot:
         wanted = wanted & (positions != batch.position[:, None])
-    if view.kind.causal:  # what stands behind the prediction has no say
-        wanted = wanted & (positions <= batch.position[:, None])
     if how == DELETE:
         wanted = wanted & (batch.attention_mask.sum(-1, keepdim=True) > 1)
         wanted = wanted & (positions < batch.attention_mask.shape[1])

@@ -82,8 +82,8 @@ def smoothgrad(
     """The mean gradient at `samples` points drawn around the token embeddings, or the pixels (AttnLRP equation 22).
 
     It is not multiplied by the input. Norms that subtract the mean make the gradient's sum over dimensions 0: their
-    models take its l2 norm by default. Noise is drawn from `seed` and the sample's own tokens, so that batching and
-    padding change nothing.
+    models take its l2 norm by default. Noise is drawn from `seed` and the tokens that the prediction can see, and their
+    embeddings alone have a range: batching, padding and what stands behind the prediction change nothing.
     """
     batch = batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
@@ -91,8 +91,9 @@ def smoothgrad(
         source = view.source(batch)
         logits, whole = explained_numbers(view, view.hidden_from(batch, source), batch, explanations)
     wide = torch.promote_types(source.dtype, torch.float32)
-    deviation = sigma * (_spread(source.to(wide), batch) if scale == "relative" else 1)
-    noise = Noise(batch, source.shape[-1], seed)
+    visible = view.visible(batch)
+    deviation = sigma * (_spread(source.to(wide), batch, visible) if scale == "relative" else 1)
+    noise = Noise(batch, visible, source.shape[-1], seed)
     points = lambda k: (source.to(wide) + deviation * noise(k).to(source.device, wide)).to(source.dtype)  # noqa: E731
     means = _weighted_gradients(view, batch, points, [1 / samples] * samples, explanations, token_budget)
     by_default = "sum" if UNCENTRED in view.family.capabilities else "l2"
@@ -105,24 +106,24 @@ def smoothgrad(
 
 
 class Noise:
-    """Standard normal numbers for real tokens of a batch [B, T, D], 0 on padding; or for its pixels [B, C, H, W]."""
+    """Standard normal numbers for tokens of a batch [B, T, D], 0 for the others; or for its pixels [B, C, H, W]."""
 
-    def __init__(self, batch: Batch, width: int, seed: int) -> None:
-        """`width` is D."""
-        self._seeds = seeds_of(batch, seed)
+    def __init__(self, batch: Batch, drawn: Tensor, width: int, seed: int) -> None:
+        """`drawn` [B, T] says which tokens have noise, and `width` is D."""
+        self._seeds = seeds_of(batch, seed, drawn)
         if batch.pixel_values is None:
             self._shape: tuple[int, ...] = (batch.every_id.shape[1], width)
-            self._real: list[Any] = list(batch.every_mask.bool().cpu())
+            self._drawn: list[Any] = list(drawn.cpu())
         else:
             self._shape = tuple(batch.pixel_values.shape[1:])
-            self._real = [slice(None)] * len(batch)
+            self._drawn = [slice(None)] * len(batch)
 
     def __call__(self, k: int) -> Tensor:
         """The `k`-th draw, [B, ...]."""
         noise = torch.zeros(len(self._seeds), *self._shape)
-        for own, real, seed in zip(noise, self._real, self._seeds, strict=True):
-            drawn = np.random.default_rng([seed, k]).standard_normal(own[real].shape, np.float32)
-            own[real] = torch.from_numpy(drawn)
+        for own, drawn, seed in zip(noise, self._drawn, self._seeds, strict=True):
+            numbers = np.random.default_rng([seed, k]).standard_normal(own[drawn].shape, np.float32)
+            own[drawn] = torch.from_numpy(numbers)
         return noise
 
 
@@ -148,13 +149,13 @@ def _weighted_gradients(
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
     for part in pieces(range(len(weights)), batch.every_id.numel(), token_budget):
         rows = tiled(batch, len(part))
-        with torch.inference_mode(False), torch.enable_grad(), around_attention(view, {}):
+        with torch.enable_grad(), around_attention(view, {}):
             leaf = torch.cat([points(k) for k in part]).detach().requires_grad_()  # [K * B, ...]
             _, numbers = explained_numbers(view, view.hidden_from(rows, leaf), rows, explanations)
             for i, (explanation, number) in enumerate(numbers.items()):
                 (gradient,) = torch.autograd.grad(number.sum(), leaf, retain_graph=i + 1 < len(numbers))
                 gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-                factors = torch.tensor([weights[k] for k in part]).to(gradient)
+                factors = torch.tensor([weights[k] for k in part], dtype=torch.float64).to(gradient)
                 sums[explanation] += torch.tensordot(factors, gradient.unflatten(0, (len(part), -1)), dims=1)
     return sums
 
@@ -177,10 +178,10 @@ def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
     return ((1 + nodes) / 2).tolist(), (weights / 2).tolist()
 
 
-def _spread(source: Tensor, batch: Batch) -> Tensor:
-    """Greatest minus least entry of each sample's source, [B, 1, ...] (Smilkov et al. 2017)."""
+def _spread(source: Tensor, batch: Batch, visible: Tensor) -> Tensor:
+    """Greatest minus least entry of each sample's source, [B, 1, ...] (Smilkov et al. 2017), of `visible` tokens."""
     axes = tuple(range(1, source.dim()))
-    hidden = batch.every_mask[..., None] == 0 if batch.pixel_values is None else torch.tensor(False)
+    hidden = ~visible[..., None] if batch.pixel_values is None else torch.tensor(False)
     hidden = hidden.to(source.device)
     most = source.masked_fill(hidden, -torch.inf).amax(axes, keepdim=True)
     least = source.masked_fill(hidden, torch.inf).amin(axes, keepdim=True)

@@ -42,13 +42,13 @@ def seed_of(ids: Tensor, seed: int) -> int:
     return int.from_bytes(sha256(f"{seed}:{ids.tolist()}".encode()).digest()[:8])
 
 
-def seeds_of(batch: Batch, seed: int, mask: Tensor | None = None) -> list[int]:
-    """The seeds of what is drawn for each sample of a batch: by its tokens without padding, or by its pixels.
+def seeds_of(batch: Batch, seed: int, tokens: Tensor | None = None) -> list[int]:
+    """The seeds of what is drawn for each sample of a batch: by its pixels, else by its tokens.
 
-    Another `mask`, laid out like `every_id`, says which tokens count.
+    `tokens`, a mask laid out like `every_id`, says which tokens count (default: those that are no padding).
     """
     if batch.pixel_values is not None:
         pictures = batch.pixel_values.float().cpu().numpy()
         return [int.from_bytes(sha256(f"{seed}:".encode() + one.tobytes()).digest()[:8]) for one in pictures]
-    ids, real = batch.every_id.cpu(), (batch.every_mask if mask is None else mask).bool().cpu()
-    return [seed_of(own[mask], seed) for own, mask in zip(ids, real, strict=True)]
+    tokens = batch.every_mask.bool() if tokens is None else tokens
+    return [seed_of(own[mask], seed) for own, mask in zip(batch.every_id.cpu(), tokens.cpu(), strict=True)]

@@ -20,9 +20,10 @@ from lrp_core.view import ModelView
 class _Mixing:
     """Product over the layers so far of (A + I) / 2, heads averaged, [B, T, T]; no layer's attention is kept."""
 
-    def __init__(self, batch: Batch, discard_threshold: float, lowest: float) -> None:
-        self.total = torch.eye(batch.input_ids.shape[1])
-        self._batch, self._threshold, self._lowest = batch, discard_threshold, lowest
+    def __init__(self, asks: Tensor, discard_threshold: float, lowest: float) -> None:
+        """`asks` [B, T] are the queries whose entries are counted where some are discarded."""
+        self.total = torch.eye(asks.shape[1])
+        self._asks, self._threshold, self._lowest = asks, discard_threshold, lowest
 
     def __call__(
         self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any
@@ -31,9 +32,7 @@ class _Mixing:
         assert weights is not None  # the eager kernel returns them
         step = weights.mean(1)  # [B, T, T]
         if self._threshold < 1 or self._lowest > 0:
-            step = discard(
-                step, visible(tensors[3], self._batch.attention_mask, weights), self._threshold, self._lowest
-            )
+            step = discard(step, visible(tensors[3], self._asks, weights), self._threshold, self._lowest)
         step.diagonal(dim1=-2, dim2=-1).add_(1)
         step = step.div_(step.sum(-1, keepdim=True)) if self._lowest else step.mul_(0.5)
         self.total = step @ self.total.to(step)
@@ -53,7 +52,7 @@ def explain_many(
     batch = batch.to(view.device)
     if isinstance(view, EncoderDecoderView):
         return _over_both(view, batch, requests, discard_threshold, lowest)
-    mixing = _Mixing(batch, discard_threshold, lowest)
+    mixing = _Mixing(view.visible(batch), discard_threshold, lowest)
     with around_attention(view, {block.attention: mixing for block in view.blocks}, stock="eager"):
         logits = view.logits(view.hidden(batch), batch)
     row = mixing.total[torch.arange(len(batch), device=mixing.total.device), batch.position.to(mixing.total.device)]
@@ -84,8 +83,8 @@ def _over_both(
 
 
 def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
-    """Entries of attention maps [B, queries, keys] that a real query, by the mask `asks` [B, queries], may look at, by
-    the additive `mask` of an eager kernel.
+    """Entries of attention maps [B, queries, keys] that a query, by the mask `asks` [B, queries], may look at, by the
+    additive `mask` of an eager kernel.
     """
     queries = asks.bool().to(weights.device)[:, :, None]
     if mask is None:
@@ -96,8 +95,9 @@ def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
 def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Tensor:
     """Maps [B, T, T] with outliers set to 0: entries above the quantile `threshold`, and the share `lowest` from below.
 
-    Quantiles and shares are those of a sample's `shown` entries. AttnLRP A.1.4 prints the former; Gildenblat's code,
-    which it cites, does the latter, and ties are then broken by position.
+    Quantiles and shares are those of a sample's `shown` entries, in causal models those of queries up to the
+    prediction. AttnLRP A.1.4 prints the former; Gildenblat's code, which it cites, does the latter, and ties are then
+    broken by position.
     """
     maps = maps.clone()
     for of_sample, entries in zip(maps, shown, strict=True):

@@ -159,7 +159,7 @@ def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -
 
 
 def _stabilised(x: Tensor) -> Tensor:
-    return x + torch.where(x < 0, -_TINY, _TINY)
+    return torch.where(x < 0, x - _TINY, x + _TINY)
 
 
 SOFTMAX_RULES = {

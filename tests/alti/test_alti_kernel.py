@@ -10,6 +10,7 @@ import torch
 
 from alti import kernel
 
+pytestmark = pytest.mark.numeric
 _CHECK = """
 from alti import fused, transformed
 from alti.kernel import _sample

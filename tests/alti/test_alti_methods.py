@@ -11,6 +11,7 @@ from lrp_core import attribute as core_attribute
 from tests import oracles_alti
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 PRE_NORM = {
     "gpt2": {},
     "llama": {},

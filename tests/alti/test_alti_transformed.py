@@ -11,6 +11,8 @@ from alti.maps import normalised
 from alti.threads import run_all
 from alti.transformed import AttentionParts, Chunk, contributions, contributions_to
 
+pytestmark = pytest.mark.numeric
+
 
 def random_parts(causal: bool, samples=3, length=7, heads=4, width=5, d_model=11) -> AttentionParts:
     draw = torch.Generator().manual_seed(0)

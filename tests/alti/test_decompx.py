@@ -11,6 +11,7 @@ from lrp_core import Batch, UnsupportedMethod, UserError
 from tests import oracles_vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
+pytestmark = pytest.mark.numeric
 POST_NORM = ["bert", "distilbert", "electra", "roberta"]
 EXACT = {"rtol": 0, "atol": 1e-10}
 

@@ -8,6 +8,8 @@ from lrp_core import Batch, UnsupportedMethod
 from tests import oracles_vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("tiny", [tiny_model, tiny_classifier])

@@ -10,6 +10,7 @@ from lrp_core.methods.gradients import explain_many
 from tests import oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 DTYPES = ["float64", "float32", "bfloat16", "float16"]
 
 

@@ -9,7 +9,9 @@ from tests import oracles_methods as oracles
 from tests.asked import close, explain
 from tests.tiny import ragged_rows
 
+pytestmark = pytest.mark.numeric
 captum = pytest.importorskip("captum.attr", reason="captum is not installed")
+FLOAT32 = {"rtol": 1e-6, "atol": 1e-6}  # in which captum has the steps of a path, and deviations
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def attribute(kind: type, view: ModelView, row: dict, **options) -> torch.Tensor
     """Captum's attribution of the contrastive number to the token embeddings [T, D]."""
 
     def forward(embeddings: torch.Tensor) -> torch.Tensor:
-        logits = view.model(inputs_embeds=embeddings).logits[:, row["position"]]
+        logits = oracles.stock(view, inputs_embeds=embeddings).logits[:, row["position"]]
         return logits[:, row["target_id"]] - logits[:, row["foil_id"]]
 
     tunnel = options.pop("tunnel", lambda inner: inner)
@@ -44,17 +46,18 @@ def test_gradient_x_input_is_captums(view, rows, reduce):
 @pytest.mark.parametrize(("rule", "theirs"), [("right", "riemann_right"), ("gauss_legendre", "gausslegendre")])
 def test_integrated_gradients_are_captums(view, rows, rule, theirs):
     wanted = [attribute(captum.IntegratedGradients, view, row, n_steps=9, method=theirs).sum(-1) for row in rows]
-    close(explain("integrated_gradients", view, rows, steps=9, rule=rule), wanted)
+    close(explain("integrated_gradients", view, rows, steps=9, rule=rule), wanted, **FLOAT32)
 
 
 def test_smoothgrad_is_captums_noise_tunnel_on_the_same_noise(view, rows, monkeypatch):
-    noise, wanted = Noise(Batch.collate(rows, 0), view.d_model, seed=0), []
+    batch, wanted = Batch.collate(rows, 0), []
+    noise = Noise(batch, view.visible(batch), view.d_model, seed=0)
     for i, row in enumerate(rows):
-        drawn = torch.stack([noise(k)[i, : len(row["input_ids"])] for k in range(6)])
+        drawn = torch.stack([noise(k)[i, : len(row["input_ids"])] for k in range(6)]).double()
         monkeypatch.setattr(torch, "normal", lambda mean, deviation, drawn=drawn: mean + deviation * drawn)
         options = {"nt_type": "smoothgrad", "nt_samples": 6, "stdevs": 0.3, "tunnel": captum.NoiseTunnel, "abs": False}
         wanted.append(attribute(captum.Saliency, view, row, **options).norm(dim=-1))
-    close(explain("smoothgrad", view, rows, samples=6, sigma=0.3, scale="absolute", reduce="l2"), wanted)
+    close(explain("smoothgrad", view, rows, samples=6, sigma=0.3, scale="absolute", reduce="l2"), wanted, **FLOAT32)
 
 
 def test_kernel_shap_of_few_tokens_is_captums_shapley_value(view):
@@ -62,7 +65,7 @@ def test_kernel_shap_of_few_tokens_is_captums_shapley_value(view):
     embeddings = oracles.tokens(view, row)
 
     def forward(present: torch.Tensor) -> torch.Tensor:
-        logits = view.model(inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
+        logits = oracles.stock(view, inputs_embeds=embeddings * present[..., None]).logits[:, row["position"]]
         return logits[:, row["target_id"]] - logits[:, row["foil_id"]]
 
     orders = captum.ShapleyValues(forward)

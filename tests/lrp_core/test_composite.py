@@ -15,6 +15,7 @@ from lrp_core.scope import rules_on
 from tests.oracles import linear_epsilon
 from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 BY_HAND = LinearRule("true gradient by hand", lambda dy, x, y, weight, bias: dy @ weight)
 ZERO = LinearRule("nothing", lambda dy, x, y, weight, bias: torch.zeros_like(x))
 CONSTANT = SoftmaxRule("constant", lambda ds, x, s, hidden: torch.zeros_like(x))

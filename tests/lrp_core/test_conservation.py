@@ -11,6 +11,8 @@ from lrp_core.rules import ATTNLRP
 from lrp_core.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 def without_biases(view):
     for name, parameter in view.model.named_parameters():

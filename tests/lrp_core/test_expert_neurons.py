@@ -14,6 +14,7 @@ from tests.lrp_core.test_conservation import without_biases
 from tests.lrp_core.test_contexts import texts_of
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 LAYER = 1  # of experts; the first layer of the tiny Qwen2-MoE is an MLP
 
 

@@ -10,6 +10,7 @@ from lrp_core.scope import rules_on
 from tests import oracles
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 FAMILIES = ["mixtral", "qwen2_moe"]
 
 

@@ -9,6 +9,7 @@ import torch
 from lrp_core import UnsupportedMethod, UserError
 from lrp_core.explained import CONTRASTIVE, EXPLAINED, NONE, TARGET, explained_by, needs_foil, versions, whichever
 
+pytestmark = pytest.mark.numeric
 PAIR = torch.tensor([[3.0, 1.0], [5.0, 7.0]])
 
 

@@ -9,6 +9,8 @@ from lrp_core.families import FAMILIES, family_of
 from lrp_core.methods.explicit import explain_many as explain_explicitly
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 def test_every_registered_family_is_tested():
     assert set(FAMILIES) == set(TINY) | set(MORE) | set(FEWER) | set(IMAGES) | set(BOTH)

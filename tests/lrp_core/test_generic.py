@@ -23,6 +23,7 @@ from tests import oracles_methods as oracles
 from tests.asked import CLOSE, close, explain
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 EVERY = {**METHODS, **VECTORS}
 KNOWN = {
     *("gradient_l1", "gradient_l2", "gradient_x_input", "integrated_gradients", "smoothgrad"),
@@ -73,7 +74,7 @@ def stock(view: ModelView, row: dict) -> torch.Tensor:
     """Logits of the stock model on token ids, as its users call it."""
     types = row.get("token_type_ids")
     options = {} if types is None else {"token_type_ids": torch.tensor([types])}
-    return oracles.read(view, row, view.model(input_ids=torch.tensor([row["input_ids"]]), **options).logits[0])
+    return oracles.read(view, row, oracles.stock(view, input_ids=torch.tensor([row["input_ids"]]), **options).logits[0])
 
 
 def test_padded_batch_equals_the_stock_model_on_single_samples(view, rows):

@@ -9,6 +9,7 @@ from lrp_core.methods.gradients import explain_many
 from tests import oracles_methods, oracles_vit
 from tests.tiny import picture_rows, tiny_config, tiny_model
 
+pytestmark = pytest.mark.numeric
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 EAGER = {"rtol": 1e-5, "atol": 1e-6}  # transformers' eager attention rounds its softmax to float32
 EXPLANATIONS = ("contrastive", "target", "log_prob")
@@ -86,7 +87,7 @@ def test_smoothgrad_is_the_signed_mean_gradient_at_noisy_pixels(view, rows, batc
     from lrp_core.methods.path_gradients import Noise
 
     relevance = attribute("smoothgrad", view, batch, samples=3, sigma=0.05)
-    noise = [Noise(batch, 12, 0)(k).double() for k in range(3)]
+    noise = [Noise(batch, view.visible(batch), 12, 0)(k).double() for k in range(3)]
     for i, row in enumerate(rows):
         x = oracles_vit.picture(row)
         spread = 0.05 * (x.max() - x.min())

@@ -15,6 +15,7 @@ from lrp_core.types import Request
 from tests.lrp_core.test_conservation import without_biases
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 #: Unstable rules take the same path, and their rounding is as large as they are.
 LISTENING = [name for name, method in METHODS.items() if "neurons" in method.gives and not method.unstable]
 

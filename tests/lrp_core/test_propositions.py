@@ -21,6 +21,7 @@ from lrp_core.rules import (
 )
 from tests import oracles
 
+pytestmark = pytest.mark.numeric
 EPS = 1e-6
 
 

@@ -15,6 +15,7 @@ from lrp_core.scope import rules_on
 from tests import oracles, oracles_vit
 from tests.tiny import picture_rows, ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 LINEAR = {
     "gamma": (0.25, gamma_rule(0.25)),

@@ -13,6 +13,7 @@ from tests import oracles_methods as oracles
 from tests.asked import CLOSE, close, explain
 from tests.tiny import ragged_rows, tiny_config, tiny_model
 
+pytestmark = pytest.mark.numeric
 CAP = 1.7
 
 

@@ -14,6 +14,7 @@ from evaluation.scoring.faithfulness import (
 from evaluation.scoring.flips import SHARES, Ranking, States, flip_counts, share_counts
 from tests import oracles_faithfulness as oracle
 
+pytestmark = pytest.mark.numeric
 RELEVANCE = np.array([[1.0, 1.0, -2.0, 0.5, 1.0, 0.0, -2.0, 0.0], [0.0] * 8, [3.0, 2.0, 1.0, 9.0, 8.0, 7.0, 6.0, 5.0]])
 TIES = np.array([3, 1, 0, 2, 7, 6, 5, 4])
 EVERYTHING = np.ones(8, bool)

@@ -13,8 +13,10 @@ from lrp_core.interventions.heads import HeadsLeft, heads_removed
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.types import UserError
 from tests import oracles_faithfulness as oracle
+from tests.oracles_methods import stock
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 MASK_ID = 2
 WAYS = [
     ("bert", "zero"),
@@ -63,7 +65,7 @@ def alone(view, row, gone, way):
     ]
     ids = [token for token in ids if token is not None]
     position = len(ids) - 1 if way == "delete" else row["position"]
-    logits = view.model(input_ids=torch.tensor([ids])).logits[0, position]
+    logits = stock(view, input_ids=torch.tensor([ids])).logits[0, position]
     target, foil = row["target_id"], row["foil_id"]
     best = logits[target] > logits[foil] if foil is not None else logits.argmax() == target
     return float(logits[target]), float(logits.log_softmax(-1)[target]), float(best)

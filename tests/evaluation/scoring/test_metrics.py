@@ -12,6 +12,8 @@ from evaluation.tasks import Task
 from lrp_core.types import UserError
 from tests import oracles_metrics
 
+pytestmark = pytest.mark.numeric
+
 
 def score_rows(rows, dtype=np.float64):
     """`rows` are (relevance, evidence) or (relevance, evidence, chosen)."""

@@ -8,6 +8,8 @@ from lrp_core import Batch
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from tests.tiny import ragged_rows
 
+pytestmark = pytest.mark.numeric
+
 
 def test_the_model_is_whole_again_after_an_error_inside_the_scope(view, batch):
     before = view.hidden(batch)

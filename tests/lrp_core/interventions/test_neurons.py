@@ -8,6 +8,8 @@ from lrp_core.interventions.heads import HeadsLeft, heads_removed
 from lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 def edited(view, layer, neuron, change):
     """The model with the neuron's row of the down projection changed: what the intervention does, done to weights."""

@@ -8,8 +8,10 @@ from lrp_core.families import FAMILIES
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.readout import over_vocabulary
 from lrp_core.types import UserError
+from tests import oracles_methods as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
 MASK_ID = 2
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -155,7 +157,8 @@ def test_sums_over_the_vocabulary_are_those_of_the_models_own_head(family, monke
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
-    own = view.model(
+    own = oracles.stock(
+        view,
         input_ids=batch.input_ids,
         attention_mask=batch.attention_mask,
         position_ids=view.position_ids(batch),

@@ -7,6 +7,8 @@ from tests import oracles_methods as oracles
 from tests.asked import EXPLANATIONS, close, explain
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize(("threshold", "lowest"), [(1.0, 0.0), (0.8, 0.0), (1.0, 0.5), (0.9, 0.3)])

@@ -12,6 +12,8 @@ from tests import oracles_methods as oracles
 from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("explanation", EXPLANATIONS)
 @pytest.mark.parametrize("rule", ["right", "gauss_legendre"])
@@ -92,24 +94,25 @@ def test_the_log_probability_is_explained_by_its_gradient_and_promises_no_sum(vi
 @pytest.mark.parametrize("scale", ["relative", "absolute"])
 def test_smoothgrad_equals_the_formula_on_its_own_noise(view, rows, scale):
     batch = Batch.collate(rows, 0)
-    noise = Noise(batch, view.d_model, seed=3)
+    noise = Noise(batch, view.visible(batch), view.d_model, seed=3)
     relevance = explain("smoothgrad", view, rows, samples=4, sigma=0.2, scale=scale, seed=3, reduce="l1")
     wanted = []
     for i, row in enumerate(rows):
         x = oracles.tokens(view, row)
         sigma = 0.2 * (x.max() - x.min() if scale == "relative" else 1)
-        drawn = [sigma * noise(k)[i, : len(x)] for k in range(4)]
+        drawn = [sigma * noise(k)[i, : len(x)].double() for k in range(4)]
         wanted.append(oracles.smoothgrad(view, row, "contrastive", drawn).abs().sum(-1))
     close(relevance, wanted)
 
 
 def test_smoothgrad_noise_is_normal_and_of_the_sample_alone(view, rows):
-    alone = Noise(Batch.collate(rows[:1], 0), 500, seed=0)
-    together = Noise(Batch.collate(rows, 0, side="left"), 500, seed=0)
+    one, three = Batch.collate(rows[:1], 0), Batch.collate(rows, 0, side="left")
+    alone = Noise(one, view.visible(one), 500, seed=0)
+    together = Noise(three, view.visible(three), 500, seed=0)
     drawn = alone(0)[0]
     assert torch.equal(drawn, together(0)[0, -len(drawn) :])
     assert not torch.equal(drawn, alone(1)[0])
-    assert not torch.equal(drawn, Noise(Batch.collate(rows[:1], 0), 500, seed=1)(0)[0])
+    assert not torch.equal(drawn, Noise(one, view.visible(one), 500, seed=1)(0)[0])
     assert abs(drawn.mean()) < 0.1
     assert abs(drawn.std() - 1) < 0.1
 

@@ -10,6 +10,8 @@ from tests import oracles_methods as oracles
 from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
 from tests.tiny import ragged_rows, tiny_model
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("as_printed", [False, True])
 @pytest.mark.parametrize("explanation", ["contrastive", "target", "log_prob"])

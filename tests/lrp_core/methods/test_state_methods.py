@@ -16,6 +16,7 @@ from tests import oracles_states as oracles
 from tests.asked import CLOSE, close, explain
 from tests.tiny import MORE, TINY, ragged_rows, tiny_classifier, tiny_model
 
+pytestmark = pytest.mark.numeric
 STATES = ("embedding_norm", "logat", "normxlogit")
 
 
