@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test gpu lint format lowest sizes image clean
+.PHONY: help venv demo test numeric gpu lint format lowest sizes image clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -27,8 +27,16 @@ demo: venv  ## run the whole job on the embedded default and say where the repor
 	$(BIN)/closelook run --config demo
 
 test: venv  ## run the tests: file by file on every core, then those that start a Ray, which takes every core by itself
-	$(BIN)/python -m pytest -m "not ray" -n auto --dist loadfile
-	$(BIN)/python -m pytest -m ray tests/jobs
+	status=0; \
+	$(BIN)/python -m pytest -m "not ray" -n auto --dist loadfile || status=$$?; \
+	$(BIN)/python -m pytest -m ray tests/jobs || status=$$?; \
+	exit $$status
+
+numeric: venv  ## run the tests that compare numbers as on CPUs without AVX-512, and without any AVX, beside each other
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target numeric-avx2 numeric-default
+
+numeric-%:
+	ATEN_CPU_CAPABILITY=$* OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m numeric -p no:cacheprovider tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
 	$(PYTHON) -m jobs.bench.gpu --device $(DEVICE)

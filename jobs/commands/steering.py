@@ -279,7 +279,7 @@ def _overflowing(view: ModelView) -> Iterator[list[NormView]]:
     overflown: list[NormView] = []
 
     def look(_: nn.Module, args: tuple[Tensor, ...], norm: NormView) -> None:
-        x = args[0].to(torch.float32) if norm.kind == "rms" else args[0]  # transformers' own squares are float32's
+        x = args[0]
         if not x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1).isfinite().all():
             overflown.append(norm)
 

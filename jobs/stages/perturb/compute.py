@@ -32,8 +32,9 @@ Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id, s
 #: Columns of stored relevance that curves are drawn from.
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "pixels"]
 #: How far the whole input's logit may lie from the one that was explained, relative to it or to 1: other batches round
-#: otherwise. Beyond that, the relevance is of another token, or of another model.
-ROUNDING = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
+#: otherwise, and relevance in float64 may have been stored when models in float64 still rounded to float32 inside.
+#: Beyond that, the relevance is of another token, or of another model.
+ROUNDING = {"float64": 1e-5, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,41 @@
+"""What the Makefile's targets run, with a Python that notes how it is called."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+def made(target, folder, failing):
+    """The status of `make target`, and the calls of a Python that fails where its arguments have `failing`."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(REPOSITORY / name, folder)
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\necho "$ATEN_CPU_CAPABILITY $*" >> calls\ncase "$*" in *"{failing}"*) exit 1;; esac\n',
+    )
+    python.chmod(0o755)
+    (folder / ".venv" / ".installed").touch()
+    done = subprocess.run(["make", target], cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, (folder / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("failing", "fails"), [("not ray", True), ("-m ray", True), ("nothing", False)])
+def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tmp_path, failing, fails):
+    status, calls = made("test", tmp_path, failing)
+    assert ["-m not ray" in call for call in calls] == [True, False]
+    assert "-m ray" in calls[1]
+    assert bool(status) == fails
+
+
+@pytest.mark.parametrize(("failing", "fails"), [("numeric", True), ("nothing", False)])
+def test_numbers_are_compared_on_both_older_instruction_sets(tmp_path, failing, fails):
+    status, calls = made("numeric", tmp_path, failing)
+    assert sorted(call.split()[0] for call in calls) == ["avx2", "default"]
+    assert all("-m numeric" in call for call in calls)
+    assert bool(status) == fails
