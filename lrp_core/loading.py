@@ -25,6 +25,7 @@ from lrp_core.view import ModelView
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
 
+@torch.inference_mode(False)
 def load_model(
     id_or_dir: str | Path,
     *,
@@ -42,6 +43,7 @@ def load_model(
 
     `attn` is "sdpa" or "eager"; where a model's attention is its own, transformers chooses unless it is "eager".
     With `family` "generic" it is run as a whole, by methods that need no description of it.
+    Its weights can have gradients behind them, also where the caller is in inference mode.
     `adapter` is the folder or hub id of a LoRA adapter, merged into the weights unless `merge` is False.
     With `max_memory` (accelerate's device to bytes or "2GiB") the model is spread over devices, main memory and
     `offload_dir`, and `device` is ignored. Raises UserError for a model that cannot be found or read or whose files
@@ -115,6 +117,7 @@ def read_config(
     return AutoConfig.from_pretrained(name, trust_remote_code=False, **source)
 
 
+@torch.inference_mode(False)
 def random_model(
     config: PretrainedConfig,
     seed: int = 0,

@@ -1,14 +1,21 @@
-"""Whether its caller records gradients, or is in inference mode, changes no number of a method."""
+"""No number of a method depends on the caller's gradients, inference mode or autocast, nor on tokens it cannot see."""
+
+from functools import partial
 
 import pytest
 import torch
 
 from jobs.methods import METHODS
-from lrp_core import Batch, ModelView, UserError
+from lrp_core import Batch, ModelView, UserError, load_model
 from tests.tiny import BOTH, IMAGES, TINY, picture_rows, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
 FEW = {"kernel_shap": {"samples": 20}, "integrated_gradients": {"steps": 4}, "smoothgrad": {"samples": 3}}
+MODES = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": partial(torch.autocast, "cpu", torch.bfloat16),
+}
 #: What of a method depends on the whole text where it is asked for.
 ALSO = [
     ("attention_rollout", {"discard_threshold": 0.8}),
@@ -33,12 +40,12 @@ def batch_of(view):
 
 
 @pytest.mark.parametrize("family", [*TINY, "mixtral", *BOTH, *IMAGES])
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("mode", MODES)
 def test_the_mode_of_the_caller_changes_no_number(family, mode):
     view = tiny_model(family, dtype="float32")
     expected = numbers(view, batch_of(view))
     view = tiny_model(family, dtype="float32")  # which keeps nothing of the calls above
-    with mode():
+    with MODES[mode]():
         inside = numbers(view, batch_of(view))
     after = numbers(view, batch_of(view))
     for name, wanted in expected.items():
@@ -46,6 +53,14 @@ def test_the_mode_of_the_caller_changes_no_number(family, mode):
             assert torch.equal(one, other), name
             assert torch.equal(one, later), name
             assert not other.is_inference()
+
+
+def test_a_model_may_be_loaded_in_inference_mode(tmp_path):
+    tiny_model("gpt2", dtype="float32").model.save_pretrained(tmp_path)
+    batch = batch_of(view := load_model(tmp_path))
+    with torch.inference_mode():
+        inside = METHODS["attnlrp"](load_model(tmp_path), batch)
+    assert torch.equal(inside.tokens, METHODS["attnlrp"](view, batch).tokens)
 
 
 def test_a_model_that_was_made_in_inference_mode_is_refused():
