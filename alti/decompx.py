@@ -23,6 +23,7 @@ from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
 from lrp_core.rules.activation import activation
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import unpadded
 from lrp_core.view import ModelView
@@ -45,17 +46,17 @@ def explain_many(
     Samples are taken apart one by one, without padding. Raises UserError for a contrastive request without foils, and
     for a budget of bytes, beyond the weights, that does not hold the vectors of a sample.
     """
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     logits = view.logits(view.hidden(batch), batch)
     of_norm = view.predicts_score and score == "norm"
     pairs = logits.new_zeros(*logits.shape, batch.input_ids.shape[1])  # [B, 2, T]
-    for i, real in enumerate(batch.attention_mask.bool()):
+    for i, real in enumerate(on_host.attention_mask.bool()):
         if not real.any():
             continue
-        sample = unpadded(batch, i)
+        sample = unpadded(on_host, i)
         vectors = last_vectors(view, sample, free_bytes(view.device) if byte_budget is None else byte_budget)
         readings = vectors.norm(dim=-1)[None] if of_norm else _read(view, vectors, sample)
-        pairs[i, :, real.to(pairs.device)] = readings.to(pairs)
+        pairs[i, :, to_device(real.nonzero().flatten(), pairs.device)] = readings.to(pairs)
     results = {}
     for request in requests:
         explained = explained_by(request.explanation)
@@ -65,7 +66,7 @@ def explain_many(
 
 
 def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
-    """The vectors [Tk, D] that sum to the last state where a sample without padding is read."""
+    """The vectors [Tk, D] that sum to the last state where a sample on the CPU, without padding, is read."""
     length, width = sample.input_ids.shape[1], view.d_model
     hidden = LinearLayer(view.blocks[0].up, "linear", view.family.transposed).parameters()[0].shape[0]
     rows = max(1, _HIDDEN // (length * hidden))
@@ -81,7 +82,7 @@ def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
         )
     decomposition = _Decomposition(view, int(sample.position), rows)
     with visiting(view, decomposition.visit):
-        view.hidden(sample)
+        view.hidden(sample.to(view.device))
     assert decomposition.vectors is not None
     return decomposition.vectors[0]
 
@@ -120,7 +121,9 @@ class _Decomposition:
             mixed = output.new_zeros(len(destinations), length, output.shape[-1])
             for of_head, values, out in zip(weights, layer.values()[0], output, strict=True):
                 mixed.addcmul_(of_head[..., None], values @ out)
-            mixed[torch.arange(len(destinations)), destinations] += layer.residual[0, rows].to(mixed)
+            mixed[torch.arange(len(destinations), device=output.device), destinations] += layer.residual[0, rows].to(
+                mixed
+            )
             return _shared(mixed, bias)
         value, value_bias = layer.block.value_weights()  # [G, K, D], [G, K]
         groups = len(output) // len(value)
@@ -148,7 +151,7 @@ def _read(view: ModelView, vectors: Tensor, sample: Batch) -> Tensor:
         vectors = _activated(_linear(vectors, view.head_layer), view.head_activation_name)
         vectors = vectors if view.head_norm is None else _normed(vectors, view.head_norm)
     ids = sample.target_ids if sample.foil_ids is None else torch.cat([sample.target_ids, sample.foil_ids])
-    rows, biases = view.unembedding_rows(ids)  # [2, D], [2]
+    rows, biases = view.unembedding_rows(to_device(ids, view.device))  # [2, D], [2]
     read = rows.to(vectors) @ vectors.T
     if biases is None:
         return read

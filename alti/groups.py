@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch
 from lrp_core.variants import rows_of
 
@@ -22,10 +23,11 @@ class Group:
 
     @classmethod
     def of(cls, whole: Batch, rows: list[int]) -> Group:
-        picked = torch.tensor(rows, device=whole.input_ids.device)
+        """From a batch on the CPU: on a device lengths would be waited for."""
+        picked = torch.tensor(rows)
         mask = whole.attention_mask[picked]
         length = lengths(whole)[picked]
-        offset = torch.arange(int(length.max()), device=mask.device)
+        offset = torch.arange(int(length.max()))
         columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]  # those that are seen come first
         slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
         position = slots.gather(1, whole.position[picked, None]).squeeze(1)
@@ -36,6 +38,11 @@ class Group:
             columns=columns,
             real=mask.gather(1, columns),
         )
+
+    def to(self, device: torch.device) -> Group:
+        """The group on this device."""
+        moved = {name: to_device(getattr(self, name), device) for name in ("rows", "columns", "real")}
+        return Group(batch=self.batch.to(device), **moved)
 
     def halves(self) -> list[Group]:
         """Two groups of half the samples each."""

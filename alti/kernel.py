@@ -63,4 +63,4 @@ def _sample(device: torch.device | str) -> AttentionParts:
     weights = normal(2, heads, length, length).masked_fill(hidden, -torch.inf).softmax(-2)
     value, output, residual = normal(2, heads, length, width), normal(heads, width, d_model), normal(2, length, d_model)
     attended = torch.einsum("bhji,bhjk,hkd->bid", weights, value, output)
-    return AttentionParts(weights, value, output, residual, residual + attended, allowed)
+    return AttentionParts(weights, value, output, residual, residual + attended, allowed, causal=True)

@@ -46,6 +46,11 @@ class Layer:
     scaling: float
 
     @property
+    def causal(self) -> bool:
+        """Whether `allowed` hides from every destination what stands behind it."""
+        return self.block.family.kind.causal
+
+    @property
     def dtype(self) -> torch.dtype:
         return wide(self.residual.dtype)
 

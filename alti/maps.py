@@ -40,7 +40,9 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     residual = layer.residual.to(layer.dtype)
     resultant = residual + layer.attended
     weights = layer.weights(chunk.workers)
-    parts = AttentionParts(weights, layer.values(), output_weights(layer), residual, resultant, layer.allowed)
+    parts = AttentionParts(
+        weights, layer.values(), output_weights(layer), residual, resultant, layer.allowed, layer.causal
+    )
     gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
@@ -89,7 +91,9 @@ def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
         resultant.addcmul_(shift.to(output), deviation)
     output = _centred(output).mul_(weight)
     residual = _centred(residual).mul_(weight)
-    return AttentionParts(layer.weights(workers), layer.values(), output, residual, resultant, layer.allowed)
+    return AttentionParts(
+        layer.weights(workers), layer.values(), output, residual, resultant, layer.allowed, layer.causal
+    )
 
 
 def _centred(x: Tensor) -> Tensor:

@@ -82,13 +82,13 @@ def _explain(
 ) -> dict[Request, Relevance]:
     for request in requests:
         check(view, request.method)
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
     parts = [
         part
-        for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(batch).tolist(), budget)
-        for part in _within_memory(view, Group.of(batch, rows), maps, explanations, plan)
+        for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(on_host).tolist(), budget)
+        for part in _within_memory(view, Group.of(on_host, rows).to(view.device), maps, explanations, plan)
     ]
     plans = tuple(plan for _, plan, _ in parts)
     whole = {name: _assemble(batch, parts, name) for name in parts[0][2]}

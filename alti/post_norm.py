@@ -41,7 +41,6 @@ def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Ten
     """
     rollout, last = Rollout(), view.n_layers - 1
     rows: list[Tensor] = []
-    at = torch.arange(len(batch), device=batch.position.device)
 
     def visit(layer: Layer) -> None:
         position = batch.position.to(layer.residual.device)
@@ -49,13 +48,13 @@ def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Ten
             rows.append(maps.row(layer, position)[:, 0])
             return
         layer_map = maps.whole(layer, chunk)
-        rows.append(layer_map[at.to(position.device), position])
+        rows.append(layer_map[torch.arange(len(batch), device=position.device), position])
         rollout.multiply(layer_map)
 
     def divide(_: nn.Module, args: tuple[Any, ...], *, index: int, norm: NormView) -> None:
         state = args[0].to(wide(args[0].dtype))
         deviation = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # [B, T, 1]
-        of_row = deviation[at.to(state.device), batch.position.to(state.device)]
+        of_row = deviation[torch.arange(len(batch), device=state.device), batch.position.to(state.device)]
         rows[index] = rows[index] / of_row.to(rows[index].device)
         if index < last:
             rollout.divide(deviation)

@@ -47,10 +47,7 @@ class AttentionParts:
     residual: Tensor  # [B, T, D]
     resultant: Tensor  # [B, T, D], what the block puts out: all transformed vectors and biases
     allowed: Tensor  # [B | 1, Ti, Tj] bool, what attention may see
-
-    @property
-    def causal(self) -> bool:
-        return not bool(self.allowed.triu(1).any())
+    causal: bool = False  # whether that hides from every destination what stands behind it
 
 
 def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:

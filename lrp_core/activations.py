@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lrp_core.feed_forward import Passing, at_neurons
+from lrp_core.transfer import to_host
 from lrp_core.view import ModelView
 
 
@@ -43,7 +44,7 @@ class Peaks:
         return self._stacked(1, 0)
 
     def _stacked(self, which: int, fill: float) -> Tensor:
-        layers = [self.of(layer)[which].cpu() for layer in range(self.view.n_layers)]
+        layers = to_host([self.of(layer)[which] for layer in range(self.view.n_layers)])
         widest = self.view.n_neurons
         return torch.stack([torch.nn.functional.pad(one, (0, widest - one.shape[1]), value=fill) for one in layers], 1)
 

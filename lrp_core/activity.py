@@ -18,6 +18,7 @@ from lrp_core.feed_forward import Passing, at_neurons
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.parts.block import FeedForward
+from lrp_core.transfer import to_device, to_host
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
@@ -59,24 +60,29 @@ class Activity:
         self._view, self._top = view, top
         self._apart = torch.tensor(sorted(apart), dtype=torch.int64)
         self._layers: dict[int, LayerActivity] = {}
-        self.tokens = 0  # that counted
+        self._tokens: list[Tensor] = []  # of each forward, that counted
 
     def layer(self, number: int) -> LayerActivity:
         """What was seen of a layer, on the device where it is."""
         return self._layers.get(number) or self._empty(number, torch.zeros(0))
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens counted."""
+        return sum(map(int, to_host(self._tokens)))
+
     @torch.inference_mode()
     def add(self, texts: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
         """One forward over contexts, token ids each, that have these numbers."""
         view = self._view
-        batch = batch_of(texts).to(view.device)
-        counted = counting(batch, self._apart)
-        told = torch.tensor(numbers, device=counted.device)
+        batch = batch_of(texts)
+        counted = to_device(counting(batch, self._apart), view.device)
+        batch, told = batch.to(view.device), to_device(torch.tensor(numbers), view.device)
         with undisturbed(view), ExitStack() as undo:
             for layer, block in enumerate(view.blocks):
                 undo.enter_context(at_neurons(block, partial(self._look, layer=layer, counted=counted, numbers=told)))
             view.hidden(batch)
-        self.tokens += int(counted.sum())
+        self._tokens.append(counted.sum())
 
     def _look(self, x: Tensor, passing: Passing, *, layer: int, counted: Tensor, numbers: Tensor) -> None:
         there = passing.there(counted).to(x.device)
@@ -93,7 +99,7 @@ class Activity:
         own.contexts.copy_(contexts)
         own.positions.copy_(positions)
         own.total += x.masked_fill(~finite, 0).sum((0, 1), dtype=torch.float64)
-        counts = _counts(x[there])
+        counts = _counts(x, there)
         own.histogram += counts[:, :BINS]
         own.not_finite += counts[:, BINS]
 
@@ -117,7 +123,7 @@ def batch_of(texts: Sequence[Sequence[int]]) -> Batch:
 
 def counting(batch: Batch, apart: Tensor) -> Tensor:
     """[B, T] bool: where a token is whose id is not among those `apart` [N]."""
-    return (batch.attention_mask != 0) & ~torch.isin(batch.input_ids, apart.to(batch.input_ids.device))
+    return (batch.attention_mask != 0) & ~torch.isin(batch.input_ids, to_device(apart, batch.input_ids.device))
 
 
 def _first(own: LayerActivity, values: Tensor, contexts: Tensor, positions: Tensor, top: int) -> list[Tensor]:
@@ -131,13 +137,21 @@ def _first(own: LayerActivity, values: Tensor, contexts: Tensor, positions: Tens
     return [one.gather(1, best) for one in every]
 
 
-def _counts(x: Tensor) -> Tensor:
-    """[F, BINS + 1] of the activations [N, F] of tokens, in each bin; in the last those that are not finite."""
+def _counts(x: Tensor, there: Tensor) -> Tensor:
+    """[F, BINS + 1] of the activations [B, T, F] of the tokens that are `there` [B, T], in each bin; in the last those
+    that are not finite.
+    """
     width, bins = x.shape[-1], BINS + 1
     first = torch.arange(width, device=x.device, dtype=torch.int32) * bins
     counts = torch.zeros(width * bins, dtype=torch.int64, device=x.device)
-    for part in x.split(max(1, _ENTRIES_AT_ONCE // width)):
-        counts += torch.bincount(bins_of(part).add_(first).flatten(), minlength=width * bins)
+    at_once = max(1, _ENTRIES_AT_ONCE // width)
+    if x.device.type == "cpu":
+        for part in x[there].split(at_once):
+            counts += torch.bincount(bins_of(part).add_(first).flatten(), minlength=width * bins)
+        return counts.view(width, bins)
+    for part, own in zip(x.flatten(0, 1).split(at_once), there.flatten().split(at_once), strict=True):
+        numbers = bins_of(part).add_(first).flatten()  # a device would be waited for by `bincount`, and by `x[there]`
+        counts.scatter_add_(0, numbers.long(), own[:, None].expand_as(part).flatten().long())
     return counts.view(width, bins)
 
 

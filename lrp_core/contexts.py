@@ -23,6 +23,7 @@ from lrp_core.methods.gradients import READINGS, attribution
 from lrp_core.near_ties import SPARE
 from lrp_core.parts.block import FeedForward
 from lrp_core.scope import rules_on
+from lrp_core.transfer import to_host
 from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView
 
@@ -77,7 +78,7 @@ def _contexts(
     batch = batch_of([ids for _, ids in part]).to(view.device)
     with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
         view.hidden(batch)
-    values, positions = (of[:, neuron].tolist() for of in peaks.of(layer))
+    values, positions = (of.tolist() for of in to_host([of[:, neuron] for of in peaks.of(layer)]))
     return [
         Context(value, -number, position, tuple(ids))
         for (number, ids), value, position in zip(part, values, positions, strict=True)
@@ -123,7 +124,7 @@ def explain_contexts(
                 activation = passing.spread(x, batch.input_ids.shape)[row, one.position, neuron - part.first]
                 own.append(activation.to(view.device) * share)
             (gradient,) = torch.autograd.grad(torch.stack(own).sum(), token)  # rows know nothing of each other
-    relevance = attribution(gradient, full, batch.attention_mask, reading.measure)
+    relevance = attribution(gradient, full, batch.attention_mask, reading.measure).cpu()
     return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, asked, strict=True)]
 
 

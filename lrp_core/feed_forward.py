@@ -52,6 +52,17 @@ class Passing:
         return sent.view(mask.shape) & mask.to(sent.device)
 
 
+def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
+    """Where each expert's number stands in `chosen` [M, N], as indices of both axes, in order.
+
+    How often each is chosen decides shapes, so a device is waited for, once for all experts.
+    """
+    flat = chosen.flatten()
+    counts = (flat == torch.arange(experts, device=flat.device)[:, None]).sum(1).tolist()
+    by_expert = flat.argsort(stable=True).split(counts)
+    return [(own // chosen.shape[1], own % chosen.shape[1]) for own in by_expert]
+
+
 def share_above(part: FeedForward, family: Family, rule: BilinearRule) -> float:
     """The share of a neuron's relevance that is in the gradient where neurons are read.
 
@@ -73,9 +84,9 @@ def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) 
     Experts that no token was sent to are visited, too.
     """
     said = torch.zeros_like(states)
-    for part in FeedForward.of_experts(module):
+    parts = FeedForward.of_experts(module)
+    for part, (rank, tokens) in zip(parts, where_sent(chosen.T, len(parts)), strict=True):
         assert part.expert is not None
-        rank, tokens = torch.eq(chosen, part.expert).T.nonzero(as_tuple=True)
         gate, up = nn.functional.linear(states[tokens], module.gate_up_proj[part.expert]).chunk(2, dim=-1)
         x = module.act_fn(gate) * up
         for visit in _visits[module]:

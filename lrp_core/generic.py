@@ -18,6 +18,7 @@ from lrp_core.guard import undisturbed
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
+from lrp_core.transfer import to_device, to_host
 from lrp_core.types import Batch, UnsupportedModel, UnusableRows
 from lrp_core.view import ModelView
 
@@ -117,19 +118,20 @@ class GenericView(ModelView):
         Positions are those that the model counts itself.
         """
         token = self.tokens(batch) if token is None else token
-        real = batch.attention_mask.bool()
+        mask, read_at = to_host([batch.attention_mask, batch.position])  # lengths decide shapes
+        real = mask.bool()
         types, lengths = batch.token_type_ids, real.sum(-1)
         order: list[Tensor] = []
         read: list[Tensor] = []
-        position = real.cumsum(-1).gather(1, batch.position[:, None])[:, 0] - 1
+        position = real.cumsum(-1).gather(1, read_at[:, None])[:, 0] - 1
         for rows in self._alike(lengths):
             order.append(rows)
             own = None if types is None else _without_padding(types, rows, real)
             read.append(self._read(_without_padding(token, rows, real), own, position[rows]))
         empty = (lengths == 0).nonzero().flatten()
         width = read[0].shape[-1] if read else self.n_targets
-        logits = torch.cat([*read, torch.zeros(len(empty), width).to(read[0] if read else token)])
-        return logits[torch.cat([*order, empty]).argsort().to(logits.device)]
+        logits = torch.cat([*read, (read[0] if read else token).new_zeros(len(empty), width)])
+        return logits[to_device(torch.cat([*order, empty]).argsort(), logits.device)]
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -156,14 +158,17 @@ class GenericView(ModelView):
                 yield from rows.split(1) if singly else (rows,)
 
     def _read(self, token: Tensor, types: Tensor | None, at: Tensor) -> Tensor:
-        """Logits [B, V] at the positions [B] of samples without padding, from token embeddings [B, T, D]."""
+        """Logits [B, V] at positions [B], on the CPU, of samples without padding, from token embeddings [B, T, D]."""
         options: dict[str, Any] = {}
         if types is not None:
             options["token_type_ids"] = types
         if "logits_to_keep" in self._takes and not self.kind.labels:
-            options["logits_to_keep"], at = at.unique(return_inverse=True)
+            kept, at = at.unique(return_inverse=True)
+            options["logits_to_keep"] = to_device(kept, token.device)
         logits = self._logits(inputs_embeds=token, **options)
-        return logits if self.kind.labels else logits[torch.arange(len(at), device=at.device), at]
+        if self.kind.labels:
+            return logits
+        return logits[torch.arange(len(at), device=logits.device), to_device(at, logits.device)]
 
     @cached_property
     def _takes(self) -> frozenset[str]:
@@ -186,5 +191,6 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:
-    """The real tokens of these rows of [B, T, ...], which have as many each."""
-    return of_tokens[rows][real[rows]].unflatten(0, (len(rows), -1))
+    """The real tokens of these rows of [B, T, ...], which have as many each; `rows` and `real` are on the CPU."""
+    columns = real[rows].nonzero()[:, 1].view(len(rows), -1)
+    return of_tokens[to_device(rows, of_tokens.device)[:, None], to_device(columns, of_tokens.device)]

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from lrp_core.transfer import to_host
 from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError, rows_named
 from lrp_core.view import ModelView
 
@@ -32,9 +33,9 @@ def guarded(
     check_rows(view, batch)
     with undisturbed(view), torch.inference_mode(False):
         results = explain(view, _for_gradients(batch), *args, **options)
-    for result in results.values():
-        given = [logit for logit in (result.logit_target, result.logit_foil) if logit is not None]
-        check_logits(view, batch, torch.stack(given, 1))
+    given = [logit for result in results.values() for logit in (result.logit_target, result.logit_foil)]
+    if logits := [logit for logit in given if logit is not None]:
+        check_logits(view, batch, torch.stack([logit.to(logits[0]) for logit in logits], 1))
     return results
 
 
@@ -74,6 +75,7 @@ def check_rows(view: ModelView, batch: Batch) -> None:
     sample; its tokens get no relevance.
     """
     view.check_input(batch)
+    batch = replace(batch, pixel_values=None).to("cpu")  # every check below would wait for the device
     _check_prefix(view, batch)
     real = batch.attention_mask != 0  # [B, T]
     lengths, longest = real.sum(-1), view.max_length
@@ -150,9 +152,8 @@ def _check_segments(view: ModelView, batch: Batch) -> None:
 
 
 def check_logits(view: ModelView, batch: Batch, logits: Tensor) -> None:
-    """Raises UnusableRows for samples whose logits, a row of [B, 2] or [B, 1], are not finite."""
-    finite = logits.isfinite().all(-1)
-    stands_for_sample = (batch.attention_mask != 0).any(-1).to(finite.device)
+    """Raises UnusableRows for samples whose logits, a row of [B, N], are not finite."""
+    finite, stands_for_sample = to_host([logits.isfinite().all(-1), (batch.attention_mask != 0).any(-1)])
     dtype = str(view.dtype).removeprefix("torch.")
     _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.explained import explained_by
 from lrp_core.guard import undisturbed
+from lrp_core.transfer import to_host
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -59,13 +60,16 @@ def with_predictions(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list
     again, in other batches, must find the same token. Raises whatever the model raises.
     """
 
-    def told(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    def best(row: Mapping[str, Any]) -> Tensor:
         batch = Batch.collate([{**row, "target_id": 0, "foil_id": None}], pad_id=0)
-        ids = predicted(view, batch, 2 if view.kind.labels and view.n_targets > 1 else 1)[0].tolist()
+        return predicted(view, batch, 2 if view.kind.labels and view.n_targets > 1 else 1)[0]
+
+    def told(row: Mapping[str, Any], ids: Sequence[int]) -> Mapping[str, Any]:
         foil = {"foil_id": ids[1]} if len(ids) > 1 else {}
         return {**row, **foil, "target_id": ids[0], "predicted_id": ids[0]}
 
-    return [row if row["target_id"] is not None else told(row) for row in rows]
+    asked = iter(to_host([best(row) for row in rows if row["target_id"] is None]))
+    return [row if row["target_id"] is not None else told(row, next(asked).tolist()) for row in rows]
 
 
 def against_strongest(view: ModelView, row: Mapping[str, Any]) -> Mapping[str, Any]:

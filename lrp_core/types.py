@@ -150,29 +150,26 @@ class Batch:
         """The first rows of a batch that has so many `texts` again and again. Raises UserError where others follow."""
         if texts < 1 or len(self) % texts:
             raise UserError(f"{len(self)} rows are not {texts} texts again and again")
-        first, own = self.rows(0, texts), ("position", "target_ids", "foil_ids")
-        given = {name: value for name, value in vars(self).items() if value is not None and name not in own}
-        if any((part != getattr(first, name)).any() for name, value in given.items() for part in value.split(texts)):
+        own = ("position", "target_ids", "foil_ids")
+        given = {name: value for name, value in vars(self.to("cpu")).items() if value is not None and name not in own}
+        if any((part != value[:texts]).any() for value in given.values() for part in value.split(texts)):
             raise UserError("rows of one text have the same tokens: give others in another batch")
-        return first
+        return self.rows(0, texts)
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on this device; what is there already is not copied.
 
-        The copies from the CPU to a GPU are asynchronous, from pinned memory. What follows on the GPU's current stream
-        comes after them, and torch frees their pinned memory no sooner than they have ended.
+        Copies to a GPU are asynchronous, and those to the CPU wait once for all fields.
         """
-        moved = {name: _moved(value, device) for name, value in vars(self).items() if value is not None}
-        return replace(self, **moved)
+        from lrp_core.transfer import to_device, to_host
+
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if str(device) == "cpu":
+            return replace(self, **dict(zip(given, to_host(list(given.values())), strict=True)))
+        return replace(self, **{name: to_device(value, device) for name, value in given.items()})
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
-
-
-def _moved(value: Tensor, device: torch.device | str) -> Tensor:
-    if str(device).startswith("cuda") and value.device.type == "cpu":
-        return value.pin_memory().to(device, non_blocking=True)
-    return value.to(device)
 
 
 def _stacked(pixels: Sequence[Any]) -> Tensor:
@@ -252,6 +249,17 @@ class Relevance:
             if value is not None and not isinstance(value, bool):
                 values[name] = change(value)
         return Relevance(**values)
+
+    @staticmethod
+    def on_host(several: Sequence[Relevance]) -> list[Relevance]:
+        """Plain Relevances on the CPU; the device is waited for once."""
+        import torch
+
+        from lrp_core.transfer import to_host
+
+        values = [getattr(relevance, one.name) for relevance in several for one in fields(Relevance)]
+        copies = iter(to_host([value for value in values if isinstance(value, torch.Tensor)]))
+        return [relevance.mapped(lambda _: next(copies)) for relevance in several]
 
     @property
     def finite(self) -> Tensor:

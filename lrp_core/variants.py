@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch
 
 TOKEN_BUDGET = 4096  # tokens of one forward, padding included; at least one row is run
@@ -18,17 +19,18 @@ TOKEN_BUDGET = 4096  # tokens of one forward, padding included; at least one row
 
 def rows_of(batch: Batch, rows: Tensor) -> Batch:
     """A batch of the samples with these indices [R], which may repeat."""
-    picked = {name: value[rows.to(value.device)] for name, value in vars(batch).items() if value is not None}
+    rows = to_device(rows, batch.input_ids.device)
+    picked = {name: value[rows] for name, value in vars(batch).items() if value is not None}
     return replace(batch, **picked)
 
 
 def tiled(batch: Batch, times: int) -> Batch:
     """The whole batch `times` over, [times * B]."""
-    return rows_of(batch, torch.arange(len(batch)).repeat(times))
+    return rows_of(batch, torch.arange(len(batch), device=batch.input_ids.device).repeat(times))
 
 
 def unpadded(batch: Batch, i: int) -> Batch:
-    """Sample `i` alone."""
+    """Sample `i` alone, of a batch on the CPU: on a device each mask would be waited for."""
     own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
     seen, prefix = batch.decoder_attention_mask, own.decoder_input_ids
     read = mask if seen is None else seen[i].bool()

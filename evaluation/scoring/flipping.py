@@ -24,6 +24,7 @@ from lrp_core.interventions.tokens import check_way, tokens_removed
 from lrp_core.kinds import DELETE
 from lrp_core.memory import is_out_of_memory
 from lrp_core.readout import over_vocabulary
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
@@ -122,12 +123,10 @@ class Flipper:
             state = self.view.prediction(hidden, changed)
             target, foil = self.view.unembed(state, changed).unbind(-1)
             total, largest = over_vocabulary(self.view, state)
-        gold, targets = gold.to(largest.device), changed.target_ids.to(largest.device)
-        best, contrasted = (
-            largest == torch.where(gold < 0, targets, gold),
-            contrasted & (gold < 0).to(contrasted.device),
-        )
-        correct = torch.where(contrasted.to(target.device), target > foil, best.to(target.device)).to(target.dtype)
+        contrasted = to_device(contrasted & (gold < 0), target.device)
+        gold, targets = to_device(gold, largest.device), changed.target_ids.to(largest.device)
+        best = largest == torch.where(gold < 0, targets, gold)
+        correct = torch.where(contrasted, target > foil, best.to(target.device)).to(target.dtype)
         outputs = torch.stack([target, target - total.to(target), correct])
         return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
 

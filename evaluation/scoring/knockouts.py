@@ -46,11 +46,11 @@ class Knockout:
         and what the sample is.
         """
         (row,) = with_predictions(self.view, [row])
-        batch = Batch.collate([row], pad_id=0).to(self.view.device)
+        batch = Batch.collate([row], pad_id=0)
         with undisturbed(self.view):
             orders = {n: [(i, j) for i, j in own] if own else self._ranked(n, batch) for n, own in rankings.items()}
             changes = [self._gone(own[:count]) for own in orders.values() for count in self.counts]
-            numbers = self._numbers(batch, [{}, *changes])
+            numbers = self._numbers(batch.to(self.view.device), [{}, *changes])
         by_ranking = numbers[1:].reshape(len(orders), len(self.counts))
         return {name: np.append(numbers[:1], own) for name, own in zip(orders, by_ranking, strict=True)}
 
@@ -75,6 +75,7 @@ class Knockout:
             chosen = generator.permutation(ends[-1])[:most]
             layers = np.searchsorted(ends, chosen, side="right")
             return [(int(i), int(n - (ends[i - 1] if i else 0))) for i, n in zip(layers, chosen, strict=True)]
+        batch = batch.to(self.view.device)
         with peaks_of(self.view, batch.attention_mask) as peaks:
             self.view.hidden(batch)
         largest = peaks.values[0].flatten().sort(descending=True, stable=True)

@@ -18,6 +18,7 @@ from evaluation.scoring.head_orders import RemovalOrder
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readout import label_logits
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -52,19 +53,19 @@ class Sweep:
         not finite with all heads are left out; `n` says how many are not. A pass has as many masks as keep its rows
         within `token_budget` tokens. Raises UserError without rows.
         """
-        right, n = np.zeros(len(self.masks), dtype=np.int64), 0
-        whole = self.points[0, 0]
+        right = n = torch.zeros((), dtype=torch.int64)
+        whole = int(self.points[0, 0])
         for row in rows:
             gold = row.get("gold_id")
             asked = row if gold is None else {**row, "target_id": gold, "foil_id": None}
-            margins = self.margins(Batch.collate([asked], pad_id=0), token_budget).cpu().numpy()
-            if np.isfinite(margins[whole]):
-                right += margins > 0
-                n += 1
-        if n == 0:
+            margins = self.margins(Batch.collate([asked], pad_id=0), token_budget)
+            finite = margins[whole].isfinite()
+            right = to_device(right, margins.device) + ((margins > 0) & finite)  # stays there: no row is waited for
+            n = to_device(n, margins.device) + finite
+        self.n = int(n)
+        if self.n == 0:
             raise UserError("there are no samples to evaluate pruned models on")
-        self.n = n
-        return (right / n)[self.points]
+        return (right.cpu().numpy() / self.n)[self.points]
 
     @torch.inference_mode()
     def margins(self, sample: Batch, token_budget: int) -> Tensor:

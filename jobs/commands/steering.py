@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -30,7 +30,8 @@ from lrp_core.neurons import TopNeuron, Writing, nearest_tokens, top_neurons, wr
 from lrp_core.parts.block import SHARED
 from lrp_core.parts.norms import NormView
 from lrp_core.readout import label_logits
-from lrp_core.types import Batch, UnusableRows, UserError
+from lrp_core.transfer import to_host
+from lrp_core.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.view import ModelView
 
 _WORDS = 4  # that are shown of what a neuron writes
@@ -153,9 +154,10 @@ def show_neurons(
     steering.check(view)
     row = with_targets(question, view, row)
     try:
-        relevance = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
+        told = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
     except UnusableRows as error:
         raise UserError(f"{model_id}: {error.detail}") from None
+    (relevance,) = Relevance.on_host([told])
     assert relevance.neurons is not None
     if not relevance.neurons.isfinite().all():
         raise UserError(f"{model_id}: relevance of {name} is {not_finite(dtype)}")
@@ -264,26 +266,25 @@ class _Sayer:
         if not logits.isfinite().all():
             how = f"with {steering} the" if steering else "the"
             raise UserError(f"{how} model's logits are not finite" + (": choose smaller values" if steering else ""))
-        if steering and overflown:
+        if steering and overflown():
             raise UserError(f"with {steering} the model's states are too large for its norms: choose smaller values")
         return logits
 
 
 @contextmanager
-def _overflowing(view: ModelView) -> Iterator[list[NormView]]:
-    """The norms that meet states inside whose squares are not finite.
+def _overflowing(view: ModelView) -> Iterator[Callable[[], bool]]:
+    """Gives a function that tells whether a norm met states inside whose squares are not finite.
 
-    Their deviation is then infinite, and what they put out is 0 (or their bias) whatever the states are: finite logits
-    that say nothing.
+    Its deviation is then infinite, and what it puts out is 0 (or its bias) whatever the states are: finite logits that
+    say nothing.
     """
-    overflown: list[NormView] = []
+    finite: list[Tensor] = []
 
     def look(_: nn.Module, args: tuple[Tensor, ...], norm: NormView) -> None:
         x = args[0]
-        if not x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1).isfinite().all():
-            overflown.append(norm)
+        finite.append(x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1).isfinite().all())
 
     with ExitStack() as undo:
         for norm in view.norms():
             undo.callback(norm.module.register_forward_pre_hook(partial(look, norm=norm)).remove)
-        yield overflown
+        yield lambda: not all(map(bool, to_host(finite)))

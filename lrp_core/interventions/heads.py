@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.encoder_decoder import EncoderDecoderView
+from lrp_core.transfer import to_device
 from lrp_core.view import ModelView
 
 
@@ -41,7 +42,7 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
     for layer in range(view.n_layers):
         new = fork <= layer
         kept = torch.from_numpy(masks[new, layer])
-        yield HeadsLeft(torch.from_numpy(below[new]).to(view.device), kept.to(view.device, view.dtype))
+        yield HeadsLeft(*(to_device(one, view.device) for one in (torch.from_numpy(below[new]), kept.to(view.dtype))))
         below = new.cumsum() - 1
 
 

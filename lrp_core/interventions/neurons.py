@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lrp_core.capabilities import NEURONS
 from lrp_core.feed_forward import Passing, at_neurons
+from lrp_core.transfer import to_device
 from lrp_core.types import UnsupportedMethod, UserError
 from lrp_core.view import ModelView
 
@@ -92,12 +93,12 @@ def _change(
     if not own.any():
         return None
     x = passing.spread(whole, shape)
-    rows, neurons = rows[own].to(x.device), (neurons[own] - passing.part.first).to(x.device)
-    values = values[own].to(x.device, x.dtype)[:, None]
+    rows, neurons = (to_device(of, x.device) for of in (rows[own], neurons[own] - passing.part.first))
+    values = to_device(values[own].to(x.dtype), x.device)[:, None]
     before = x[rows, :, neurons]  # [N, T]
     after = before * values if scaled else values.expand_as(before)
     if where is not None:
-        after = torch.where(where.to(x.device)[rows], after, before)
+        after = torch.where(to_device(where, x.device)[rows], after, before)
     changed = x.clone()
     changed[rows, :, neurons] = after
     return passing.gathered(changed, whole)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lrp_core.images import ImageView
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -35,8 +36,9 @@ def pixels_replaced(view: ModelView, batch: Batch, removed: Tensor, fill: Sequen
         gone = _of_patches(view, removed, height, width)
     else:
         raise UserError(f"{removed.shape[1]} entries are neither the patches nor the pixels of the images")
-    values = torch.tensor(fill, dtype=pixels.dtype, device=pixels.device)[:, None, None]
-    return replace(batch.to(view.device), pixel_values=torch.where(gone.to(pixels.device)[:, None], values, pixels))
+    values = to_device(torch.tensor(fill, dtype=pixels.dtype), pixels.device)[:, None, None]
+    gone = to_device(gone, pixels.device)[:, None]
+    return replace(batch.to(view.device), pixel_values=torch.where(gone, values, pixels))
 
 
 def _of_patches(view: ModelView, removed: Tensor, height: int, width: int) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lrp_core.kinds import DELETE, MASK, ZERO
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -35,6 +36,7 @@ def tokens_removed(
 ) -> Iterator[Batch]:
     """Gives the batch to run inside the scope, on the model's device: that of `batch` without the tokens `removed`.
 
+    Both are looked at on the CPU: where they come from there, the model's device is not waited for.
     `removed` [B, T] is bool; what it says of padding does not matter. Of an encoder-decoder T are the encoder's tokens;
     where it is [B, T + U], the decoder's follow, which can only be zeroed. `way` is `zero`, `mask` (by the token
     `mask_id`) or `delete`, after which rows are padded on the right and a prediction is read at the last token that
@@ -42,12 +44,12 @@ def tokens_removed(
     model among the removed tokens, and a deletion that leaves nothing to read the prediction from.
     """
     check_way(view, way, mask_id)
-    if view.kind.slot and removed.gather(1, batch.position[:, None].to(removed.device)).any():
+    if view.kind.slot and removed.to("cpu").gather(1, batch.position.to("cpu")[:, None]).any():
         raise UserError("the slot where a masked model predicts cannot be removed")
     if way == DELETE:
-        yield _without(batch, removed.to(batch.input_ids.device)).to(view.device)
+        yield _without(batch.to("cpu"), removed.to("cpu")).to(view.device)
         return
-    batch, removed = batch.to(view.device), removed.to(view.device)
+    batch, removed = batch.to(view.device), to_device(removed, view.device)
     if mask_id is not None and way == MASK:
         gone = removed & (batch.attention_mask > 0)
         yield replace(batch, input_ids=batch.input_ids.masked_fill(gone, mask_id))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import LOG_PROB, TARGET, relevance_of
 from lrp_core.readout import explained_numbers
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, rows_of
 from lrp_core.view import ModelView
@@ -119,7 +120,7 @@ def explain_many(
     positions, are that alike are suppressed too: by `suppression` times the cosine (their code, of concepts). Of
     encoder-decoders, tokens of the encoder are suppressed, in its own attention and where the decoder reads it.
     """
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     of_tokens = score == LOG_PROB.name and not view.predicts_score  # a regressor's score has no probability
     named = {TARGET.name: LOG_PROB.name} if of_tokens else {}  # a contrast of these is one of logits
     read = {request: named.get(request.explanation, request.explanation) for request in requests}
@@ -129,10 +130,11 @@ def explain_many(
     attentions = [one.attention for one in view.attentions_over_text]
     with around_attention(view, record, stock="eager"):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
-    drops = {explanation: torch.zeros(batch.input_ids.shape).to(logits) for explanation in explanations}
+    drops = {explanation: logits.new_zeros(batch.input_ids.shape) for explanation in explanations}
     token, positions = view.tokens(batch), view.position_ids(batch)
     alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
-    for samples, keys, start in _parts(view, batch, token_budget, whole=similarity < 1):
+    for samples, keys, start in _parts(view, on_host, token_budget, whole=similarity < 1):
+        samples, keys = (to_device(one, token.device) for one in (samples, keys))
         of_rows = None if alike is None else alike[samples, keys]
         run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
         rows = _from(start, rows_of(batch, samples))
@@ -178,7 +180,7 @@ def _record(
 
 
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Samples [R], suppressed tokens [R] and the first token of the rows of each forward.
+    """Samples [R], suppressed tokens [R] and the first token of the rows of each forward, of a batch on the CPU.
 
     In causal models tokens behind the predicted position have no say, and rows come in the order of their tokens. Rows
     that share a forward all begin at its first token, unless they must be `whole`, since others are suppressed too: a
@@ -188,7 +190,7 @@ def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Ite
     length = batch.input_ids.shape[1]
     wanted = batch.attention_mask.bool()
     if view.kind.causal:
-        wanted = wanted & (torch.arange(length, device=wanted.device) <= batch.position[:, None])
+        wanted = wanted & (torch.arange(length) <= batch.position[:, None])
         keys, samples = (one.contiguous() for one in wanted.T.nonzero(as_tuple=True))
     else:
         samples, keys = wanted.nonzero(as_tuple=True)

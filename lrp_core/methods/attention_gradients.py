@@ -39,8 +39,9 @@ def grad_attention_rollout(
     rows: list[Tensor] = []  # of the product, and of that without the identity
 
     def begin() -> None:
-        none = torch.zeros(batch.input_ids.shape, dtype=torch.promote_types(view.dtype, torch.float32))
-        rows[:] = [none.scatter(1, batch.position[:, None].cpu(), 1), none]
+        wide = torch.promote_types(view.dtype, torch.float32)
+        none = torch.zeros_like(batch.input_ids, dtype=wide)
+        rows[:] = [none.scatter(1, batch.position[:, None], 1), none]
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
         wide = torch.promote_types(weights.dtype, torch.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,13 +23,14 @@ class CrossRollout:
 
     def __init__(self, view: EncoderDecoderView, batch: Batch, dtype: torch.dtype) -> None:
         sizes = batch.input_ids.shape[1], batch.every_id.shape[1] - batch.input_ids.shape[1]
-        self.of_encoder, self.of_decoder = (torch.eye(size, dtype=dtype).repeat(len(batch), 1, 1) for size in sizes)
+        of_maps: dict[str, Any] = {"dtype": dtype, "device": batch.input_ids.device}
+        self.of_encoder, self.of_decoder = (torch.eye(size, **of_maps).repeat(len(batch), 1, 1) for size in sizes)
         self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
-        self.mixed = torch.zeros(len(batch), sizes[1], sizes[0], dtype=dtype)  # [B, U, T]
+        self.mixed = torch.zeros(len(batch), sizes[1], sizes[0], **of_maps)  # [B, U, T]
         self._batch, self._encoder = batch, view.n_encoder_layers
         assert batch.decoder_attention_mask is not None
-        seen = torch.arange(sizes[1]) <= batch.position.cpu()[:, None]
-        self._asking = (seen & (batch.decoder_attention_mask.cpu() != 0))[..., None]  # [B, U, 1]
+        seen = torch.arange(sizes[1], device=batch.position.device) <= batch.position[:, None]
+        self._asking = (seen & (batch.decoder_attention_mask != 0))[..., None]  # [B, U, 1]
         self._cross = len(view.attentions) - len(view.cross_attentions)
 
     def add(self, layer: int, step: Tensor) -> None:
@@ -48,9 +51,9 @@ class CrossRollout:
     def parts(self, itself: str = IDENTITY) -> dict[str, Tensor]:
         """The rows of the predicted positions, as fields of a Relevance; `itself` as for `of_itself`."""
         batch = self._batch
-        at = torch.arange(len(batch)), batch.position.cpu()
+        at = torch.arange(len(batch), device=batch.position.device), batch.position
         of_decoder = of_itself(self.of_decoder[at], self.attended[at], batch.position, itself)
-        rows = torch.cat([self.mixed[at], of_decoder], 1).to(batch.input_ids.device)
+        rows = torch.cat([self.mixed[at], of_decoder], 1)
         return batch.parted(rows.masked_fill(batch.every_mask == 0, 0))
 
 
@@ -66,7 +69,7 @@ def of_itself(whole: Tensor, attended: Tensor, position: Tensor, itself: str) ->
 
 def _rows_to_one(maps: Tensor) -> Tensor:
     """I + what else is in each row of [B, N, N], divided by its sum."""
-    identity = torch.eye(maps.shape[1], dtype=maps.dtype)
+    identity = torch.eye(maps.shape[1], dtype=maps.dtype, device=maps.device)
     rest = maps - identity
     total = rest.sum(-1, keepdim=True)
     return identity + torch.where(total == 0, 0, rest / total)

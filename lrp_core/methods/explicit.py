@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import explained_by
+from lrp_core.feed_forward import where_sent
 from lrp_core.methods import EPSILON
 from lrp_core.parts.norms import NormView
 from lrp_core.propagation import (
@@ -175,8 +176,9 @@ def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor) -> Tenso
     """What a token's experts say [N, D], one after the other: sums and products that have rules."""
     states, chosen, weights = args
     total = None
-    for expert in chosen.unique().tolist():
-        token, rank = (chosen == expert).nonzero(as_tuple=True)
+    for expert, (token, rank) in enumerate(where_sent(chosen, len(module.down_proj))):
+        if not len(token):
+            continue
         gate, up = nn.functional.linear(states[token], module.gate_up_proj[expert]).chunk(2, dim=-1)
         said = nn.functional.linear(module.act_fn(gate) * up, module.down_proj[expert])
         part = torch.zeros_like(states).index_add(0, token, said * weights[token, rank, None])

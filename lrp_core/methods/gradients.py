@@ -177,8 +177,8 @@ def explain_many(
     passes: dict[tuple[Composite, str], list[Request]] = {}
     for request in requests:
         passes.setdefault((readings[request].composite, request.explanation), []).append(request)
+    read = (batch if texts is None else batch.first_texts(texts)).to(view.device)
     batch = batch.to(view.device)
-    read = batch if texts is None else batch.first_texts(texts)
     rows = batch.parts(len(read))
     lap = clock.lap if clock is not None else _no_lap
     inside = Inside.asked(view, read, heads, neurons, boundaries, projections)

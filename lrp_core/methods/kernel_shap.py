@@ -85,11 +85,8 @@ def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> T
     `masks` [B | 1, 1, T, T] are those of attention from the first layer to the last, bool or added to scores; None, or
     a mask of another shape, hides nothing but what is behind and padding.
     """
-    seen = batch.every_mask.bool()
+    seen = view.visible(batch)
     places = torch.arange(seen.shape[1], device=seen.device)
-    if view.kind.causal or view.kind.decoder:
-        read = batch.position if not view.kind.decoder else batch.position + batch.input_ids.shape[1]
-        seen = seen & (places <= read[:, None])
     windows = [mask for mask in masks if mask is not None and mask.dim() == 4]
     if not windows or len(windows) < len(masks):
         return seen

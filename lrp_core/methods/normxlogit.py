@@ -40,8 +40,8 @@ def explain_many(
     `gradients.explain_many` has it, and these alone run. Raises UserError for a contrastive request without foils, and
     for a word where there is none.
     """
+    read = (batch if texts is None else batch.first_texts(texts)).to(view.device)
     batch = batch.to(view.device)
-    read = batch if texts is None else batch.first_texts(texts)
     with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
         last = view.hidden(read)
     behind = [*(_final(view, states[layer].to(last.device)) for layer in range(1, len(states))), last]

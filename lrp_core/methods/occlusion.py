@@ -12,6 +12,7 @@ from lrp_core.explained import relevance_of
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.kinds import DELETE, MASK
 from lrp_core.readout import explained_numbers
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.view import ModelView
@@ -27,23 +28,24 @@ def explain_many(
     is never taken away, and for a token that is alone.
     """
     with torch.no_grad(), around_attention(view, {}):
-        return _explain(view, batch.to(view.device), requests, how, token_budget)
+        return _explain(view, batch, requests, how, token_budget)
 
 
 def _explain(
     view: ModelView, batch: Batch, requests: Sequence[Request], how: str, token_budget: int
 ) -> dict[Request, Relevance]:
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
-    drops = {explanation: torch.zeros(batch.every_id.shape).to(logits) for explanation in explanations}
-    mask_id = _mask_id(view, batch) if how == MASK else None
-    taken, length = _taken(view, batch, how), batch.every_id.shape[1]
+    drops = {explanation: logits.new_zeros(batch.every_id.shape) for explanation in explanations}
+    mask_id = _mask_id(view, on_host) if how == MASK else None
+    taken, length = _taken(view, on_host, how), batch.every_id.shape[1]
     for part in pieces(range(len(taken)), length, token_budget):
         samples, positions = taken[part.start : part.stop].unbind(1)
         removed = torch.nn.functional.one_hot(positions, length).bool()
-        with tokens_removed(view, rows_of(batch, samples), removed, how, mask_id) as rows:
+        with tokens_removed(view, rows_of(on_host, samples), removed, how, mask_id) as rows:
             _, explained = explained_numbers(view, view.hidden(rows), rows, explanations)
-        at = (samples.to(logits.device), positions.to(logits.device))
+        at = (to_device(samples, logits.device), to_device(positions, logits.device))
         for explanation, numbers in explained.items():
             drops[explanation][at] = whole[explanation][at[0]] - numbers
     return {
@@ -58,9 +60,9 @@ def _explain(
 
 
 def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
-    """(sample, token) of every variant, [R, 2]. What a decoder has seen is zeroed, never deleted."""
+    """(sample, token) of every variant, [R, 2], of a batch on the CPU. What a decoder saw is zeroed, never deleted."""
     wanted = view.visible(batch)
-    positions = torch.arange(wanted.shape[1], device=wanted.device)
+    positions = torch.arange(wanted.shape[1])
     if view.kind.slot:
         wanted = wanted & (positions != batch.position[:, None])
     if how == DELETE:

@@ -20,6 +20,7 @@ from lrp_core.images import over_patches
 from lrp_core.methods.gradients import reduced
 from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, Relevance, Request, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, tiled
 from lrp_core.view import ModelView
@@ -52,7 +53,7 @@ def integrated_gradients(
     wide = torch.promote_types(source.dtype, torch.float32)
     way = source.to(wide) - start.to(wide)
     alphas, weights = _nodes(steps, rule)
-    points = lambda k: (start.to(wide) + alphas[k] * way).to(source.dtype)  # noqa: E731
+    points = lambda part: torch.cat([(start.to(wide) + alphas[k] * way).to(source.dtype) for k in part])  # noqa: E731
     means = _weighted_gradients(view, batch, points, weights, explanations, token_budget)
     results = {}
     for request in requests:
@@ -85,16 +86,19 @@ def smoothgrad(
     models take its l2 norm by default. Noise is drawn from `seed` and the tokens that the prediction can see, and their
     embeddings alone have a range: batching, padding and what stands behind the prediction change nothing.
     """
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     with torch.no_grad(), around_attention(view, {}):
         source = view.source(batch)
         logits, whole = explained_numbers(view, view.hidden_from(batch, source), batch, explanations)
     wide = torch.promote_types(source.dtype, torch.float32)
-    visible = view.visible(batch)
-    deviation = sigma * (_spread(source.to(wide), batch, visible) if scale == "relative" else 1)
-    noise = Noise(batch, visible, source.shape[-1], seed)
-    points = lambda k: (source.to(wide) + deviation * noise(k).to(source.device, wide)).to(source.dtype)  # noqa: E731
+    deviation = sigma * (_spread(source.to(wide), batch, view.visible(batch)) if scale == "relative" else 1)
+    noise = Noise(on_host, view.visible(on_host), source.shape[-1], seed)
+
+    def points(part: range) -> Tensor:
+        drawn = to_device(torch.stack([noise(k) for k in part]), source.device)  # [K, B, ...]
+        return (source.to(wide) + deviation * drawn.to(wide)).to(source.dtype).flatten(0, 1)
+
     means = _weighted_gradients(view, batch, points, [1 / samples] * samples, explanations, token_budget)
     by_default = "sum" if UNCENTRED in view.family.capabilities else "l2"
     how = {request: request.option("reduce", "auto").replace("auto", by_default) for request in requests}
@@ -109,11 +113,11 @@ class Noise:
     """Standard normal numbers for tokens of a batch [B, T, D], 0 for the others; or for its pixels [B, C, H, W]."""
 
     def __init__(self, batch: Batch, drawn: Tensor, width: int, seed: int) -> None:
-        """`drawn` [B, T] says which tokens have noise, and `width` is D."""
+        """`drawn` [B, T] says which tokens have noise, and `width` is D; both tensors are on the CPU."""
         self._seeds = seeds_of(batch, seed, drawn)
         if batch.pixel_values is None:
             self._shape: tuple[int, ...] = (batch.every_id.shape[1], width)
-            self._drawn: list[Any] = list(drawn.cpu())
+            self._drawn: list[Any] = list(drawn)
         else:
             self._shape = tuple(batch.pixel_values.shape[1:])
             self._drawn = [slice(None)] * len(batch)
@@ -140,23 +144,26 @@ def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> di
 def _weighted_gradients(
     view: ModelView,
     batch: Batch,
-    points: Callable[[int], Tensor],
+    points: Callable[[range], Tensor],
     weights: Sequence[float],
     explanations: Sequence[str],
     token_budget: int,
 ) -> dict[str, Tensor]:
-    """Sum over k of `weights[k]` times the gradient at the source `points(k)` [B, ...], by explanation."""
+    """Sum over k of `weights[k]` times the gradient at the source, by explanation; `points(part)` [K * B, ...] are the
+    sources of a range of k.
+    """
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
+    factors = to_device(torch.tensor(weights, dtype=torch.float64), view.device)
     for part in pieces(range(len(weights)), batch.every_id.numel(), token_budget):
         rows = tiled(batch, len(part))
         with torch.enable_grad(), around_attention(view, {}):
-            leaf = torch.cat([points(k) for k in part]).detach().requires_grad_()  # [K * B, ...]
+            leaf = points(part).detach().requires_grad_()  # [K * B, ...]
             _, numbers = explained_numbers(view, view.hidden_from(rows, leaf), rows, explanations)
             for i, (explanation, number) in enumerate(numbers.items()):
                 (gradient,) = torch.autograd.grad(number.sum(), leaf, retain_graph=i + 1 < len(numbers))
                 gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-                factors = torch.tensor([weights[k] for k in part], dtype=torch.float64).to(gradient)
-                sums[explanation] += torch.tensordot(factors, gradient.unflatten(0, (len(part), -1)), dims=1)
+                of_part = factors[part.start : part.stop].to(gradient)
+                sums[explanation] += torch.tensordot(of_part, gradient.unflatten(0, (len(part), -1)), dims=1)
     return sums
 
 
@@ -181,8 +188,9 @@ def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
 def _spread(source: Tensor, batch: Batch, visible: Tensor) -> Tensor:
     """Greatest minus least entry of each sample's source, [B, 1, ...] (Smilkov et al. 2017), of `visible` tokens."""
     axes = tuple(range(1, source.dim()))
-    hidden = ~visible[..., None] if batch.pixel_values is None else torch.tensor(False)
-    hidden = hidden.to(source.device)
-    most = source.masked_fill(hidden, -torch.inf).amax(axes, keepdim=True)
-    least = source.masked_fill(hidden, torch.inf).amin(axes, keepdim=True)
+    most = least = source
+    if batch.pixel_values is None:
+        hidden = ~visible[..., None].to(source.device)
+        most, least = source.masked_fill(hidden, -torch.inf), source.masked_fill(hidden, torch.inf)
+    most, least = most.amax(axes, keepdim=True), least.amin(axes, keepdim=True)
     return (most - least).clamp_min(0)  # a row of padding has none

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.explained import without_sum
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -24,15 +25,15 @@ def explain_many(
 
     With `layers` every layer has a draw of its own, after that of the tokens. The model runs for its logits.
     """
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     with around_attention(view, {}):
         logits = view.logits(view.hidden(batch), batch)
     draws = 1 + (view.n_layers if layers else 0)
     drawn = torch.zeros(len(batch), draws, batch.every_id.shape[1], dtype=logits.dtype)
-    for own, mask, seed_of_row in zip(drawn, batch.every_mask.bool().cpu(), seeds_of(batch, seed), strict=True):
+    for own, mask, seed_of_row in zip(drawn, on_host.every_mask.bool(), seeds_of(on_host, seed), strict=True):
         numbers = np.random.default_rng(seed_of_row).uniform(-1, 1, (draws, int(mask.sum())))
         own[:, mask] = torch.from_numpy(numbers).to(drawn)
-    drawn = drawn.to(batch.input_ids.device)
+    drawn = to_device(drawn, batch.input_ids.device)
     parts, by_layer = batch.parted(drawn[:, 0]), drawn[:, 1:] if layers else None
     return {request: replace(without_sum(logits=logits, **parts), layers=by_layer) for request in requests}
 

@@ -99,22 +99,24 @@ def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Ten
     prediction. AttnLRP A.1.4 prints the former; Gildenblat's code, which it cites, does the latter, and ties are then
     broken by position.
     """
-    maps = maps.clone()
-    for of_sample, entries in zip(maps, shown, strict=True):
-        values = of_sample[entries]
-        if not len(values):
-            continue
-        order = values.argsort(stable=True)
-        kept = torch.ones_like(values, dtype=torch.bool)
-        kept[order[: int(lowest * len(values))]] = False
-        if threshold < 1:
-            kept &= values <= _quantile(values[order], threshold)
-        of_sample[entries] = values * kept
-    return maps
+    values = maps.masked_fill(~shown, torch.inf).flatten(1)  # [B, T * T]
+    order = values.argsort(dim=1, stable=True)
+    count = shown.flatten(1).sum(1, keepdim=True)
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
+    kept = rank >= (lowest * count.double()).long()
+    if threshold < 1:
+        kept &= values <= _quantile(values.gather(1, order), count, threshold)
+    return torch.where(shown, maps * kept.view_as(maps), maps)
 
 
-def _quantile(ordered: Tensor, share: float) -> Tensor:
-    """Between neighbours by linear interpolation; torch's own takes no more than 2^24 values and no half precision."""
-    position = share * (len(ordered) - 1)
-    below, above = ordered[int(position)], ordered[min(int(position) + 1, len(ordered) - 1)]
-    return below + (above - below) * (position - int(position))
+def _quantile(ordered: Tensor, count: Tensor, share: float) -> Tensor:
+    """Of the first `count` [B, 1] of each row [B, N], [B, 1], between neighbours by linear interpolation; torch's own
+    takes no more than 2^24 values and no half precision.
+    """
+    position = share * (count - 1).clamp_min(0).double()
+    at = position.long()
+    below, above = ordered.gather(1, at), ordered.gather(1, torch.minimum(at + 1, (count - 1).clamp_min(0)))
+    wide = torch.promote_types(ordered.dtype, torch.float32)
+    return below + ((above - below).to(wide) * (position - at).to(wide)).to(ordered.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import relevance_of, whichever
 from lrp_core.parts.block import BlockView
+from lrp_core.transfer import to_device, to_host
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, unpadded
 from lrp_core.view import ModelView
@@ -31,21 +32,20 @@ def explain_many(
     A layer's map says how far, in cosine distance, each output moves without each token; its rows sum to 1 (a row that
     nothing moves is 0). With `layers`, the row of each layer's own map. Samples are run one by one, without padding.
     """
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     with around_attention(view, {}):
         logits = view.logits(view.hidden(batch), batch)
     tokens = torch.zeros(batch.input_ids.shape).to(batch.input_ids.device, logits.dtype)
     rows = torch.zeros(len(batch), view.n_layers, tokens.shape[1]).to(tokens)
-    for i, real in enumerate(batch.attention_mask.bool()):
-        if not real.any():
-            continue
-        sample = unpadded(batch, i)
+    real = on_host.attention_mask.bool()
+    samples = {i: _seen(view, unpadded(on_host, i)) for i in real.any(-1).nonzero().flatten().tolist()}
+    for (i, sample), looks in zip(samples.items(), _looks(view, list(samples.values())), strict=True):
         position = int(sample.position)
-        maps = _maps(view, _seen(view, sample), token_budget)
+        maps = _maps(view, sample, looks, token_budget)
         row = maps[-1][position]
         for below in reversed(maps[:-1]):
             row = row.to(below.device) @ below
-        at = real.nonzero().flatten()[: len(row)]
+        at = to_device(real[i].nonzero().flatten()[: len(row)], tokens.device)
         tokens[i, at] = row.to(tokens)
         rows[i, :, at] = torch.stack([of_layer[position].to(tokens) for of_layer in maps])
     explained = whichever(logits.shape[1] == 2).of(logits)
@@ -53,20 +53,40 @@ def explain_many(
     return dict.fromkeys(requests, result)
 
 
-def _maps(view: ModelView, sample: Batch, token_budget: int) -> list[Tensor]:
+def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
+    """Which source each destination of a layer looks at with any head, [T, T] bool on the CPU, by sample and layer.
+
+    A forward of its own, so that the device is waited for once and not for every layer of every sample.
+    """
+    looks: list[Tensor] = []
+
+    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        context, weights = kernel(module, *tensors, **options)
+        assert weights is not None  # the eager kernel returns them
+        looks.append(weights[0].any(0))
+        return context, weights
+
+    with around_attention(view, dict.fromkeys((block.attention for block in view.blocks), attend), stock="eager"):
+        for sample in samples:
+            view.hidden(sample.to(view.device))
+    every = iter(to_host(looks))
+    return [[next(every) for _ in view.blocks] for _ in samples]
+
+
+def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget: int) -> list[Tensor]:
     """The map [T, T] of each layer for one sample without padding, in float32 at least; rows sum to 1 or are 0.
 
-    Of the last layer only the row where the sample is read is worked out.
+    Of the last layer only the row where the sample, which is on the CPU, is read is worked out.
     """
     read = [None] * (view.n_layers - 1) + [int(sample.position)]
-    zeroing = [_Zeroing(block, row, token_budget) for block, row in zip(view.blocks, read, strict=True)]
+    zeroing = [_Zeroing(*of_layer, token_budget) for of_layer in zip(view.blocks, read, looks, strict=True)]
     with ExitStack() as undo:
         undo.enter_context(around_attention(view, {z.block.attention: z.attend for z in zeroing}, stock="eager"))
         for layer in zeroing:
             for module, hook in ((layer.block.attention, layer.enter), (layer.block.output, layer.project)):
                 undo.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
             undo.callback(layer.block.module.register_forward_hook(layer.run_again, with_kwargs=True).remove)
-        view.hidden(sample)
+        view.hidden(sample.to(view.device))
     return [layer.map for layer in zeroing]
 
 
@@ -80,9 +100,10 @@ class _Zeroing:
 
     map: Tensor  # [T, T], there after the forward
 
-    def __init__(self, block: BlockView, row: int | None, token_budget: int) -> None:
+    def __init__(self, block: BlockView, row: int | None, looks: Tensor, token_budget: int) -> None:
         self.block = block
         self._row = row  # the only destination that is asked for; None: all are
+        self._looks = looks  # [T, T] bool on the CPU; elsewhere nothing moves
         self._token_budget = token_budget
         self._changed: Tensor | None = None  # contexts [1, N, H * K] while the block is run again
 
@@ -114,10 +135,10 @@ class _Zeroing:
         hidden, *rest = args
         own = _directions(output)[0]  # [T, D]
         moved = own.new_zeros(len(own), len(own))
-        looks = self._weights.any(0)  # elsewhere nothing moves
-        pairs = looks.nonzero() if self._row is None else looks[self._row].nonzero().flatten()
+        pairs = self._looks.nonzero() if self._row is None else self._looks[self._row].nonzero().flatten()
         if self._row is not None:
             pairs = torch.stack([torch.full_like(pairs, self._row), pairs], 1)
+        pairs = to_device(pairs, own.device)
         for at, source in (part.unbind(1) for part in pairs.split(self._token_budget)):
             lost = self._weights[:, at, source, None] * self._values[:, source]  # [H, N, K]
             self._changed = (self._context[at] - lost.transpose(0, 1)).flatten(1)[None]

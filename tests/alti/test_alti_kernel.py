@@ -18,7 +18,7 @@ from alti.transformed import AttentionParts, Chunk
 from tests.alti.test_alti_transformed import random_parts
 
 def single(parts):
-    tensors = {name: x if name == "allowed" else x.float() for name, x in vars(parts).items()}
+    tensors = {name: x if name in ("allowed", "causal") else x.float() for name, x in vars(parts).items()}
     return AttentionParts(**tensors)
 
 padded = [single(random_parts(causal, length=19, d_model=70)) for causal in (True, False)]

@@ -24,7 +24,7 @@ def random_parts(causal: bool, samples=3, length=7, heads=4, width=5, d_model=11
     value, output = normal(samples, heads, length, width), normal(heads, width, d_model)
     residual = normal(samples, length, d_model)
     attended = torch.einsum("bhji,bhjk,hkd->bid", weights, value, output)
-    return AttentionParts(weights, value, output, residual, residual + attended + normal(d_model), allowed)
+    return AttentionParts(weights, value, output, residual, residual + attended + normal(d_model), allowed, causal)
 
 
 def at_once(parts: AttentionParts) -> torch.Tensor:

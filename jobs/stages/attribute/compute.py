@@ -99,7 +99,7 @@ class Explainer:
         Raises whatever a model raises on bad input or too little memory.
         """
         rows = with_predictions(self.view, rows)
-        batch = Batch.collate(rows, pad_id=self.view.pad_id).to(self.view.device)  # once, for all passes
+        batch = Batch.collate(rows, pad_id=self.view.pad_id)  # on the CPU, where checks wait for no device
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
@@ -109,7 +109,7 @@ class Explainer:
             start = time.perf_counter()
             with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
                 explained_by = self._explain(method, batch, requests, clock)
-                relevance.update({request: result.mapped(torch.Tensor.cpu) for request, result in explained_by.items()})
+                relevance |= dict(zip(explained_by, Relevance.on_host(list(explained_by.values())), strict=True))
             wall_s = time.perf_counter() - start
             if metering and not self._on_gpu:
                 with peak_memory() as peak:

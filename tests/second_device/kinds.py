@@ -1,0 +1,77 @@
+"""Tiny models of every kind on both devices, and how what they give is compared."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from lrp_core import Batch, ModelView, Relevance
+from lrp_core.families.generic import GENERIC
+from tests.second_device.device import counted_waits, numbers_of, on_second_device
+from tests.tiny import picture_rows, ragged_rows, tiny_classifier, tiny_config, tiny_model
+
+KINDS = ("gpt2", "bert", "llama", "t5", "vit", "mixtral")
+SIZES = ((2, 2), (4, 5))  # layers and rows
+_LENGTHS = (7, 4, 10, 6, 5)
+_DEPTHS = ("num_hidden_layers", "n_layers", "num_layers", "encoder_layers")  # how configs call the number of layers
+
+
+@cache
+def models(kind: str, layers: int) -> tuple[ModelView, ModelView]:
+    """A tiny model of so many layers on the CPU, and its copy on the second device.
+
+    `kind` is a family, or "<family> classifier", or "<family> generic".
+    """
+    family, _, form = kind.partition(" ")
+    config = tiny_config(family)
+    depth = next(name for name in _DEPTHS if name in {**config.to_dict(), **config.attribute_map})
+    make = tiny_classifier if form == "classifier" else tiny_model
+    view = make(family, dtype="float32", **{depth: layers})
+    view = ModelView.of(view.model, GENERIC) if form == GENERIC else view
+    return view, on_second_device(view)
+
+
+def rows_of(view: ModelView, rows: int) -> list[dict[str, Any]]:
+    return picture_rows(view, rows) if view.kind.images else ragged_rows(view, _LENGTHS[:rows])
+
+
+def batch_of(view: ModelView, rows: int) -> Batch:
+    return Batch.collate(rows_of(view, rows), pad_id=0)
+
+
+def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_layer: int = 0, a_row: int = 0) -> None:
+    """What `compute` gives of a model and a number of rows, on the second device and the CPU, for both SIZES.
+
+    It waits `most` times at most, and equally often for both sizes, beside `a_layer` and `a_row` times for each.
+    """
+    fixed, waits = [], []
+    for layers, rows in SIZES:
+        here, there = models(kind, layers)
+        with counted_waits() as counted:
+            result = compute(there, rows)
+        waits.append(dict(counted))
+        fixed.append(sum(counted.values()) - a_layer * layers - a_row * rows)
+        assert_same(numbers_of(result), compute(here, rows))
+    assert fixed[0] == fixed[1] <= most, waits
+
+
+def assert_same(result: Any, expected: Any) -> None:
+    """Equal up to rounding, relative to the largest number."""
+    if isinstance(expected, Relevance):
+        parts = {name: value for name, value in vars(expected).items() if isinstance(value, torch.Tensor)}
+        for name, value in parts.items():  # rounding decides between positions that are as good
+            if name not in ("neuron_positions", "neuron_values"):
+                assert_same(getattr(result, name), value)
+    elif isinstance(expected, dict):
+        assert result.keys() == expected.keys()
+        assert_same(list(result.values()), list(expected.values()))
+    elif isinstance(expected, list | tuple):
+        assert len(result) == len(expected)
+        for one, other in zip(result, expected, strict=True):
+            assert_same(one, other)
+    else:
+        result, expected = (torch.as_tensor(np.asarray(one), dtype=torch.float64) for one in (result, expected))
+        scale = expected[expected.isfinite()].abs().amax().clamp_min(1e-2) if expected.isfinite().any() else 1
+        torch.testing.assert_close(result / scale, expected / scale, rtol=0, atol=1e-4, equal_nan=True)

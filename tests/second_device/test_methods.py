@@ -1,0 +1,103 @@
+"""Every method, and every family, on a device of its own: no mixing, the CPU's numbers, and few waits.
+
+What a method waits for at lines of the product is bounded and does not grow with layers and rows.
+"""
+
+from functools import partial
+
+import pytest
+
+from jobs.methods import METHODS
+from lrp_core.families import FAMILIES
+from lrp_core.families.generic import GENERIC
+from lrp_core.method import FINER
+from tests.second_device.kinds import KINDS, batch_of, check
+from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY
+
+FEW = {"samples": 3, "steps": 3}  # their number is for other tests
+#: A method whose sets of tokens are drawn one sample after the other, each waited for.
+NOT_YET = {"kernel_shap"}
+_WAITS_MORE = pytest.mark.xfail(strict=True, reason="waits for each sample and set of tokens")
+
+
+def explained(view, rows, *, name, **options):
+    few = {option.name: FEW[option.name] for option in METHODS[name].options if option.name in FEW}
+    return METHODS[name](view, batch_of(view, rows), **few, **options)
+
+
+def check_method(kind, name, most=None, **options):
+    """Gradient methods wait twice at most, others six times.
+
+    What runs experts one by one waits once for each layer, for how many tokens are sent to each.
+    """
+    one_by_one = kind == "mixtral" and (name == "attnlrp_explicit" or "neurons" in options)
+    most = most or (2 if METHODS[name].family == "gradient" else 6)
+    check(kind, partial(explained, name=name, **options), most, a_layer=int(one_by_one))
+
+
+def has(kind, name, *finer):
+    known = FAMILIES[kind].capabilities
+    return not METHODS[name].missing(known) and all(known.issuperset(FINER[one][1]) for one in finer)
+
+
+PAIRS = [(name, kind) for name in METHODS for kind in KINDS if has(kind, name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [pytest.param(*pair, marks=_WAITS_MORE if pair[0] in NOT_YET else ()) for pair in PAIRS]
+)
+def test_a_method_neither_mixes_devices_nor_waits_often(name, kind):
+    check_method(kind, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "finer", "kind"),
+    [
+        (name, finer, kind)
+        for name, method in METHODS.items()
+        for finer in method.given
+        if finer in FINER
+        for kind in KINDS
+        if has(kind, name, finer) and (name == "attnlrp" or kind in ("bert", "llama"))
+    ],
+)
+def test_what_is_told_beside_tokens_neither_mixes_devices_nor_waits_often(name, finer, kind):
+    check_method(kind, name, **{finer: True})
+
+
+#: Options under which methods take another way.
+OPTIONS = [
+    *(("occlusion", "t5", {"how": "zero"}), ("occlusion", "gpt2", {"how": "delete"})),
+    *(("occlusion", "t5", {"how": "delete"}), ("atman", "llama", {"similarity": 0.3})),
+    *((name, kind, {"discard_threshold": 0.8, "lowest": 0.1}) for name, kind in (("attention_rollout", "gpt2"),)),
+    *(("grad_attention_rollout", kind, {"discard_threshold": 0.8}) for kind in ("bert", "t5")),
+    *(("integrated_gradients", "gpt2", {"baseline": "pad"}), ("smoothgrad", "vit", {"scale": "absolute"})),
+    *(("attnlrp", "vit", {"composite": "vit"}), ("lrp", "gpt2", {"checkpoint": True})),
+    *(("normxlogit", "gpt2", {"norm": "word"}), ("alti_logit", "llama", {"byte_budget": 50_000})),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "options"), OPTIONS)
+def test_a_method_under_its_options_neither_mixes_devices_nor_waits_often(name, kind, options):
+    check_method(kind, name, **options)
+
+
+OTHERS = sorted({*TINY, *MORE, *FEWER, *BOTH, *IMAGES}.difference(KINDS))
+#: Every other family with some of the methods that it has, which take turns.
+_TURNS = {kind: [name for name in METHODS if has(kind, name) and name not in NOT_YET] for kind in OTHERS}
+OF_OTHERS = [
+    (name, kind)
+    for shift, (kind, names) in enumerate(_TURNS.items())
+    for name in {names[(5 * shift + 7 * step) % len(names)]: 0 for step in range(4)}
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), OF_OTHERS)
+def test_every_family_neither_mixes_devices_nor_waits_often(name, kind):
+    check_method(kind, name)
+
+
+@pytest.mark.parametrize("kind", ["bert classifier", "gpt2 classifier", f"llama {GENERIC}", f"bert {GENERIC}"])
+@pytest.mark.parametrize("name", ["gradient_x_input", "smoothgrad", "occlusion", "random"])
+def test_classifiers_and_models_of_no_family_neither_mix_devices_nor_wait_often(name, kind):
+    check_method(kind, name, most=6 if GENERIC in kind else None)
