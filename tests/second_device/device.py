@@ -155,9 +155,10 @@ def _note(func: Any, args: Any, kwargs: Any) -> None:
     if func in _COPIES:
         source = args[0] if func is aten._to_copy.default else args[1]
         target = kwargs.get("device", args[0].device)
-        waits = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-        if source.device.type != torch.device(target).type and waits and not _pinned():
-            _count(f"copy to {torch.device(target).type}")
+        from_pinned = kwargs.get("non_blocking") or (len(args) > 2 and args[2]) or _pinned()
+        to = torch.device(target).type
+        if source.device.type != to and not (to == NAME and from_pinned):
+            _count(f"copy to {to}")
         return
     there = [tensor for tensor in tensors if isinstance(tensor, SecondDeviceTensor)]
     here = [tensor for tensor in tensors if not isinstance(tensor, SecondDeviceTensor)]

@@ -40,7 +40,9 @@ def has(kind, name, *finer):
     return not METHODS[name].missing(known) and all(known.issuperset(FINER[one][1]) for one in finer)
 
 
-PAIRS = [(name, kind) for name in METHODS for kind in KINDS if has(kind, name)]
+PAIRS = [
+    (name, kind) for name in METHODS for kind in KINDS if has(kind, name) and (name not in NOT_YET or kind == "gpt2")
+]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ _TURNS = {kind: [name for name in METHODS if has(kind, name) and name not in NOT
 OF_OTHERS = [
     (name, kind)
     for shift, (kind, names) in enumerate(_TURNS.items())
-    for name in {names[(5 * shift + 7 * step) % len(names)]: 0 for step in range(4)}
+    for name in {names[(5 * shift + 7 * step) % len(names)]: 0 for step in range(3)}
 ]
 
 
