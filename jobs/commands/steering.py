@@ -154,10 +154,10 @@ def show_neurons(
     steering.check(view)
     row = with_targets(question, view, row)
     try:
-        told = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
+        computed = info(view, Batch.collate([row], pad_id=0), explanation=question.explanation, neurons=True)
     except UnusableRows as error:
         raise UserError(f"{model_id}: {error.detail}") from None
-    (relevance,) = Relevance.on_host([told])
+    (relevance,) = Relevance.on_host([computed])
     assert relevance.neurons is not None
     if not relevance.neurons.isfinite().all():
         raise UserError(f"{model_id}: relevance of {name} is {not_finite(dtype)}")
