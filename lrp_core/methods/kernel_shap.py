@@ -19,6 +19,7 @@ from lrp_core.attention import Kernel, around_attention
 from lrp_core.explained import relevance_of
 from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers
+from lrp_core.transfer import to_device
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.view import ModelView
@@ -43,14 +44,14 @@ def explain_many(
     the players, so that batching, padding and what stands behind the prediction change nothing. The sum over tokens is
     the explained number minus its value without any token.
     """
-    batch = batch.to(view.device)
+    on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = tuple(dict.fromkeys(request.explanation for request in requests))
     masks: list[Tensor | None] = []
     record = {} if view.kind.decoder else {block.attention: partial(_record, masks=masks) for block in view.blocks}
     with around_attention(view, record):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     players = _visible(view, batch, masks).cpu()
-    seeds = seeds_of(batch, seed, players)
+    seeds = seeds_of(on_host, seed, players)
     drawn = [_pairs(int(own.sum()), samples, of_row) for own, of_row in zip(players, seeds, strict=True)]
     sets = [_sets(own, pairs) for own, (pairs, _) in zip(players, drawn, strict=True)]
     with around_attention(view, {}):
@@ -59,7 +60,8 @@ def explain_many(
     tokens = torch.zeros(*players.shape, len(explanations), dtype=torch.float64)
     for row, own in enumerate(players):
         tokens[row, own] = _shapley(*drawn[row], worths[row], ends[row])
-    tokens, empty = tokens.to(logits), torch.stack([worth[0] for worth in worths]).to(logits)
+    empty = torch.stack([worth[0] for worth in worths])
+    tokens, empty = (to_device(one.to(logits.dtype), logits.device) for one in (tokens, empty))
     by_explanation = {name: (tokens[..., at], empty[:, at]) for at, name in enumerate(explanations)}
     return {
         request: relevance_of(
@@ -134,8 +136,9 @@ def _worths(
 ) -> list[Tensor]:
     """The explained numbers of each sample's `sets` of present tokens, [1 + 2 M, E] each, in float64 on the CPU."""
     sizes = [len(of_row) for of_row in sets]
-    samples = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes)).to(view.device)
-    present, token = torch.cat(list(sets)).to(view.device), view.tokens(batch)
+    samples = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes))
+    samples, present = (to_device(one, view.device) for one in (samples, torch.cat(list(sets))))
+    token = view.tokens(batch)
     worths: list[Tensor] = []
     for part in pieces(range(len(samples)), present.shape[1], token_budget):
         which = samples[part.start : part.stop]

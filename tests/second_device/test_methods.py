@@ -15,9 +15,6 @@ from tests.second_device.kinds import KINDS, batch_of, check
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY
 
 FEW = {"samples": 3, "steps": 3}  # their number is for other tests
-#: A method whose sets of tokens are drawn one sample after the other, each waited for.
-NOT_YET = {"kernel_shap"}
-_WAITS_MORE = pytest.mark.xfail(strict=True, reason="waits for each sample and set of tokens")
 
 
 def explained(view, rows, *, name, **options):
@@ -40,14 +37,7 @@ def has(kind, name, *finer):
     return not METHODS[name].missing(known) and all(known.issuperset(FINER[one][1]) for one in finer)
 
 
-PAIRS = [
-    (name, kind) for name in METHODS for kind in KINDS if has(kind, name) and (name not in NOT_YET or kind == "gpt2")
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [pytest.param(*pair, marks=_WAITS_MORE if pair[0] in NOT_YET else ()) for pair in PAIRS]
-)
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in METHODS for kind in KINDS if has(kind, name)])
 def test_a_method_neither_mixes_devices_nor_waits_often(name, kind):
     check_method(kind, name)
 
@@ -86,7 +76,7 @@ def test_a_method_under_its_options_neither_mixes_devices_nor_waits_often(name, 
 
 OTHERS = sorted({*TINY, *MORE, *FEWER, *BOTH, *IMAGES}.difference(KINDS))
 #: Every other family with some of the methods that it has, which take turns.
-_TURNS = {kind: [name for name in METHODS if has(kind, name) and name not in NOT_YET] for kind in OTHERS}
+_TURNS = {kind: [name for name in METHODS if has(kind, name)] for kind in OTHERS}
 OF_OTHERS = [
     (name, kind)
     for shift, (kind, names) in enumerate(_TURNS.items())
