@@ -28,6 +28,19 @@ class Encoding:
         length = int(ordinary[-1]) + 1 if len(ordinary) else 0
         return Encoding(self.ids[:length], self.offsets[:length], self.special[:length])
 
+    def without_second_opening(self) -> Encoding:
+        """Without the token that both the template and the text begin with, where they do: it is read once."""
+        if len(self) < 2 or not self.special[0] or self.special[1] or self.ids[0] != self.ids[1]:
+            return self
+        keep = np.arange(len(self)) != 1
+        return Encoding(
+            [self.ids[0], *self.ids[2:]],
+            self.offsets[keep],
+            self.special[keep],
+            None if self.sequence is None else self.sequence[keep],
+            None if self.types is None else [self.types[0], *self.types[2:]],
+        )
+
     def covers(self, spans: Iterable[Sequence[int]], first: bool = False) -> np.ndarray:
         """Ordinary tokens that share a character with one of the spans, or the `first` of each span's, [T] bool.
 
@@ -52,7 +65,8 @@ def encode(
 ) -> list[Encoding]:
     """Encodes a batch, with or without the tokenizer's template; with `seconds`, pairs of texts.
 
-    At full length, or cut to `max_length` tokens: the longer text of a pair loses tokens at its end.
+    At full length, or cut to `max_length` tokens: the longer text of a pair loses tokens at its end. A text that begins
+    with the token that the template puts first gets no second one.
     """
     if not texts:
         return []
@@ -75,7 +89,22 @@ def encode(
         for ids, offsets, special in columns
     ]
     if seconds is None:
-        return encodings
+        return [encoding.without_second_opening() for encoding in encodings]
     parts = [np.array([-1 if of is None else of for of in batch.sequence_ids(i)]) for i in range(len(texts))]
     types = batch["token_type_ids"] if typed else [None] * len(texts)
-    return [replace(one, sequence=of, types=own) for one, of, own in zip(encodings, parts, types, strict=True)]
+    paired = [replace(one, sequence=of, types=own) for one, of, own in zip(encodings, parts, types, strict=True)]
+    return [encoding.without_second_opening() for encoding in paired]
+
+
+def opening_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The token that a text may begin with although it is special: what the template puts first, else BOS; else ""."""
+    [encoding] = encode(tokenizer, ["a"])
+    if not encoding.special[:1].any():
+        return str(tokenizer.bos_token or "")
+    return str(tokenizer.convert_ids_to_tokens(encoding.ids[0]))
+
+
+def has_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether words can be spelled with a space before them: not where a space is an unknown character."""
+    [encoding] = encode(tokenizer, [" "], template=False)
+    return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in encoding.ids

@@ -113,6 +113,28 @@ def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
     }
 
 
+class Prompt(NamedTuple):
+    """What a model reads before a slot, and the space that belongs to the target behind it."""
+
+    text: str
+    space: str  # directly before the target: " " or ""
+
+    @classmethod
+    def of(cls, before: str, has_spaces: bool = True) -> Prompt:
+        """Of the text `before` a slot: one ordinary space at its end, or a missing one, belongs to the target.
+
+        Every other character is read. Of a tokenizer that has no spaces (`has_spaces`) nothing belongs to the target.
+        """
+        if not has_spaces or not before:
+            return cls(before, "")
+        if before.endswith(" "):
+            return cls(before[:-1], " ")
+        return cls(before, "" if before[-1].isspace() else " ")
+
+    def with_target(self, word: str) -> str:
+        return f"{self.text}{self.space}{word}"
+
+
 @dataclass(frozen=True)
 class Filled:
     """A sample's text with a word in its slot, set apart by spaces where the text has none."""

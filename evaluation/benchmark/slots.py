@@ -19,7 +19,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Filled, Malformed, Row, Words
+from evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, Words
 
 NOT_ONE_TOKEN = "target or foil is not one token"
 
@@ -43,23 +43,23 @@ class Tail(NamedTuple):
 
 def continuing(
     rows: Sequence[Row],
-    texts: Sequence[str],
+    prompts: Sequence[Prompt],
     contexts: Sequence[Encoding],
     tokenizer: PreTrainedTokenizerBase,
     counts: Words,
 ) -> list[Prediction | Malformed]:
-    """What a causal model predicts behind each row's text, or why there is nothing.
+    """What a causal model predicts behind each row's prompt, or why there is nothing.
 
-    `contexts` are the encoded `texts`, without what a template adds behind them.
+    `contexts` are the encoded texts of the `prompts`, without what a template adds behind them.
     """
     words = [[row[name].strip() for name in ("target", "foil") if row[name] is not None] for row in rows]
-    joint = [f"{text} {word}" for text, pair in zip(texts, words, strict=True) for word in pair]
+    joint = [prompt.with_target(word) for prompt, pair in zip(prompts, words, strict=True) for word in pair]
     encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint)])
     results: list[Prediction | Malformed] = []
-    for text, context, pair in zip(texts, contexts, words, strict=True):
+    for prompt, context, pair in zip(prompts, contexts, words, strict=True):
         both = [(word, next(encodings)) for word in pair]
         try:
-            tails = [_tail(word, f"{text} {word}", context, encoding, tokenizer) for word, encoding in both]
+            tails = [tail_behind(prompt, word, context, encoding, tokenizer) for word, encoding in both]
             results.append(_first_difference(tails, single=counts == "single"))
         except Malformed as error:
             results.append(error)
@@ -80,6 +80,21 @@ def answering(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, counts: W
         except Malformed as error:
             results.append(error)
     return results
+
+
+def tail_behind(
+    prompt: Prompt, word: str, context: Encoding, encoding: Encoding, tokenizer: PreTrainedTokenizerBase
+) -> Tail:
+    """What `word` adds to a prompt; `context` is the prompt encoded, `encoding` the prompt with the word.
+
+    White space before a word may be cut otherwise than at an end, as GPT-2 cuts two line ends: the prompt stays as it
+    is read alone, and the word is cut as behind its last character. Raises Malformed.
+    """
+    if encoding.ids[: len(context)] != context.ids and prompt.text[-1:].isspace():
+        prompt = Prompt(prompt.text[-1], prompt.space)
+        joint = prompt.with_target(word)
+        context, encoding = (one.open_ended() for one in encode(tokenizer, [prompt.text, joint]))
+    return _tail(word, prompt.with_target(word), context, encoding, tokenizer)
 
 
 def _tail(word: str, joint: str, context: Encoding, encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Tail:
@@ -150,12 +165,14 @@ def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bo
 
 
 def slot_of(row: Row, word: str) -> FilledSlot:
-    """`word` in the row's slot, a space before it."""
+    """`word` in the row's slot, behind the white space that stands there, or else a space."""
     before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
-    left = "".join(before.rsplit(maxsplit=1)[-1:]).strip()
+    read = before.rstrip()
+    neighbour = "".join(read.rsplit(maxsplit=1)[-1:])
+    left = neighbour + before[len(read) :]
     right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
     filled = Filled.of(left + right, len(left), word.strip())
-    return FilledSlot(filled.text, len(left), *filled.word)
+    return FilledSlot(filled.text, len(neighbour), *filled.word)
 
 
 def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.beginnings import begin
-from evaluation.benchmark.encoding import Encoding, encode
+from evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
 from evaluation.benchmark.labelled import read_whole
-from evaluation.benchmark.samples import Beginning, Filled, Malformed, Row, Span, Words, reject
+from evaluation.benchmark.samples import Beginning, Filled, Malformed, Prompt, Row, Span, Words, reject
 from evaluation.benchmark.slots import Prediction, answering, continuing, filling
 from lrp_core.kinds import Kind
 from lrp_core.types import UserError
 
-VERSION = 3  # raised when other tokens come out of the same samples: views of older versions are made again
+VERSION = 4  # raised when other tokens come out of the same samples: views of older versions are made again
 
 
 def tokenise(
@@ -36,36 +36,42 @@ def tokenise(
     words: Words = "single",
     beginning: Beginning | None = None,
     first_piece: bool = False,
+    decoder_tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """(view rows, reject rows) of generic rows: together as many as came in.
 
     Targets and foils, whole `answers` or words, become tokens as :mod:`slots` says. A text longer than `max_length`
     tokens is rejected, or, with `truncate`, its scope is cut around the evidence. Texts without a slot are read as
     `beginning` says, those that a model of labels reads whole as :mod:`labelled` says. Of an evidence word that is
-    several tokens all count, or with `first_piece` the first. Raises UserError for a tokenizer that cannot do this.
+    several tokens all count, or with `first_piece` the first. Of an encoder-decoder, `decoder_tokenizer` writes targets
+    and foils where it is not `tokenizer`. Raises UserError for a tokenizer that cannot do this.
     """
     _check(tokenizer, kind)
+    if decoder_tokenizer is not None:
+        _check(decoder_tokenizer, kind)
     views, rejects = [], []
 
     def refuse(row: Row, error: Malformed) -> None:
         rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
 
-    manner = _Manner(tokenizer, kind, answers, words)
-    specials, readings = _special_tokens(tokenizer), []
+    manner = _Manner(tokenizer, decoder_tokenizer or tokenizer, kind, answers, words)
+    spaced, specials = has_spaces(tokenizer), _Specials.of(tokenizer)
+    readings: list[_Reading] = []
     whole: list[Row] = []
     for row in rows:
         try:
             if kind.labels:
-                _refuse_special(row, specials)
+                specials.refuse(row)
                 whole.append(row)
                 continue
             if row["slot"] is None:
-                _refuse_special(row, specials)
+                specials.refuse(row)
                 if kind.decoder:
                     raise Malformed("no question that an encoder-decoder could answer")
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
                 continue
-            readings.append(_read(row, tokenizer.mask_token if kind.slot else None, specials))
+            specials.refuse(row)
+            readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
         except Malformed as error:
             refuse(row, error)
     views += read_whole(whole, tokenizer, kind, max_length, truncate, refuse)
@@ -99,6 +105,7 @@ class _Reading:
     text: str
     evidence: tuple[Span, ...]
     scope: tuple[Span, ...] | None
+    space: str = ""  # of the target that follows
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,7 @@ class _Manner:
     """How one kind of model reads samples and is asked about them."""
 
     tokenizer: PreTrainedTokenizerBase
+    decoder_tokenizer: PreTrainedTokenizerBase
     kind: Kind
     answers: bool
     words: Words
@@ -120,22 +128,25 @@ class _Manner:
         if self.kind.slot:
             return filling(rows, self.tokenizer, self.answers)
         if self.kind.decoder:
-            return answering(rows, self.tokenizer, self.words)
-        return continuing(rows, [reading.text for reading in readings], encodings, self.tokenizer, self.words)
+            return answering(rows, self.decoder_tokenizer, self.words)
+        prompts = [Prompt(reading.text, reading.space) for reading in readings]
+        return continuing(rows, prompts, encodings, self.tokenizer, self.words)
 
 
-def _read(row: Row, mask: str | None, specials: re.Pattern[str]) -> _Reading:
-    """`row` as a masked model with this mask token reads it, or a causal one (None). Raises Malformed."""
-    _refuse_special(row, specials)
+def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:
+    """`row` as a masked model with this mask token reads it, or a causal one (None); `spaced` as for `Prompt.of`.
+
+    Raises Malformed.
+    """
     evidence = tuple((start, end) for start, end in row["evidence"])
     scope = None if row["scope"] is None else tuple((start, end) for start, end in row["scope"])
     if mask is None:
         if any(end > row["slot"] for _, end in evidence):
             raise Malformed("evidence after the slot")
-        text = row["text"][: row["slot"]].rstrip()
-        if not text:
+        prompt = Prompt.of(row["text"][: row["slot"]], spaced)
+        if not prompt.text:
             raise Malformed("no text before the slot")
-        return _Reading(row, text, evidence, scope)
+        return _Reading(row, prompt.text, evidence, scope, prompt.space)
     filled = Filled.of(row["text"], row["slot"], mask)
     spans = None if scope is None else tuple(map(filled.shifted, scope))
     return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)
@@ -213,7 +224,7 @@ def _cut(
         low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
         text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
         evidence = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
-        shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),))
+        shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),), reading.space)
         [encoded] = manner.encode([shorter])
         [prediction] = manner.predict([shorter], [encoded])
         if isinstance(prediction, Malformed):
@@ -225,11 +236,20 @@ def _cut(
     raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {max_length}")
 
 
-def _refuse_special(row: Row, specials: re.Pattern[str]) -> None:
-    if any(specials.search(row[part] or "") for part in ("text", "second", "target", "foil")):
-        raise Malformed("a special token of the tokenizer in the text")
+@dataclass(frozen=True)
+class _Specials:
+    """The special tokens of a tokenizer, and the one among them that a text may begin with."""
 
+    pattern: re.Pattern[str]
+    opening: str
 
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    contents = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    return re.compile("|".join(contents) or r"(?!)")
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> _Specials:
+        contents = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        return cls(re.compile("|".join(contents) or r"(?!)"), opening_of(tokenizer))
+
+    def refuse(self, row: Row) -> None:
+        """Raises Malformed for a row with a special token anywhere else."""
+        parts = (row["text"].removeprefix(self.opening), row["second"], row["target"], row["foil"])
+        if any(self.pattern.search(part or "") for part in parts):
+            raise Malformed("a special token of the tokenizer in the text")

@@ -16,8 +16,9 @@ from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import Line, beyond_noise, data, pieces, seen, words
 from evaluation.report.overlay import patch_names, with_picture
 from jobs.commands.opened import Opened
-from jobs.commands.question import MARKER, Question, read, tokens_of
+from jobs.commands.question import Question, read, space_told, text_read, tokens_of
 from jobs.plan.models import ResolvedModel
+from jobs.versions import versions
 from lrp_core.explained import CONTRASTIVE, needs_foil
 from lrp_core.method import Method
 from lrp_core.readout import against_strongest, rows_for, with_predictions
@@ -40,6 +41,8 @@ class Answer:
     number: str = "logit"  # what is explained
     images: Preprocessing | None = None  # of a model of images: how the image was prepared
     decoder: list[str] | None = None  # of an encoder-decoder: what the decoder has seen
+    token: str | None = None  # of the target, with the space that belongs to it; None of labels and scores
+    told: str = ""  # of that space, behind `what`
 
     @property
     def what(self) -> str:
@@ -58,22 +61,21 @@ def answers(question: Question, opened: Opened, methods: Sequence[Method], **fin
     Raises UserError for questions that the model or a method has no answer to.
     """
     rows = list(_rows(question, opened))
-    for row, relevance in zip(
-        rows, _relevance_in_turn(opened, methods, rows, question.explanation, **finer), strict=True
-    ):
-        yield _answer(question, opened, row, relevance)
+    in_turn = _relevance_in_turn(opened, methods, rows, question.explanation, **finer)
+    for at, (row, relevance) in enumerate(zip(rows, in_turn, strict=True)):
+        yield _answer(question, opened, row, relevance, at)
 
 
 def _rows(question: Question, opened: Opened) -> Iterator[Row]:
     """What the model reads for each of the predictions that are asked for, and what it predicts there."""
-    asked, view = read(question, opened.tokenizer, opened.resolved), opened.view
-    given = tokens_of(question, opened.tokenizer, view.kind.decoder) if question.words == "each" else []
+    asked, view = read(question, opened.tokenizer, opened.resolved, opened.decoder_tokenizer), opened.view
+    given = tokens_of(question, opened.writer, view.kind.decoder) if question.words == "each" else []
     for step in range(len(given) or question.generate):
         if given:
             asked = {**asked, "target_id": given[step]}
         row = with_targets(question, view, rows_for(view, [asked])[0])
         yield row
-        if view.kind.labels or row["target_id"] == opened.tokenizer.eos_token_id:
+        if view.kind.labels or row["target_id"] == opened.writer.eos_token_id:
             return
         asked = _after(asked, row["target_id"])
 
@@ -103,7 +105,7 @@ def answers_of_batches(
     rows = []
     for at, question in enumerate(questions):
         try:
-            rows.append(dict(read(question, opened.tokenizer, opened.resolved)))
+            rows.append(dict(read(question, opened.tokenizer, opened.resolved, opened.decoder_tokenizer)))
         except UserError as error:
             raise type(error)(f"text {at}: {error}") from None
     given = zip(questions, rows_for(opened.view, rows), strict=True)
@@ -165,13 +167,12 @@ def entry(
     tokens, special, lines = answer.tokens, answer.row["special_mask"], lines_of(answer, methods)
     if by_word:
         tokens, special, lines = grouped(answer, methods, lines)
-    text = question.text
-    slot = len(question.before) if MARKER in question.sentence else len(text)
+    text, slot = question.text, len(question.before)
     if question.second is not None:
         text = f"{question.sentence} | {question.second} "
         slot = len(text)
     if answer.decoder is not None:
-        text = f"{question.before.rstrip()} → {''.join(answer.decoder[1:])} "
+        text = f"{question.before} → {''.join(answer.decoder[1:])} "
         slot = len(text)
     elif at:
         text = "".join(answer.tokens) + " "
@@ -190,6 +191,14 @@ def entry(
     return with_picture(shown, pixels_of(answer.row, answer.images), answer.images, maps, question.sentence)
 
 
+def exported(question: Question, opened: Opened, answers: Sequence[Answer]) -> dict[str, Any]:
+    """What `closelook explain --json` writes; `prompt` are the characters of `text` that a model of words reads."""
+    kind = opened.resolved.kind
+    facts = {"model": opened.id, "identity": opened.resolved.identity, "dtype": opened.dtype, "versions": versions()}
+    prompt = {} if kind.labels else {"prompt": text_read(question, opened.tokenizer, kind)}
+    return {**facts, "text": question.sentence, **prompt, "predictions": [plain(answer) for answer in answers]}
+
+
 def plain(answer: Answer) -> dict[str, Any]:
     """An answer as numbers, with all digits; `words` are [start, end) of tokens."""
     row = answer.row
@@ -206,6 +215,7 @@ def plain(answer: Answer) -> dict[str, Any]:
     ]
     return {
         "target": answer.target,
+        **({} if answer.token is None else {"target_token": answer.token}),
         "foil": answer.foil,
         **{key: row[key] for key in ("target_id", "foil_id", "position", "input_ids", "special_mask")},
         **({} if row.get("decoder_input_ids") is None else {"decoder_input_ids": row["decoder_input_ids"]}),
@@ -253,7 +263,8 @@ def _of_row(relevance: Relevance, at: int, row: Row) -> Relevance:
     return replace(one, tokens=one.tokens[:, :length], layers=layers, decoder_tokens=decoder)
 
 
-def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, Relevance]) -> Answer:
+def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, Relevance], at: int = 0) -> Answer:
+    """`at` counts the answers before it."""
     resolved, tokenizer = opened.resolved, opened.tokenizer
     if resolved.kind.labels:
         number = "score" if resolved.output == "score" else "logit"
@@ -261,15 +272,17 @@ def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, R
         tokens = pieces(tokenizer, row["input_ids"]) if images is None else patch_names(images)
         return Answer(tokens, row, *_named(row, resolved), relevance, number, images)
     read = row["input_ids"] if row.get("decoder_input_ids") is None else row["decoder_input_ids"][1:]
-    shown = pieces(tokenizer, [*read, row["target_id"]])
+    shown = pieces(opened.writer, [*read, row["target_id"]])
     whole = question.words == "single"
     target = question.target if whole and isinstance(question.target, str) else shown[-1].strip() or repr(shown[-1])
     foil = question.foil if whole and isinstance(question.foil, str) else None
     if foil is None and row["foil_id"] is not None:
-        foil = pieces(tokenizer, [*read, row["foil_id"]])[-1].strip()
+        foil = pieces(opened.writer, [*read, row["foil_id"]])[-1].strip()
+    told = "" if at else space_told(question, tokenizer, resolved.kind)
     if resolved.kind.decoder:
-        return Answer(pieces(tokenizer, row["input_ids"]), row, target, foil, relevance, decoder=seen(tokenizer, read))
-    return Answer(shown[:-1], row, target, foil, relevance)
+        tokens, decoder = pieces(tokenizer, row["input_ids"]), seen(opened.writer, read)
+        return Answer(tokens, row, target, foil, relevance, decoder=decoder, token=shown[-1], told=told)
+    return Answer(shown[:-1], row, target, foil, relevance, token=shown[-1], told=told)
 
 
 def _named(row: Row, resolved: ResolvedModel) -> tuple[str, str | None]:

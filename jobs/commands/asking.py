@@ -58,6 +58,9 @@ def explain(
     generate: Annotated[int, typer.Option("--generate", help="Tokens to predict and explain in turn.")] = 1,
     family: Annotated[str | None, typer.Option("--family", help="generic: a model that no family describes.")] = None,
     adapter: Annotated[str | None, typer.Option("--adapter", help="A LoRA adapter's folder or hub id.")] = None,
+    decoder_tokenizer: Annotated[
+        str | None, typer.Option("--decoder-tokenizer", help="The tokenizer of an encoder-decoder's answers.")
+    ] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum the pieces of a word.")] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also what becomes of relevance layer by layer.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page.")] = None,
@@ -87,6 +90,7 @@ def explain(
         device=device,
         family=family,
         adapter=adapter,
+        decoder_tokenizer=decoder_tokenizer,
     )
 
 

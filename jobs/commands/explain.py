@@ -11,7 +11,7 @@ from rich.text import Text
 
 from evaluation.report.heatmap import Line, colour, scale, terminal
 from evaluation.report.page import Provenance, explain_page
-from jobs.commands.answers import Answer, answers, entry, grouped, lines_of, plain
+from jobs.commands.answers import Answer, answers, entry, exported, grouped, lines_of
 from jobs.commands.conservation import print_layers
 from jobs.commands.opened import Opened, open_model
 from jobs.commands.question import Question
@@ -37,17 +37,19 @@ def explain(
     device: str = "cpu",
     family: str | None = None,
     adapter: str | None = None,
+    decoder_tokenizer: str | None = None,
 ) -> None:
     """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
 
     `names` are methods, with their options, as `jobs.typed` reads them. Where there are no colours, the numbers are
     printed; `by_word` sums the relevance of a word's pieces, `layers` also prints what becomes of it layer by layer;
-    `family` "generic" explains a model that no family describes, `adapter` is a LoRA adapter of it. Raises UserError
-    for unknown models and methods, for words that are not one token of the model's, for questions that a model or
-    method has no answer to, and for files that cannot be written.
+    `family` "generic" explains a model that no family describes, `adapter` is a LoRA adapter of it,
+    `decoder_tokenizer` writes an encoder-decoder's answer where another reads its text. Raises UserError for unknown
+    models and methods, for words that are not one token of the model's, for questions that a model or method has no
+    answer to, and for files that cannot be written.
     """
     methods = every_typed(names)
-    opened = open_model(model_id, dtype, device, family, adapter)
+    opened = open_model(model_id, dtype, device, family, adapter, decoder_tokenizer)
     finer = {"boundaries": True} if layers else {}
     answered = list(answers(question, opened, methods, **finer))
     for one in answered:
@@ -60,12 +62,10 @@ def explain(
     provenance = Provenance("explain", "", versions(), models=[(model_id, opened.resolved.identity)])
     if html is not None:
         entries = [entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answered)]
-        title = f"{model_id}: {' '.join(one.what for one in answered)}"
+        title = f"{model_id}: {' '.join(one.what + one.told for one in answered)}"
         _write(html, explain_page(entries, title, provenance), console)
     if json_file is not None:
-        facts = {"model": model_id, "identity": opened.resolved.identity, "dtype": dtype, "versions": versions()}
-        export = {**facts, "text": question.sentence, "predictions": [plain(one) for one in answered]}
-        _write(json_file, as_json(export), console)
+        _write(json_file, as_json(exported(question, opened, answered)), console)
 
 
 def show(one: Answer, methods: Sequence[Method], opened: Opened, console: Console, by_word: bool = False) -> None:
@@ -77,7 +77,7 @@ def show(one: Answer, methods: Sequence[Method], opened: Opened, console: Consol
     if by_word:
         tokens, special, shown = grouped(one, methods, shown)
     logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
-    console.print(f"{opened.id}: why {one.what} ({logits})", markup=False)
+    console.print(f"{opened.id}: why {one.what} ({logits}){one.told}", markup=False)
     width = max(len(line.label) for line in shown)
     for line in shown:
         if not line.finite:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from evaluation.benchmark.encoding import encode
+from evaluation.benchmark.encoding import encode, has_spaces
 from evaluation.benchmark.pictures import picture, view_of
-from evaluation.benchmark.samples import Filled, Malformed, Row, Words, sample, with_evidence
-from evaluation.benchmark.slots import NOT_ONE_TOKEN
+from evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, Words, sample, with_evidence
+from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
 from evaluation.benchmark.views import tokenise
 from jobs.plan.models import ResolvedModel
 from lrp_core.explained import EXPLAINED, TARGET, needs_foil
+from lrp_core.kinds import Kind
 from lrp_core.types import UserError, nearest
 
 MARKER = "___"
@@ -65,12 +66,39 @@ class Question:
 
     @property
     def text(self) -> str:
-        before, marker, after = self.sentence.partition(MARKER)
-        return before + after if marker else before.rstrip() + " "
+        return self.sentence.replace(MARKER, "")
 
 
-def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
-    """The row of the view schema; its target is None where the model is asked what it predicts."""
+def prompt_of(question: Question, tokenizer: Any) -> Prompt:
+    """What a causal model or an encoder reads of the question."""
+    return Prompt.of(question.before, has_spaces(tokenizer))
+
+
+def text_read(question: Question, tokenizer: Any, kind: Kind) -> str:
+    """The characters that a model of words tokenises."""
+    if kind.slot:
+        return Filled.of(question.text, len(question.before), tokenizer.mask_token).text
+    return prompt_of(question, tokenizer).text
+
+
+def space_told(question: Question, tokenizer: Any, kind: Kind) -> str:
+    """What a user must know of the space before the target, behind a comma; "" where there is nothing to tell."""
+    before, prompt = question.before, prompt_of(question, tokenizer)
+    taken = prompt.text != before
+    if kind.labels:
+        return ""
+    if kind.slot:
+        return ", with a space before it" if prompt.space and not taken else ""
+    if kind.decoder:
+        return ", the text without its last space" if taken else ""
+    return ", with the space before it" if taken or (prompt.space and isinstance(question.target, str)) else ""
+
+
+def read(question: Question, tokenizer: Any, resolved: ResolvedModel, decoder_tokenizer: Any = None) -> Row:
+    """The row of the view schema; its target is None where the model is asked what it predicts.
+
+    `decoder_tokenizer` writes what an encoder-decoder says, where it is not `tokenizer`.
+    """
     kind = resolved.kind
     if kind.images:
         return _picture(question, resolved)
@@ -84,17 +112,14 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     if question.prefix is not None and not kind.decoder:
         raise UserError(f"{resolved.config.id} has no decoder of its own that --prefix could be said by: leave it out")
     if kind.decoder:
-        return _answered(question, tokenizer, resolved)
+        return _answered(question, tokenizer, resolved, decoder_tokenizer or tokenizer)
     if question.words == "each" and kind.slot:
         raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: leave words out")
     if isinstance(question.target, str) and question.words != "each":
         return _view(_sample(question, question.target), tokenizer, resolved, question.words)
     if kind.slot and question.generate > 1:
         raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
-    text = question.before.rstrip()
-    if kind.slot:
-        text = Filled.of(question.text, len(question.before), tokenizer.mask_token).text
-    (encoding,) = encode(tokenizer, [text])
+    (encoding,) = encode(tokenizer, [text_read(question, tokenizer, kind)])
     encoding = encoding if kind.slot else encoding.open_ended()
     if not len(encoding) or encoding.special.all():
         raise UserError("this sentence cannot be explained: no text before the place of the target")
@@ -108,20 +133,20 @@ def read(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     return {"input_ids": ids, "position": position, "target_id": target, "foil_id": foil, "special_mask": special}
 
 
-def _answered(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
-    """The row of an encoder-decoder: the encoder reads the text, the decoder has said `prefix`."""
+def _answered(question: Question, tokenizer: Any, resolved: ResolvedModel, writer: Any) -> Row:
+    """The row of an encoder-decoder: the encoder reads the text, the decoder, whose tokenizer is `writer`, has said
+    `prefix`."""
     if isinstance(question.target, str) and question.words != "each" and question.prefix is None:
-        return _view(_sample(question, question.target), tokenizer, resolved, question.words)
-    (encoding,) = encode(tokenizer, [question.before.rstrip()])
+        return _view(_sample(question, question.target), tokenizer, resolved, question.words, writer)
+    (encoding,) = encode(tokenizer, [text_read(question, tokenizer, resolved.kind)])
     if not len(encoding) or encoding.special.all():
         raise UserError("this sentence cannot be explained: no text to read")
     said: list[int] = []
     if question.prefix is not None:
-        (so_far,) = encode(tokenizer, [question.prefix], template=False)
-        said = so_far.ids
-        if tokenizer.eos_token_id in said:
-            raise UserError(f"--prefix ends the sequence: nothing follows {tokenizer.eos_token!r}")
-    target, foil = (_word_id(word, question, tokenizer) for word in (question.target, question.foil))
+        said = _said(question, writer)
+        if writer.eos_token_id in said:
+            raise UserError(f"--prefix ends the sequence: nothing follows {writer.eos_token!r}")
+    target, foil = (_word_id(word, question, writer) for word in (question.target, question.foil))
     return {
         "input_ids": encoding.ids,
         "position": len(said),
@@ -136,11 +161,17 @@ def _word_id(word: str | int | None, question: Question, tokenizer: Any) -> int 
     """The token that a word, or the number of a token, stands for behind what the decoder has said."""
     if not isinstance(word, str) or question.words == "each":
         return None if isinstance(word, str) else _token_id(word, tokenizer)
-    before = (question.prefix or "").rstrip()
-    joint, alone = (encode(tokenizer, [text], template=False)[0].ids for text in (f"{before} {word}".strip(), before))
-    if joint[: len(alone)] != alone or len(joint) != len(alone) + 1:
-        raise UserError(f"this sentence cannot be explained: {word!r} is not one token behind {before!r}")
-    return joint[-1]
+    prefix, said = Prompt.of(question.prefix or "", has_spaces(tokenizer)), _said(question, tokenizer)
+    (joint,) = encode(tokenizer, [prefix.with_target(word.strip())], template=False)
+    if joint.ids[: len(said)] != said or len(joint) != len(said) + 1:
+        raise UserError(f"this sentence cannot be explained: {word!r} is not one token behind {prefix.text!r}")
+    return joint.ids[-1]
+
+
+def _said(question: Question, tokenizer: Any) -> list[int]:
+    """The tokens of `prefix`."""
+    prefix = Prompt.of(question.prefix or "", has_spaces(tokenizer))
+    return encode(tokenizer, [prefix.text], template=False)[0].ids
 
 
 def tokens_of(question: Question, tokenizer: Any, decoder: bool = False) -> list[int]:
@@ -153,13 +184,12 @@ def tokens_of(question: Question, tokenizer: Any, decoder: bool = False) -> list
         if not ids:
             raise UserError(f"this sentence cannot be explained: {question.target!r} has no tokens")
         return ids
-    before = question.before.rstrip()
-    together, alone = (
-        encode(tokenizer, [text])[0].open_ended().ids for text in (f"{before} {str(question.target).strip()}", before)
-    )
-    if together[: len(alone)] != alone or len(together) == len(alone):
-        raise UserError(f"this sentence cannot be explained: {question.target!r} has no tokens of its own behind it")
-    return list(together[len(alone) :])
+    prompt, word = prompt_of(question, tokenizer), str(question.target).strip()
+    context, joint = (one.open_ended() for one in encode(tokenizer, [prompt.text, prompt.with_target(word)]))
+    try:
+        return tail_behind(prompt, word, context, joint, tokenizer).ids
+    except Malformed as error:
+        raise UserError(f"this sentence cannot be explained: {error}") from None
 
 
 def _token_id(number: str | int | None, tokenizer: Any) -> int | None:
@@ -214,8 +244,13 @@ def _label_id(name: str | int, resolved: ResolvedModel) -> int:
     return number
 
 
-def _view(row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "single") -> Row:
-    views, rejects = tokenise([row], tokenizer, kind=resolved.kind, max_length=resolved.max_length, words=words)
+def _view(
+    row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "single", decoder_tokenizer: Any = None
+) -> Row:
+    longest, own = resolved.max_length, decoder_tokenizer
+    views, rejects = tokenise(
+        [row], tokenizer, kind=resolved.kind, max_length=longest, words=words, decoder_tokenizer=own
+    )
     if rejects:
         reason, detail = rejects[0]["reason"], rejects[0]["detail"]
         longer = reason == NOT_ONE_TOKEN and words == "single" and not resolved.kind.slot
@@ -226,10 +261,9 @@ def _view(row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "sin
 
 def _sample(question: Question, target: str) -> Row:
     before, text = question.before, question.text
-    slot = len(before) if MARKER in question.sentence else len(text)
     try:
         foil = None if question.foil is None else str(question.foil)
-        row = sample("terminal", text, slot, target, foil)
+        row = sample("terminal", text, len(before), target, foil)
         return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
     except Malformed as error:
         raise UserError(f"this sentence cannot be explained: {error}") from None

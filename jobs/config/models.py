@@ -81,6 +81,7 @@ class ModelConfig(Frozen):
     id: str  # hub id, local directory, demo/<name>, or random/<geometry>
     revision: str | None = None  # of the model on the hub
     tokenizer: Candidates = ()  # empty: the model's own
+    decoder_tokenizer: Candidates = ()  # of an encoder-decoder whose answers another tokenizer writes than reads texts
     dtype: Dtype = "float32"  # the precision of its weights
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
     tasks: tuple[str, ...] | None = None  # null: all whose answers are of the kind that the model gives

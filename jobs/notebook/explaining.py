@@ -39,6 +39,7 @@ def explain(
     device: str = "cpu",
     family: str | None = None,
     adapter: str | PathLike[str] | None = None,
+    decoder_tokenizer: str | PathLike[str] | None = None,
     batch: int = 8,
 ) -> Explanation | Explanations:
     """Which tokens of `text` made the model prefer `target` over `foil`.
@@ -50,8 +51,9 @@ def explain(
     differs, and `"each"` every token of the target in turn. Of a classifier, `label` is explained, or its prediction.
 
     `model` is `demo/gpt2`, a hub id, a folder, or what `closelook.open_model` gave, which keeps the weights for
-    the next call; `dtype`, `device`, `family` and `adapter` say how to open it. `method` names methods, or is
-    `{NAME: {option: value}}` as in a config, or a `Method`. `explanation` is contrastive, target or log_prob.
+    the next call; `dtype`, `device`, `family`, `adapter` and `decoder_tokenizer`, which writes an encoder-decoder's
+    answer where another reads its text, say how to open it. `method` names methods, or is `{NAME: {option: value}}` as
+    in a config, or a `Method`. `explanation` is contrastive, target or log_prob.
 
     Raises UserError, one line that says what to do, for whatever cannot be explained.
     """
@@ -71,7 +73,10 @@ def explain(
     size = _plain(batch)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch!r}")
-    opened = model if isinstance(model, Opened) else open_model(model, dtype, device, family, adapter)
+    if isinstance(model, Opened):
+        opened = model
+    else:
+        opened = open_model(model, dtype, device, family, adapter, decoder_tokenizer)
     if isinstance(text, str):
         return Explanation(questions[0], opened, tuple(methods), tuple(answers(questions[0], opened, methods)))
     if generate > 1 or words == "each":

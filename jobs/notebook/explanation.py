@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from evaluation.report.inline import heatmaps
-from jobs.commands.answers import Answer, entry, plain
+from jobs.commands.answers import Answer, entry, exported
 from jobs.commands.opened import Opened
 from jobs.commands.question import Question
 from jobs.commands.terminal import fit_for_json
-from jobs.versions import versions
 from lrp_core.method import Method
 from lrp_core.types import Relevance, UserError, nearest
 
@@ -102,9 +101,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """What `closelook explain --json` writes; numbers that are not finite are None."""
-        facts = {"model": self.opened.id, "identity": self.opened.resolved.identity, "dtype": self.opened.dtype}
-        predictions = [plain(answer) for answer in self.answers]
-        return fit_for_json({**facts, "versions": versions(), "text": self.text, "predictions": predictions})
+        return fit_for_json(exported(self.question, self.opened, self.answers))
 
     def show(self, by_word: bool = False, console: Console | None = None) -> None:
         """Print it as `closelook explain` does; `by_word` sums the relevance of a word's pieces."""
@@ -118,7 +115,8 @@ class Explanation:
         return f"<Explanation of {what!r} by {self.opened.id}: {', '.join(one.name for one in self.methods)}>"
 
     def _repr_html_(self) -> str:
-        return str(heatmaps(self._entries, f"{self.opened.id}: why {' '.join(answer.what for answer in self.answers)}"))
+        what = " ".join(answer.what + answer.told for answer in self.answers)
+        return str(heatmaps(self._entries, f"{self.opened.id}: why {what}"))
 
     @cached_property
     def _entries(self) -> list[dict[str, Any]]:

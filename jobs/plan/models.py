@@ -122,6 +122,8 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         images = _preprocessing(model, model.id, family, config)
         return ResolvedModel(model, model.id, None, identity, family, family.most_tokens(config), *head, images)
     location, config = read_config(model)
+    if model.decoder_tokenizer and not config.is_encoder_decoder:
+        raise UserError(f"model {model.name} is no encoder-decoder: leave out its decoder_tokenizer")
     try:
         config, adapted = with_adapter(model, location, config)
         family = family_of(config, name=model.family)
@@ -197,7 +199,17 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The first of the model's tokenizer candidates that loads.
+    """The first of the model's tokenizer candidates that loads. Raises as :func:`_first_of`."""
+    return _first_of(_tokenizer_candidates(model), model)
+
+
+def decoder_tokenizer_of(model: ModelConfig) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of what the decoder says, where the model names its own; else None. Raises as :func:`_first_of`."""
+    return _first_of(model.decoder_tokenizer, model) if model.decoder_tokenizer else None
+
+
+def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokenizerBase:
+    """The first of `candidates` for a tokenizer of the model that loads.
 
     Raises UserError naming all when none does, ModelUnavailable when the hub does not give one now. Where a folder
     holds no tokenizer, transformers makes one without words, which is as good as none.
@@ -208,7 +220,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     geometry = geometry_of(model.id)  # a bare vocabulary does not say which tokenizer it belongs to
     known = {} if geometry is None else {"config": geometry.config()}
     failures = []
-    for candidate in _tokenizer_candidates(model):
+    for candidate in candidates:
         try:
             offline = not Path(candidate).is_dir() and not hub_reachable()
             if not Path(candidate).is_dir() and not offline:
@@ -238,7 +250,13 @@ def reading_of(resolved: ResolvedModel) -> tuple[str, int | None]:
     if resolved.preprocessing is not None:
         return resolved.preprocessing.key, None
     tokenizer = load_tokenizer(resolved.config)
-    return tokenizer_key(tokenizer), tokenizer.mask_token_id
+    return tokenizers_key(tokenizer, decoder_tokenizer_of(resolved.config)), tokenizer.mask_token_id
+
+
+def tokenizers_key(tokenizer: PreTrainedTokenizerBase, decoder_tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """The key of what reads a model's samples and, where another one does, writes their answers."""
+    own = tokenizer_key(tokenizer)
+    return own if decoder_tokenizer is None else f"{own}-{tokenizer_key(decoder_tokenizer)}"
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:

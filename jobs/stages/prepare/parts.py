@@ -23,7 +23,7 @@ from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
 from jobs.plan.hub import ModelUnavailable
-from jobs.plan.models import load_tokenizer, tokenizer_key
+from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
 from jobs.store import Artifact, Store
 from jobs.tasks import tasks
 from lrp_core.kinds import Kind
@@ -151,7 +151,7 @@ class PartWorker:
         """`models`, by the key of their tokenizer, say where it comes from."""
         self._store, self._work, self._models = store, work, models
         self._annotators: dict[Evidence, Annotator] = {}
-        self._tokenizers: dict[str, PreTrainedTokenizerBase] = {}
+        self._tokenizers: dict[str, tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]] = {}
 
     def __call__(self, parts: pa.Table) -> pa.Table:
         """A report for each part, as JSON: what was committed, or the `error` of a store or hub that failed."""
@@ -195,13 +195,14 @@ class PartWorker:
             self._annotators[evidence] = Annotator(evidence.spacy, evidence.coref)
         return self._annotators[evidence]
 
-    def _tokenizer(self, key: str) -> PreTrainedTokenizerBase:
+    def _tokenizer(self, key: str) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
+        """The tokenizer of this key, and that of answers where there is another."""
         if key not in self._tokenizers:
-            tokenizer = load_tokenizer(self._models[key])
-            if tokenizer_key(tokenizer) != key:
-                here = f"{tokenizer.name_or_path} is {tokenizer_key(tokenizer)} on this node"
+            tokenizer, writer = load_tokenizer(self._models[key]), decoder_tokenizer_of(self._models[key])
+            if tokenizers_key(tokenizer, writer) != key:
+                here = f"{tokenizer.name_or_path} is {tokenizers_key(tokenizer, writer)} on this node"
                 raise RuntimeError(f"{here}, {key} on the driver")
-            self._tokenizers[key] = tokenizer
+            self._tokenizers[key] = tokenizer, writer
         return self._tokenizers[key]
 
     def _commit_view(self, work: TaskWork, view: ViewWork, part: int, generic: str) -> dict[str, Any]:
@@ -216,9 +217,10 @@ class PartWorker:
         """(view rows, reject rows)."""
         if view.preprocessing is not None:
             return look(rows, view.preprocessing)
+        tokenizer, writer = self._tokenizer(view.tokenizer)
         return tokenise(
             rows,
-            self._tokenizer(view.tokenizer),
+            tokenizer,
             kind=view.kind,
             max_length=view.max_length,
             truncate=view.truncate,
@@ -226,6 +228,7 @@ class PartWorker:
             words=view.words,
             beginning=view.beginning,
             first_piece=view.first_piece,
+            decoder_tokenizer=writer,
         )
 
     def _write(self, path: str, rows: list[Row], schema: pa.Schema, refused: str, rejects: list[Row]) -> None:

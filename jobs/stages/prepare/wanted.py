@@ -16,7 +16,7 @@ from evaluation.schema import GENERIC, VIEW, titled
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.fits import tasks_of
 from jobs.plan.hub import ModelUnavailable
-from jobs.plan.models import ResolvedModel, load_tokenizer, resolve, tokenizer_key
+from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
 from jobs.stages.prepare.parts import Evidence, TaskWork, ViewWork
 from jobs.store import Ledger, key_of
 from jobs.store.artifacts import samples_of, views_of
@@ -68,15 +68,15 @@ def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
     if resolved.preprocessing is not None:
         images = resolved.preprocessing
         return Reader(images.key, resolved.config, kind, images.tokens, tasks, images)
-    tokenizer = load_tokenizer(resolved.config)
-    tokenise((), tokenizer, kind=kind, max_length=max_length)  # raises where it does not fit
+    tokenizer, writer = load_tokenizer(resolved.config), decoder_tokenizer_of(resolved.config)
+    tokenise((), tokenizer, kind=kind, max_length=max_length, decoder_tokenizer=writer)  # raises where it does not fit
     for task in tasks:
         if config.task(task).pair and not separates(tokenizer):
             raise UserError(
                 f"task {task} has pairs of texts, and the tokenizer of model {resolved.config.name} puts nothing "
                 "between two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
             )
-    return Reader(tokenizer_key(tokenizer), resolved.config, kind, max_length, tasks)
+    return Reader(tokenizers_key(tokenizer, writer), resolved.config, kind, max_length, tasks)
 
 
 def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -> TaskWork:

@@ -21,7 +21,7 @@ from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.hub import ModelUnavailable
-from jobs.plan.models import ResolvedModel, load_tokenizer
+from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
 from jobs.plan.products.curves import wanted_cells
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store
@@ -151,6 +151,7 @@ class _Known:
         try:
             image = self.model.resolved.preprocessing is not None
             tokenizer = None if image else load_tokenizer(self.model.resolved.config)
+            writer = decoder_tokenizer_of(self.model.resolved.config) or tokenizer
         except (UserError, ModelUnavailable):
             return []
         views = rows_by_id(self.store, self.model.inputs[self.task].folder, VIEW, names)
@@ -164,13 +165,14 @@ class _Known:
                 labelled.setdefault(row["sample_id"], []).append((method, row))
         there = [name for name in names if name in rows and name in views and name in generic]
         return [
-            self._entry(tokenizer, generic[name], views[name], rows[name], labelled.get(name, []), results)
+            self._entry(tokenizer, writer, generic[name], views[name], rows[name], labelled.get(name, []), results)
             for name in there
         ]
 
     def _entry(
         self,
         tokenizer: Any,
+        writer: Any,
         sample: dict[str, Any],
         view: dict[str, Any],
         rows: list[tuple[str, dict[str, Any]]],
@@ -193,7 +195,7 @@ class _Known:
             view["evidence_mask"],
             view["special_mask"],
             view["scope_mask"],
-            None if said is None else seen(tokenizer, said),
+            None if said is None else seen(writer, said),
             **(_labelled(sample, first, resolved) if labelled else _shown(sample, view, tokenizer)),
             task=self.task,
             model=self.model.name,
