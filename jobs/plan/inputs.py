@@ -188,4 +188,16 @@ def samples_of(
             for at, values in zip(own, read, strict=True):
                 pixels[at] = values
     columns = (*(unit[name] for name in names), pixels)
-    return [dict(zip((*names, PIXELS), values, strict=True)) for values in zip(*columns, strict=True)]
+    samples = [dict(zip((*names, PIXELS), values, strict=True)) for values in zip(*columns, strict=True)]
+    return with_token_types(samples)
+
+
+def with_token_types(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Samples with token types for all or for none: of single texts among pairs they are 0, as models take none."""
+    given = {sample.get("token_type_ids") is None for sample in samples}
+    if len(given) < 2:
+        return samples
+    return [
+        {**sample, "token_type_ids": [0] * len(sample["input_ids"])} if sample.get("token_type_ids") is None else sample
+        for sample in samples
+    ]

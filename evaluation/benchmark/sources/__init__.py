@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Row, is_reject, meta_of, reject
+from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, reject
 from evaluation.benchmark.sources.balance import draw, repeated
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import Record, checksum, fetch
-from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.benchmark.sources.own import SAMPLES, Wanted
 from lrp_core.registry import Registry
 from lrp_core.types import UserError
 
@@ -70,8 +70,9 @@ class Survey:
         return self.read - self.drawn - self.rejected
 
 
-def survey(origin: Origin, part: str | None = None) -> Survey:
-    """Reads the whole source once, keeping nothing but hashes. `part` names what tells parts apart in `meta`.
+def survey(origin: Origin, part: str | None = None, wanted: Wanted | None = None) -> Survey:
+    """Reads the whole source once, keeping nothing but hashes. `part` names what tells parts apart in `meta`; rows that
+    are not as `wanted` are rejects.
 
     Raises UserError when the source cannot be had, its checksum differs from the pinned one, or every row is broken.
     """
@@ -80,7 +81,7 @@ def survey(origin: Origin, part: str | None = None) -> Survey:
     parts: dict[str, str] = {}  # sample id to the part it belongs to
     rejects = 0
     first: Row | None = None
-    for row in _rows(origin):
+    for row in _rows(origin, wanted):
         if is_reject(row):
             rejects += 1
             first = first or row
@@ -91,7 +92,7 @@ def survey(origin: Origin, part: str | None = None) -> Survey:
             if part is not None and (member := meta_of(row).get(part)) is not None:
                 parts[row["sample_id"]] = member
     if not hashes:
-        rejected = f"the first at {first['where']}: {first['reason']}" if first else "there are none"
+        rejected = f"the first at {first['where']}: {_why(first)}" if first else "there are none"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
     drawn = sorted(hashes)[: origin.limit]
     digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
@@ -99,33 +100,48 @@ def survey(origin: Origin, part: str | None = None) -> Survey:
     return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest, dict(sorted(counts.items())))
 
 
-def read(survey: Survey) -> Iterator[Row]:
+def _why(row: Row) -> str:
+    """The reason of a reject, with its detail."""
+    return ": ".join(filter(None, (row["reason"], row["detail"])))
+
+
+def read(survey: Survey, wanted: Wanted | None = None) -> Iterator[Row]:
     """The generic rows drawn and the rejects, in the source's order. Evidence is empty where an annotator finds it."""
-    return (row for row in _rows(survey.origin) if is_reject(row) or row["sample_id"] <= survey.last_id)
+    return (row for row in _rows(survey.origin, wanted) if is_reject(row) or row["sample_id"] <= survey.last_id)
 
 
-def _rows(origin: Origin) -> Iterator[Row]:
-    """Every row of the source; a row whose content came before is a reject."""
+def _rows(origin: Origin, wanted: Wanted | None) -> Iterator[Row]:
+    """Every row of the source; a row that is not as `wanted`, or whose content came before, is a reject."""
     source = source_of(origin.source)
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
     elif origin.balance and source.side is not None:
         yield from repeated(_distinct(source, origin), draw(_distinct(source, origin), source.side, origin.seed))
     else:
-        yield from _distinct(source, origin)
+        yield from _distinct(source, origin, wanted)
 
 
-def _distinct(source: Source, origin: Origin) -> Iterator[Row]:
+def _distinct(source: Source, origin: Origin, wanted: Wanted | None = None) -> Iterator[Row]:
     seen: set[str] = set()
     for record in records(source, origin):
         for row in source.rows(record):
-            if is_reject(row):
-                yield row
+            refused = None if wanted is None or is_reject(row) else _refused(row, wanted, where=record[0])
+            if is_reject(row) or refused is not None:
+                yield refused or row
             elif row["sample_id"] in seen:
                 yield reject("source", "same content as an earlier row", sample_id=row["sample_id"], where=record[0])
             else:
                 seen.add(row["sample_id"])
                 yield row
+
+
+def _refused(row: Row, wanted: Wanted, where: str) -> Row | None:
+    """The reject of a row that is not as `wanted`; None of others."""
+    try:
+        wanted.check(row)
+    except Malformed as error:
+        return reject("source", error.reason, sample_id=row["sample_id"], where=where, detail=error.detail)
+    return None
 
 
 def records(source: Source, origin: Origin) -> Iterator[Record]:

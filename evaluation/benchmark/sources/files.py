@@ -73,10 +73,20 @@ def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
 
 def json_lines(file: Path) -> Iterator[Record]:
     for where, line in lines(file):
-        try:
-            yield where, line if isinstance(line, Malformed) else json.loads(line)
-        except json.JSONDecodeError as error:
-            yield where, Malformed("not JSON", str(error))
+        yield where, line if isinstance(line, Malformed) else _from_json(line)
+
+
+def _from_json(line: str) -> Any:
+    """The value of a line, or why it has none: it is no JSON, too deep, or holds half of a character (UTF-16)."""
+    try:
+        value = json.loads(line)
+        if "\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        return Malformed("not UTF-8", str(error))
+    except (ValueError, RecursionError) as error:
+        return Malformed("not JSON", str(error))
 
 
 def tab_separated(file: Path) -> Iterator[Record]:

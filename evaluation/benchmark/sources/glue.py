@@ -55,7 +55,7 @@ def score_of(written: Any) -> float:
     """Raises Malformed."""
     try:
         return float(written)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise Malformed("the score is no number", repr(written)[:80]) from None
 
 

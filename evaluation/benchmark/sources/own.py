@@ -16,20 +16,38 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from evaluation.benchmark.labels import plain
 from evaluation.benchmark.samples import Malformed, Row, Span, sample
 from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
 from evaluation.benchmark.sources.files import Record, fetch, json_lines
 from evaluation.benchmark.sources.glue import score_of
-from lrp_core.types import UserError
+from lrp_core.types import UserError, nearest
 
 NAME = "samples"
 SLOT = "___"
 COLUMNS = ("text", "slot", "target", "foil", "evidence")
 LABELLED = ("text", "second", "label", "score")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a task whose samples have labels or scores wants of every row."""
+
+    output: str  # label or score
+    labels: tuple[str, ...] = ()  # that the task's models have; none where they are not known
+
+    def check(self, row: Row) -> None:
+        """Raises Malformed for a row without label or score, and for a label that no model of the task has."""
+        if row[self.output] is None:
+            raise Malformed(f"no {self.output}", f"the task asks for a {self.output} in every row")
+        label, known = row["label"], [plain(name) for name in self.labels]
+        if label is not None and known and plain(label) not in known:
+            raise Malformed("unknown label", f"{label!r}{nearest(plain(label), known)}")
 
 
 def parse(record: Any) -> Row:
@@ -130,7 +148,7 @@ def _only(text: str, words: str) -> Span:
 
 
 def _parsed(text: str) -> Any:
-    with suppress(json.JSONDecodeError):
+    with suppress(ValueError, RecursionError):
         return json.loads(text)
     return text
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 
@@ -19,17 +19,21 @@ from rich.console import Console
 from rich.progress import track
 
 from evaluation.benchmark.audit import rejected, table
+from evaluation.benchmark.sources.own import SAMPLES
+from evaluation.schema import REJECT
 from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
 from jobs.stages.prepare.parts import PartWorker, Tally, TaskWork, parts_of, read_parts
-from jobs.stages.prepare.wanted import Reader, origin_of, readers_of, work_of
+from jobs.stages.prepare.wanted import Reader, listed, origin_of, readers_of, work_of
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
+from jobs.store.ledger import key_in
 from jobs.versions import versions
 
 DRIVER_ROWS = 3000  # up to so many rows, starting a worker takes longer than the work
+MOST_TOLD = 5  # rows of users' own that are told of one by one, of those that are left out
 READER_BLOCK_BYTES = 1 << 16  # parts leave the reader one by one
 
 
@@ -54,6 +58,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
         computed += (not plan.has_generic) + len(plan.views)
     for task in config.tasks:
         lines += _accounts(ledger, task, readers)
+        lines += _left_out(ledger, task) if config.tasks[task].source == SAMPLES.name else []
     if computed and not failures:
         lines += table(audit_table(config, store, list(config.tasks)))
     wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
@@ -142,6 +147,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
             "configured": asdict(origin_of(config, work.task)),
             "origin": asdict(survey.origin),
             "survey": {name: value for name, value in asdict(survey).items() if name != "origin"},
+            **({} if work.wanted is None else {"wanted": listed(work.wanted)}),
             "annotator": work.evidence and work.evidence.name,
             "read": survey.read,
             "beyond_limit": survey.left,
@@ -167,6 +173,17 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         }
         ledger.commit(view.artifact, record, config=settings)
     return problems
+
+
+def _left_out(ledger: Ledger, task: str) -> list[str]:
+    """Rows of users' own samples that are left out: file and line, and why; the first of them."""
+    samples = replace(samples_of(task), key=key_in(ledger.latest(samples_of(task)) or {}) or "")
+    folder, store = samples.folders[1], ledger.store
+    files = [path for path in store.files(folder) if samples.owns(path.rpartition("/")[2])]
+    rows = [row for path in files for row in store.read(path, REJECT).to_pylist()]
+    told = [": ".join(filter(None, (row["where"], row["reason"], row["detail"]))) for row in rows]
+    more = [f"  and {len(told) - MOST_TOLD:,} more, in {store.root}/{folder}"] if len(told) > MOST_TOLD else []
+    return [*(f"  left out: {line}" for line in told[:MOST_TOLD]), *more]
 
 
 def _accounts(ledger: Ledger, task: str, readers: list[Reader]) -> list[str]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from evaluation.benchmark import sources
 from evaluation.benchmark.pictures import Preprocessing, look
 from evaluation.benchmark.samples import Beginning, Row, Words, is_reject, reject
+from evaluation.benchmark.sources.own import Wanted
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
@@ -77,6 +78,7 @@ class TaskWork:
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
     has_generic: bool  # all generic shards are there: the source is not read again
+    wanted: Wanted | None = None  # of every row of users' own with labels or scores
     marked: bool | None = None  # whether samples must have evidence, or must have none; None: as the source has it
 
     @property
@@ -96,7 +98,7 @@ def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]
 
 def parts_of(work: TaskWork) -> Iterator[pa.Table]:
     tasks()  # a package's sources are entered in the table where they are read
-    rows = iter(()) if work.has_generic else sources.read(work.survey)
+    rows = iter(()) if work.has_generic else sources.read(work.survey, work.wanted)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
         rows_text = json.dumps(batch, default=_as_text)

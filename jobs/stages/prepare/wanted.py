@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from evaluation.benchmark import sources
@@ -10,6 +11,7 @@ from evaluation.benchmark.labelled import separates
 from evaluation.benchmark.pictures import Preprocessing
 from evaluation.benchmark.sources import Origin, Survey
 from evaluation.benchmark.sources.base import Generated
+from evaluation.benchmark.sources.own import SAMPLES, Wanted
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW, titled
@@ -36,6 +38,14 @@ class Reader:
     max_length: int
     tasks: frozenset[str]
     preprocessing: Preprocessing | None = None  # of models of images, which have no tokenizer
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its models, by task
+
+    def joined(self, other: Reader) -> Reader:
+        """Of the models of both, which share a tokenizer."""
+        tasks = self.tasks | other.tasks
+        own = {task: (*self.labels.get(task, ()), *other.labels.get(task, ())) for task in tasks}
+        labels = {task: tuple(dict.fromkeys(names)) for task, names in own.items()}
+        return replace(self, max_length=min(self.max_length, other.max_length), tasks=tasks, labels=labels)
 
 
 def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
@@ -57,8 +67,7 @@ def readers_of(config: RunConfig) -> tuple[list[Reader], list[str]]:
         if known.kind != own.kind:
             both = f"models {known.model.name} and {model.name} share a tokenizer"
             raise UserError(f"{both}, and are of two kinds: {known.kind.title} and {own.kind.title}")
-        length = min(known.max_length, own.max_length)
-        readers[own.key, kind.labels] = replace(known, max_length=length, tasks=known.tasks | own.tasks)
+        readers[own.key, kind.labels] = known.joined(own)
     return [reader for reader in readers.values() if reader.tasks], lines
 
 
@@ -76,7 +85,8 @@ def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
                 f"task {task} has pairs of texts, and the tokenizer of model {resolved.config.name} puts nothing "
                 "between two: leave the task out of the model's `tasks`, or give a tokenizer with a template for pairs"
             )
-    return Reader(tokenizers_key(tokenizer, writer), resolved.config, kind, max_length, tasks)
+    labels, key = dict.fromkeys(tasks, resolved.labels), tokenizers_key(tokenizer, writer)
+    return Reader(key, resolved.config, kind, max_length, tasks, labels=labels)
 
 
 def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -> TaskWork:
@@ -84,7 +94,8 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader])
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
-    survey = _survey(origin_of(config, task), record, known.parts)
+    wanted = wanted_of(config, task, readers)
+    survey = _survey(origin_of(config, task), record, known.parts, wanted)
     key = key_of(
         version=VERSION,
         schema=titled(GENERIC),
@@ -106,7 +117,16 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader])
         if task in reader.tasks and not ledger.is_done(view.artifact):
             views.append(view)
     marked = settings.evidence if settings.output else None
-    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples), marked)
+    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples), wanted, marked)
+
+
+def wanted_of(config: RunConfig, task: str, readers: list[Reader]) -> Wanted | None:
+    """What every row of users' own samples with labels or scores must have; None of other tasks."""
+    output = config.task(task).output
+    if config.tasks[task].source != SAMPLES.name or output == "token":
+        return None
+    labels = (label for reader in readers for label in reader.labels.get(task, ()))
+    return Wanted(output, tuple(dict.fromkeys(labels)) if output == "label" else ())
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:
@@ -125,13 +145,19 @@ def origin_of(config: RunConfig, task: str) -> Origin:
     )
 
 
-def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None) -> Survey:
+def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, wanted: Wanted | None) -> Survey:
     """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
-    if record is not None and record["configured"] == asdict(origin) and not _is_generated(origin):
+    asked = (asdict(origin), listed(wanted))
+    if record is not None and (record["configured"], record.get("wanted")) == asked and not _is_generated(origin):
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or sources.pinned(origin) == known.origin:
             return known
-    return sources.survey(origin, part)
+    return sources.survey(origin, part, wanted)
+
+
+def listed(wanted: Wanted | None) -> list[str] | None:
+    """As a manifest holds it."""
+    return None if wanted is None else [wanted.output, *wanted.labels]
 
 
 def _is_generated(origin: Origin) -> bool:
