@@ -65,7 +65,7 @@ for _stage in STAGES.values():
 @app.command()
 def status(config: Config = None, root: Root = None, set: Set = None) -> None:
     """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
-    loaded, store = terminal.load_run(config, root, set)
+    loaded, store = terminal.load_run(config, root, set, is_made=root is not None and config is None, is_read=True)
 
     from jobs.commands.status import status as show
 
@@ -76,7 +76,7 @@ def status(config: Config = None, root: Root = None, set: Set = None) -> None:
 @app.command()
 def plan(config: Config = None, root: Root = None, set: Set = None) -> None:
     """The cells of a run and what they will cost, from measured runtimes where there are any."""
-    loaded, store = terminal.load_run(config, root, set)
+    loaded, store = terminal.load_run(config, root, set, is_made=root is not None and config is None)
 
     from jobs.commands.plan import show
 
@@ -92,7 +92,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is stale too, not only leftovers.")] = False,
 ) -> None:
     """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
-    loaded, store = terminal.load_run(config, root, set)
+    loaded, store = terminal.load_run(config, root, set, is_made=True)
 
     from jobs.commands.gc import collect
 
@@ -141,7 +141,7 @@ def audit(
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
 ) -> None:
     """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence."""
-    loaded, store = terminal.load_run(config, root, set)
+    loaded, store = terminal.load_run(config, root, set, is_made=True)
 
     from jobs.commands.audit import audit as show
 
@@ -156,7 +156,7 @@ def export(
     set: Set = None,
 ) -> None:
     """Write the prepared benchmark as a data set with a card."""
-    loaded, store = terminal.load_run(config, root, set)
+    loaded, store = terminal.load_run(config, root, set, is_made=True)
 
     from jobs.commands.audit import export as write
 

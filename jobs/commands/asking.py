@@ -198,7 +198,7 @@ def _contexts_kept(
         raise UserError(_NO_TEXT)
     if config is None and root is None:
         raise UserError("say where: --corpus FILE with --model M, or --root DIR of a run that read a corpus")
-    loaded, store = terminal.load_run(config, root, None)
+    loaded, store = terminal.load_run(config, root, None, is_made=True)
 
     from jobs.commands.contexts import show_kept
 

@@ -20,7 +20,8 @@ from evaluation.scoring.statistics import stars
 from jobs.commands.changes import Change, changes, keys_of
 from jobs.commands.terminal import write_file
 from jobs.config.kept import differences
-from jobs.notebook.run import Run, load
+from jobs.config.lacking import told
+from jobs.notebook.run import Run, open_run
 from lrp_core.types import UserError, nearest
 
 
@@ -33,10 +34,11 @@ def show(one: str, other: str, metric: str | None, to: Path | None, html: Path |
     metric = metric or lead()
     if metric not in METRICS:
         raise UserError(f"no metric {metric!r}{nearest(metric, METRICS)}")
-    first, second = load(one), load(other)
+    first, second = open_run(one), open_run(other)
     if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
         raise UserError(f"{one} and {other} are the same run: give two to compare")
-    facts = [*_settings(first, second), *_alone(first, second)]
+    facts = [f"{run.store.root}: {told(run.lacking)}" for run in (first, second) if run.lacking]
+    facts += [*_settings(first, second), *_alone(first, second)]
     for line in facts:
         console.print(line, markup=False)
     changed = changes(first, second, metric)

@@ -44,7 +44,7 @@ def config(
     if keys is not None:
         show_keys(keys, terminal.console)
         return
-    loaded, _ = terminal.load_run(config, root, set)
+    loaded, _ = terminal.load_run(config, root, set, is_made=root is not None and config is None)
     show(loaded, terminal.console)
 
 

@@ -14,9 +14,11 @@ from jobs.commands.plan import by_reason
 from jobs.commands.plan_basis import defined
 from jobs.commands.plan_choices import undecided
 from jobs.config import ModelConfig, RunConfig
+from jobs.config.lacking import told
 from jobs.plan.cells import Plan, make_plan, without_samples
 from jobs.plan.choices import Choice
 from jobs.plan.products import PRODUCTS, stale, wanted
+from jobs.plan.products.scores import metrics_lacking
 from jobs.plan.products.trials import TRIALS
 from jobs.store import Ledger, Store
 
@@ -52,7 +54,7 @@ def status(config: RunConfig, store: Store, console: Console) -> bool:
         console.print(f"{total.total()} {name}: {counted}")
     _print_remarks(config, plan, ledger, console)
     done = all(total["done"] == total.total() for total in totals.values())
-    return done and not plan.failures and not plan.unprepared and not plan.undecided
+    return done and not config.lacking and not plan.failures and not plan.unprepared and not plan.undecided
 
 
 def collect(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[tuple[str, str, str, str], Counts]:
@@ -103,6 +105,8 @@ def _out_of_sight(config: RunConfig, plan: Plan) -> Iterator[tuple[ModelConfig, 
 
 
 def _print_remarks(config: RunConfig, plan: Plan, ledger: Ledger, console: Console) -> None:
+    if lacking := [*config.lacking, *metrics_lacking(ledger)]:
+        console.print(told(lacking), markup=False)
     for line in config.left_out:
         console.print(f"left out: {line}", markup=False)
     for model, task in plan.unprepared:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from evaluation.benchmark.samples import Row
 from evaluation.report.heatmap import pieces
 from jobs.commands.answers import with_targets
-from jobs.commands.question import Question, read
+from jobs.commands.question import Question, read, space_told
 from jobs.commands.terminal import as_json, not_finite, write_file
 from jobs.config import ModelConfig
 from jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
@@ -165,7 +165,9 @@ def show_neurons(
     say = _Sayer(view, tokenizer, resolved, row, generate)
     names = [say.named(row[key]) for key in ("target_id", "foil_id") if row.get(key) is not None]
     console.print(
-        f"{model_id}: neurons for {' rather than '.join(names)} by {name} (explained {_numbers(logits)})", markup=False
+        f"{model_id}: neurons for {' rather than '.join(names)} by {name} (explained {_numbers(logits)})"
+        f"{space_told(question, tokenizer, view.kind)}",
+        markup=False,
     )
     shown = pieces(tokenizer, row["input_ids"])
     known = [_known(view, tokenizer, one, shown, normed) for one in top_neurons(relevance, top, absolute)[0]]

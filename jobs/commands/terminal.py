@@ -49,27 +49,41 @@ def not_finite(dtype: str) -> str:
     return f"not finite in {dtype}" + (": try float32 or bfloat16" if dtype == "float16" else "")
 
 
-def load_run(config: str | None, root: str | None, overrides: list[str] | None) -> tuple[RunConfig, Store]:
-    """The run of these options. Commands ask for it before their heavy imports: a mistake is told at once."""
-    from jobs.config.kept import load
+def load_run(
+    config: str | None, root: str | None, overrides: list[str] | None, is_made: bool = False, is_read: bool = False
+) -> tuple[RunConfig, Store]:
+    """The run of these options. Commands ask for it before their heavy imports: a mistake is told at once.
 
-    return load(config, root, overrides or ())
+    Those that only read a run say `is_made`. Raises UserError then for a root that holds none. Those that work without
+    what no installed package brings say `is_read`, and tell what that is.
+    """
+    from jobs.config.kept import holds_run, load
+
+    loaded, store = load(config, root, overrides or (), is_read)
+    if is_made and not holds_run(store):
+        raise UserError(f"there is no run in {store.root}: check the path, or compute one there with `closelook run`")
+    return loaded, store
 
 
 def run_stages(
     stages: tuple[str, ...], config: str | None, root: str | None, overrides: list[str] | None, wait_s: float
 ) -> None:
     """Run the stages under the root's lock and tell of each. Raises typer.Exit where one is not complete."""
-    loaded, store = load_run(config, root, overrides)
+    reads = stages == ("report",)
+    loaded, store = load_run(config, root, overrides, is_made=reads, is_read=reads)
 
     from jobs.cluster.pools import check_address
     from jobs.config.kept import keeping
+    from jobs.config.lacking import told
     from jobs.plan.cells import validate
     from jobs.stages.run import run
     from jobs.store.lock import run_lock
     from jobs.store.runs import recorded
 
-    validate(loaded)
+    if loaded.lacking:
+        console.print(told(loaded.lacking), markup=False)
+    else:
+        validate(loaded)
     check_address(loaded)
     store.create()
     with run_lock(store, wait_s), keeping(loaded, store) as changed, recorded(loaded, store, stages) as record:

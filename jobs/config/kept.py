@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import ValidationError
 
-from jobs.config.file import ConfigError, parse
+from jobs.config.file import ConfigError, parse, read
+from jobs.config.lacking import told, without_unknown
+from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
 from lrp_core.types import UserError
 
@@ -35,9 +38,12 @@ class Difference:
         return f"{self.key}: {_short(self.then)} -> {_short(self.now)}"
 
 
-def load(source: str | None, root: str | None, overrides: Sequence[str]) -> tuple[RunConfig, Store]:
+def load(
+    source: str | None, root: str | None, overrides: Sequence[str], is_read: bool = False
+) -> tuple[RunConfig, Store]:
     """The configuration `source`, else the one that `root` keeps, else `demo`, with its store.
 
+    Where `is_read`, what a kept one names and no installed package brings is left out: it is `lacking` that.
     Raises UserError for a configuration or root that cannot be used.
     """
     if source is not None or root is None:
@@ -50,7 +56,15 @@ def load(source: str | None, root: str | None, overrides: Sequence[str]) -> tupl
     from jobs.store import Store
 
     store = Store(root)
+    if is_read and not overrides:
+        own = as_known(store)
+        return own or RunConfig.load("demo", root, overrides), store
     return kept(store, overrides) or RunConfig.load("demo", root, overrides), store
+
+
+def holds_run(store: Store) -> bool:
+    """Whether a run was begun in the root: it keeps a configuration, or manifests of versions that kept none."""
+    return store.exists(FILE) or store.exists("manifest")
 
 
 def kept(store: Store, overrides: Sequence[str] = ()) -> RunConfig | None:
@@ -76,12 +90,45 @@ def kept(store: Store, overrides: Sequence[str] = ()) -> RunConfig | None:
         raise ConfigError(f"the configuration that {store.root} keeps cannot be used: {reason}") from None
 
 
+def as_known(store: Store) -> RunConfig | None:
+    """The configuration that the root keeps, without what no installed package brings: it is `lacking` that.
+
+    None where the root keeps none. Raises ConfigError for one that cannot be understood otherwise.
+    """
+    try:
+        return kept(store)
+    except ConfigError as error:
+        raw, lacking = without_unknown(_raw(store))
+        if not lacking:
+            raise
+        try:
+            return RunConfig.model_validate(raw).without(lacking)
+        except ValidationError:
+            raise ConfigError(f"nothing of {store.root} can be read here; {told(lacking)}") from error
+
+
+def models_kept(store: Store) -> dict[str, ModelConfig]:
+    """The models of the configuration that the root keeps, by name, whether their families are known or not."""
+    models = (ModelConfig.model_validate(model) for model in _raw(store).get("models", ()))
+    return {model.name: model for model in models}
+
+
+def _raw(store: Store) -> dict[str, Any]:
+    """The keys of the configuration that the root keeps; none where it keeps none."""
+    text = _text(store)
+    return {} if text is None else read(parse(text.decode(), f"{store.root}/{FILE}"), store.root, ())
+
+
 @contextmanager
 def keeping(config: RunConfig, store: Store) -> Iterator[list[Difference]]:
     """Let the root keep this configuration; gives what it changes there.
 
-    Where a UserError ends the block, the configuration cannot be run, and the root keeps what it kept before.
+    Where a UserError ends the block, the configuration cannot be run, and the root keeps what it kept before. It does
+    too where the configuration is lacking something.
     """
+    if config.lacking:
+        yield []
+        return
     before, text = _settings_of(store), _text(store)
     settings = _settings(config)
     unchanged = json.dumps(before) == json.dumps(settings)  # the order of models matters too

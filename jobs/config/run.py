@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     Field,
     PositiveFloat,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -159,6 +160,18 @@ class RunConfig(Frozen):
     # A cell is complete while no more than this share of its rows, or no more than three, failed while being explained.
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
     byte_budget: int | None = Field(default=None, ge=1)  # working memory of ALTI; null: what the device has free
+    _lacking: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Records that the configuration of a root names and no installed package brings; its keys are without them."""
+        return self._lacking
+
+    def without(self, lacking: Iterable[str]) -> RunConfig:
+        """The same, lacking these records."""
+        own = self.model_copy()
+        own._lacking = tuple(lacking)
+        return own
 
     @model_validator(mode="before")
     @classmethod

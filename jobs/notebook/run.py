@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,21 +15,35 @@ from evaluation.report.heatmap import pieces
 from evaluation.report.results import Place
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
 from jobs.config import RunConfig
-from jobs.config.kept import kept
+from jobs.config.kept import as_known, models_kept
+from jobs.config.lacking import told
 from jobs.plan.models import load_tokenizer
+from jobs.plan.products.scores import metrics_lacking
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.ledger import artifact_in
 from lrp_core.types import UserError, nearest
 
 Form = Literal["pandas", "arrow", "datasets"]
 _FORMS: dict[str, str] = {"pandas": "pandas", "arrow": "pyarrow", "datasets": "datasets"}  # and the package of each
+_log = logging.getLogger(__name__)
 _PLACE = ("model", "task", "dtype", "method")
 _OF_VIEWS = ("input_ids", "position", "evidence_mask", "special_mask", "scope_mask")
 _OF_SAMPLES = ("text", "target", "foil", "label", "score")
 
 
 def load(root: str) -> Run:
-    """The run under `root`: a folder, `s3://` or `gs://`. Raises UserError where no run has written anything."""
+    """The run under `root`: a folder, `s3://` or `gs://`. Raises UserError where no run has written anything.
+
+    What it was made with and no installed package brings any more is told, and its `lacking`.
+    """
+    run = open_run(root)
+    if run.lacking:
+        _log.warning("%s: %s", run.store.root, told(run.lacking))
+    return run
+
+
+def open_run(root: str) -> Run:
+    """As :func:`load`, telling nothing."""
     store = Store(str(root))
     run = Run(store, Ledger(store))
     if not any(True for _ in run.ledger.records()):
@@ -51,8 +66,13 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig | None:
-        """The configuration that the root keeps."""
-        return kept(self.store)
+        """The configuration that the root keeps, without what it is `lacking`."""
+        return as_known(self.store)
+
+    @cached_property
+    def lacking(self) -> list[str]:
+        """Methods, tasks, families and metrics of the run that no installed package brings."""
+        return [*(self.config.lacking if self.config is not None else ()), *metrics_lacking(self.ledger)]
 
     @cached_property
     def tokenizers(self) -> dict[str, str]:
@@ -159,10 +179,11 @@ class Run:
 
     def _tokens(self, model: str, ids: Sequence[Sequence[int]]) -> pa.Array:
         """The text of every token."""
-        if self.config is None:
+        models = models_kept(self.store)
+        if not models:
             raise UserError(f"{self.store.root} keeps no configuration, so tokens have no tokenizer: say tokens=False")
         try:
-            tokenizer = load_tokenizer(self.config.model(model))
+            tokenizer = load_tokenizer(models[model])
         except (UserError, OSError) as error:
             raise UserError(f"{error}; or say tokens=False") from None
         return pa.array([pieces(tokenizer, one) for one in ids], pa.list_(pa.string()))

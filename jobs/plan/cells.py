@@ -29,7 +29,7 @@ from lrp_core.capabilities import POSITIONS, Capability
 from lrp_core.explained import TARGET, versions
 from lrp_core.kinds import MASK
 from lrp_core.method import FINER, Method
-from lrp_core.types import Request, UserError
+from lrp_core.types import Request, UnsupportedModel, UserError
 
 PRODUCTS = ("heads", "layers", "neurons")  # that cells beside relevance of tokens hold
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
@@ -133,6 +133,11 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
             tokenizer, mask_id = reading_of(resolved)
         except ModelUnavailable as error:
             failures[model.name] = str(error)
+            continue
+        except UnsupportedModel:
+            if not config.lacking:
+                raise
+            failures[model.name] = f"model {model.name} is of a family that no installed package brings"
             continue
         defined: list[Tried] = []
         for entry in config.methods_of(model):

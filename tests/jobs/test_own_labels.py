@@ -166,15 +166,12 @@ def test_a_model_without_segments_is_explained_though_its_tokenizer_gives_token_
 def test_a_gold_label_of_own_samples_that_a_model_lacks_is_told_when_views_are_read(folders, tmp_path, inline):
     own = tmp_path / "own.jsonl"
     own.write_text('{"text": "a b", "label": "positive"}\n{"text": "c d", "label": "mixed"}\n')
-    config = run_of(
-        folders,
-        tmp_path / "root",
-        ["sentiment"],
-        tasks={"own": {"source": "samples", "path": str(own), "output": "label"}},
-    )
+    tasks = {"own": {"source": "samples", "path": str(own), "output": "label"}}
+    config = run_of(folders, tmp_path / "root", ["sentiment"], tasks=tasks)
+    other = {"name": "other", "id": str(folders / "sentiment"), "classes": ["mixed", "positive"]}
     store = Store(config.root)
     store.create()
-    prepare(config, store)
+    prepare(run_of(folders, tmp_path / "root", [other], tasks=tasks), store)
     with pytest.raises(
         UserError, match="labelled 'mixed', and its labels are NEGATIVE, Positive: say as its `classes`"
     ):

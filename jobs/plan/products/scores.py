@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from evaluation import schema as schemas
 from evaluation.schema import VIEW
-from evaluation.scoring.metrics import BY_LAYER, scored_by, shown
+from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
 from evaluation.scoring.samples import VIEW_COLUMNS
 from jobs.plan.inputs import digest_of
 from jobs.plan.products.record import Product, Wanted, each_method
@@ -19,18 +20,33 @@ if TYPE_CHECKING:
     from jobs.plan.cells import ModelPlan, Plan, PlannedCell
 
 
+Metrics = list[list[str | int]]  # of `scored_by`
+
+
 def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
     """The scores of every planned relevance cell."""
     for model, planned, evidence in _held_against(plan, ledger, "relevance"):
         cell, labels = planned.cell, model.resolved.labels
-        key = key_of(
-            schema=schemas.titled(schemas.SCORES),
-            relevance=cell.key,
-            evidence=evidence,
-            metrics=scored_by(config.task(cell.task)),
-            labels=labels,
-        )
-        yield Wanted(scores_of(cell, key), planned.rows, (cell,))
+        schema, own = schemas.titled(schemas.SCORES), scored_by(config.task(cell.task))
+        made = partial(key_of, schema=schema, relevance=cell.key, evidence=evidence, labels=labels)
+        scores = scores_of(cell, made(metrics=own))
+        with_more = _with_lacking(own, ledger.latest(scores) or {})
+        if with_more is not None and ledger.is_done(more := scores_of(cell, made(metrics=with_more))):
+            scores = more
+        yield Wanted(scores, planned.rows, (cell,))
+
+
+def _with_lacking(own: Metrics, record: Mapping[str, Any]) -> Metrics | None:
+    """The metrics that scores were made of, where they are `own` and others that no installed package brings."""
+    entered: Metrics = record.get("metrics", [])
+    known = [entry for entry in entered if not entry[0] or entry[0] in METRICS]
+    return entered if known == own and len(entered) > len(own) else None
+
+
+def metrics_lacking(ledger: Ledger) -> list[str]:
+    """Metrics of the store's scores that no installed package brings."""
+    entered = (entry[0] for _, record in ledger.records("scores") for entry in record.get("metrics", ()))
+    return [f"metric {name!r}" for name in dict.fromkeys(entered) if name and name not in METRICS]
 
 
 def wanted_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:

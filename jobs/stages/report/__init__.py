@@ -16,8 +16,10 @@ from evaluation.schema import SchemaMismatch
 from jobs.bench.storage import measured_by
 from jobs.commands.plan_choices import undecided
 from jobs.config import RunConfig
+from jobs.config.lacking import told
 from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
+from jobs.plan.products.scores import metrics_lacking
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.results import results_of
@@ -45,6 +47,8 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     if ledger.is_done(artifact):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(config, plan, store)
+    absent = [*config.lacking, *metrics_lacking(ledger)]
+    lacking = [f"{told(absent)}."] if absent else []
     samples = Explorer.of(explorer(config, plan, store, results))
     site = Site(
         provenance=provenance(config, plan, ledger),
@@ -54,7 +58,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         samples=samples,
         neurons=neuron_explorer(config, plan, store, results, samples.ids),
         summary=_summary(plan, results),
-        notes=tuple(notes(plan, ledger, results)),
+        notes=(*lacking, *notes(plan, ledger, results)),
     )
     files = {f"{artifact.folder}/{name}": text for name, text in site.files(config.report.close_look).items()}
     for path, text in files.items():
