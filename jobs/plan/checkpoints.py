@@ -70,18 +70,34 @@ def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) ->
         return config, ""
     from lrp_core import adapters
 
-    offline = not Path(model.adapter).expanduser().is_dir() and not hub_reachable()
-    try:
-        folder = retried(lambda: adapters.folder_of(str(model.adapter), offline), hub_patience_s)
-    except OSError as error:
-        nowhere = f"there is no directory {model.adapter}, the hub does not answer, and it is not in the local cache"
-        reason = nowhere if offline else one_line(error)
-        raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
+    folder = _adapter_folder(model, model.adapter)
     adapters.check_base(folder, location)
     config = adapters.with_head_of(config, folder, model.family)
     adapters.check_fit(config, folder, model.family, model.merge)
+    return config, adapter_key(model)
+
+
+def adapter_key(model: ModelConfig) -> str:
+    """What the model's adapter adds to its identity, by its files as they are. Raises ModelUnavailable."""
+    if model.adapter is None:
+        return ""
+    from lrp_core import adapters
+
+    folder = _adapter_folder(model, model.adapter)
     digest = hash_files((folder / adapters.SETTINGS, folder / adapters.WEIGHTS))
-    return config, f" with adapter sha256:{digest}{'' if model.merge else ' beside it'}"
+    return f" with adapter sha256:{digest}{'' if model.merge else ' beside it'}"
+
+
+def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
+    from lrp_core import adapters
+
+    offline = not Path(adapter).expanduser().is_dir() and not hub_reachable()
+    try:
+        return retried(lambda: adapters.folder_of(adapter, offline), hub_patience_s)
+    except OSError as error:
+        nowhere = f"there is no directory {adapter}, the hub does not answer, and it is not in the local cache"
+        reason = nowhere if offline else one_line(error)
+        raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
 
 
 def numbers_of(directory: Path) -> list[Path]:

@@ -74,13 +74,14 @@ def hash_files(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         known = path.stat()
-        digest.update(f"{path.name}:{_hash_file(path.resolve(), known.st_size, known.st_mtime_ns)};".encode())
+        stamp = (known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino)
+        digest.update(f"{path.name}:{_hash_file(path.resolve(), stamp)};".encode())
     return digest.hexdigest()
 
 
 @cache
-def _hash_file(path: Path, size: int, modified_ns: int) -> str:
-    """Read once by a process, and again when its size or time of change is another: every stage asks for weights."""
+def _hash_file(path: Path, stamp: tuple[int, ...]) -> str:
+    """Read once by a process, and again when its size, times or inode are others: every stage asks for weights."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

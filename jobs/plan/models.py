@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
-from jobs.plan.checkpoints import location_of, numbers_of, read_config, reserved, with_adapter
+from jobs.plan.checkpoints import adapter_key, location_of, numbers_of, read_config, reserved, with_adapter
 from jobs.plan.geometries import geometry_of
 from jobs.plan.heads import head_of
 from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
@@ -129,14 +129,35 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
         family = family_of(config, name=model.family)
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
-    head, run_as = head_of(model, family, config), adapted if model.family is None else f"{adapted} as {model.family}"
-    run_as += family.marks_of(config)
-    most, images = family.most_tokens(config), _preprocessing(model, location, family, config)
-    if Path(location).is_dir():
-        identity = f"sha256:{hash_files(numbers_of(Path(location)))}{run_as}"
-        return ResolvedModel(model, location, None, identity, family, most, *head, images)
-    commit = commit_of(model, location)
-    return ResolvedModel(model, location, commit, f"{location}@{commit}{run_as}", family, most, *head, images)
+    head, most = head_of(model, family, config), family.most_tokens(config)
+    images = _preprocessing(model, location, family, config)
+    commit = None if Path(location).is_dir() else commit_of(model, location)
+    identity = _identity(model, location, commit, f"{adapted}{_run_as(model, family, config)}")
+    return ResolvedModel(model, location, commit, identity, family, most, *head, images)
+
+
+def _run_as(model: ModelConfig, family: Family, config: PretrainedConfig) -> str:
+    """What a family that is not the model's own, and corrections of its family, add to the model's identity."""
+    generic = "" if model.family is None else f" as {model.family}"
+    return f"{generic}{family.marks_of(config)}"
+
+
+def _identity(model: ModelConfig, location: str, commit: str | None, run_as: str) -> str:
+    """Which weights exactly: the commit on the hub, or the files of a directory as they are, and how they are run."""
+    own = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
+    return f"{own}{run_as}"
+
+
+def _check_opened(resolved: ResolvedModel, config: PretrainedConfig) -> None:
+    """Raises ModelUnavailable where the files, just opened, are not those that the model was pinned to."""
+    model = resolved.config
+    run_as = f"{adapter_key(model)}{_run_as(model, resolved.family, config)}"
+    opened = _identity(model, resolved.location, resolved.revision, run_as)
+    if opened != resolved.identity:
+        raise ModelUnavailable(
+            f"model {model.name}: its weights changed during the run: opened are {opened}, planned were "
+            f"{resolved.identity}: run again"
+        )
 
 
 def _preprocessing(model: ModelConfig, location: str, family: Family, config: PretrainedConfig) -> Preprocessing | None:
@@ -158,7 +179,8 @@ def architecture(model: ModelConfig) -> PretrainedConfig:
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
     """Load the model onto `device`, offloading what its memory limits do not hold.
 
-    Raises ModelUnavailable when its files are missing or broken, StillUnavailable when the hub turns this node away.
+    Raises ModelUnavailable when its files are missing, broken or not those that it was pinned to, StillUnavailable when
+    the hub turns this node away.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -195,6 +217,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
+    _check_opened(resolved, view.config)
     return replace(view, read_tokenizer=partial(load_tokenizer, model))
 
 
