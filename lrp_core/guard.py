@@ -5,9 +5,9 @@ A pass puts hooks on the model, so a model serves one thread at a time; others w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from threading import Lock, RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,27 +15,49 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from lrp_core.explained import EXPLAINED
 from lrp_core.transfer import to_host
 from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError, rows_named
 from lrp_core.view import ModelView
+
+#: How far logits of one prediction by two forwards may lie apart, relative to them or to 1: other batches round
+#: otherwise. Beyond that, they are of another token, or of another model.
+ROUNDING = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
+#: Fields of relevance with their shape, or, as far as it is only known to begin with the rows, their dimensions.
+_SHAPES = {
+    "tokens": ("B", "T"),
+    "explained": ("B",),
+    "logit_target": ("B",),
+    "logit_foil": ("B",),
+    "baseline": ("B",),
+    "decoder_tokens": ("B", "U"),
+    "layers": ("B", "L", "T"),
+    "heads": ("B", "L", "H", "P"),
+    "pixels": ("B", "H", "W"),
+}
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of models, so that two views of one share it
 _making_lock = Lock()
 
 
 def guarded(
-    explain: Callable[..., dict[Request, Relevance]], view: ModelView, batch: Batch, *args: Any, **options: Any
+    explain: Callable[..., dict[Request, Relevance]],
+    view: ModelView,
+    batch: Batch,
+    requests: Sequence[Request],
+    **options: Any,
 ) -> dict[Request, Relevance]:
-    """`explain(view, batch, *args, **options)` on an undisturbed model, outside of the caller's inference mode.
+    """`explain(view, batch, requests, **options)` on an undisturbed model, outside of the caller's inference mode.
 
-    Raises UnusableRows for rows that `check_rows` refuses, and for rows whose logits are not finite.
+    Raises UnusableRows for rows that `check_rows` refuses, and for rows whose logits are not finite; UserError, naming
+    method and field, for relevance of another shape or kind, or of another number than its logits give.
     """
     check_rows(view, batch)
     with undisturbed(view), torch.inference_mode(False):
-        results = explain(view, _for_gradients(batch), *args, **options)
-    given = [logit for result in results.values() for logit in (result.logit_target, result.logit_foil)]
-    if logits := [logit for logit in given if logit is not None]:
-        check_logits(view, batch, torch.stack([logit.to(logits[0]) for logit in logits], 1))
+        results = explain(view, _for_gradients(batch), requests, **options)
+    for request in requests:
+        _check_fields(request, results.get(request), batch)
+    _check_numbers(view, batch, results)
     return results
 
 
@@ -43,6 +65,55 @@ def _for_gradients(batch: Batch) -> Batch:
     """The batch with copies of tensors that were made in inference mode: no gradient may pass by those."""
     made = {name: value for name, value in vars(batch).items() if value is not None and value.is_inference()}
     return replace(batch, **{name: value.clone() for name, value in made.items()})
+
+
+def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> None:
+    """Raises UserError for what is no relevance of the batch."""
+    if not isinstance(result, Relevance):
+        raise UserError(f"method {request.method} returned no Relevance for {request.explanation!r}")
+    ids, of_decoder = batch.input_ids, batch.decoder_input_ids
+    sizes = {"B": len(batch), "T": ids.shape[1], "U": None if of_decoder is None else of_decoder.shape[1]}
+    for field in fields(Relevance):
+        values = getattr(result, field.name)
+        if not isinstance(values, Tensor):
+            continue
+        says = f"method {request.method}: its {field.name}"
+        if not values.is_floating_point() and field.name != "neuron_positions":
+            raise UserError(f"{says} are {values.dtype} and no real numbers with a fraction")
+        expected = [sizes.get(axis) for axis in _SHAPES.get(field.name, "B")]
+        wrong = any(size not in (None, own) for size, own in zip(expected, values.shape, strict=False))
+        if wrong or values.dim() < len(expected) or (field.name in _SHAPES and values.dim() > len(expected)):
+            shown = ", ".join(str(sizes.get(axis) or axis) for axis in _SHAPES.get(field.name, ("B", "...")))
+            raise UserError(f"{says} have the shape {list(values.shape)} instead of [{shown}]")
+
+
+def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Relevance]) -> None:
+    """Raises UnusableRows for rows whose logits are not finite, UserError for an explained number that is another than
+    its logits give. The device is waited for once.
+
+    Explained numbers that are not linear in logits, and those of methods that promise no sum, as another word's, are not
+    compared.
+    """
+    told = [(result.explained, result.logit_target, result.logit_foil) for result in results.values()]
+    numbers = [number for of_result in told for number in of_result if number is not None]
+    stands_for_sample, *on_host = to_host([(batch.attention_mask != 0).any(-1), *numbers])
+    copies = iter(on_host)
+    by_request = {}
+    for request, of_result in zip(results, told, strict=True):
+        explained, *logits = (next(copies) for number in of_result if number is not None)
+        by_request[request] = explained, torch.stack(logits, 1)  # [B, 2] of target and foil, [B, 1] without foils
+    for _, logits in by_request.values():
+        _check_finite(view, logits, stands_for_sample)
+    rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
+    for request, (explained, logits) in by_request.items():
+        choice = EXPLAINED.get(request.explanation)
+        if choice is None or not choice.linear or (choice.needs_foil and logits.shape[1] == 1):
+            continue
+        gap = (explained - choice.of(logits)).abs()
+        wrong = (gap > rounding * logits.abs().amax(-1).clamp(min=1)) & gap.isfinite() & stands_for_sample  # [B]
+        if results[request].conserves and wrong.any():
+            named = rows_named(torch.nonzero(wrong).flatten().tolist())
+            raise UserError(f"method {request.method}: its explained number is not that of its logits on {named}")
 
 
 @contextmanager
@@ -153,7 +224,12 @@ def _check_segments(view: ModelView, batch: Batch) -> None:
 
 def check_logits(view: ModelView, batch: Batch, logits: Tensor) -> None:
     """Raises UnusableRows for samples whose logits, a row of [B, N], are not finite."""
-    finite, stands_for_sample = to_host([logits.isfinite().all(-1), (batch.attention_mask != 0).any(-1)])
+    _check_finite(view, *to_host([logits, (batch.attention_mask != 0).any(-1)]))
+
+
+def _check_finite(view: ModelView, logits: Tensor, stands_for_sample: Tensor) -> None:
+    """As `check_logits`, of logits [B, N] and of rows [B] that are no padding, both on the CPU."""
+    finite = logits.isfinite().all(-1)
     dtype = str(view.dtype).removeprefix("torch.")
     _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")
 

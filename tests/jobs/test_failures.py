@@ -92,8 +92,8 @@ def test_what_fails_in_one_method_or_row_leaves_the_other_cells_complete(
         code, out, err = closelook(*arguments)
     assert (code, "3 computed" in out) == (1, True)
     assert [line.strip() for line in err.splitlines()] == [
-        f"model gpt2: lrp failed on {PLACE}: TypeError: an activation without a rule",
-        f"model gpt2: alti_logit failed on {PLACE}: every row of a unit failed: "
+        f"model gpt2: lrp failed on {PLACE}: TypeError: an activation without a rule (sample s009 and 4 others)",
+        f"model gpt2: alti_logit failed on {PLACE}: every row of a unit failed, sample s009 and 4 others: "
         "RuntimeError: expected BFloat16, found Float",
     ]
     failed = {"lrp": "missing", "alti_logit": "missing"}
@@ -147,7 +147,7 @@ def test_a_model_that_gives_nan_fails_its_own_cells_and_says_so(inline, tmp_path
     (failure,) = summary.failures
     assert failure == (
         "model broken: attnlrp, random failed on relevance sva/float32: "
-        "every row of a unit failed: the model's logits are not finite in float32"
+        "every row of a unit failed, sample s009 and 4 others: the model's logits are not finite in float32"
     )
     assert summary.computed == 2
     plan = {(p.cell.model, p.cell.method): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}

@@ -18,6 +18,7 @@ from alti import AltiRelevance
 from jobs.methods import METHODS
 from jobs.plan.units import LABELS_PASS
 from jobs.secrets import without_secrets
+from jobs.stages.attribute.brought import Exited, check_against_model, is_brought, staying
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
@@ -111,6 +112,9 @@ class Explainer:
                 explained_by = self._explain(method, batch, requests, clock)
                 relevance |= dict(zip(explained_by, Relevance.on_host(list(explained_by.values())), strict=True))
             wall_s = time.perf_counter() - start
+            of_packages = {r: told for r, told in explained_by.items() if is_brought(self.methods[r.method])}
+            if of_packages:
+                check_against_model(self.view, batch, rows, of_packages)
             if metering and not self._on_gpu:
                 with peak_memory() as peak:
                     self._explain(method, batch, requests)
@@ -145,7 +149,8 @@ class Explainer:
         finer = {name: True for name in wanted if name in given and set(FINER[name][1]) <= capabilities}
         distinct = list(dict.fromkeys(asked.values()))
         settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
-        results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
+        with staying():
+            results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
         return {request: results[base] for request, base in asked.items()}
 
     def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
@@ -221,8 +226,15 @@ def _attempt(explainer: Explainer, rows: Sequence[Row]) -> ExplainedBatch | Reje
         if isinstance(error, UserError):
             raise MethodFailed(" ".join(str(error).split())) from error
         if isinstance(error, PROGRAMMING_ERRORS):
-            raise MethodFailed(describe(error)) from error
+            raise MethodFailed(f"{describe(error)} ({named([row['sample_id'] for row in rows])})") from error
+        if isinstance(error, Exited) and len(rows) == 1:  # of more, the row that is to blame is sought
+            raise MethodFailed(f"{without_secrets(str(error))[:300]} ({named([rows[0]['sample_id']])})") from error
         return Reject(rows[0]["sample_id"], "model_error", describe(error))
+
+
+def named(samples: Sequence[str]) -> str:
+    """Samples in words, by the first of their ids."""
+    return f"sample {samples[0]}" + (f" and {len(samples) - 1} others" if len(samples) > 1 else "")
 
 
 def _explain_halves(explainer: Explainer, rows: Sequence[Row], outcome: Outcome, reject: Reject) -> None:

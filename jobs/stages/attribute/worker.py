@@ -210,7 +210,7 @@ class Worker:
         so few that each may have failed on its own account, they are rejects all the same.
         """
         from jobs.stages.attribute import tables
-        from jobs.stages.attribute.compute import describe
+        from jobs.stages.attribute.compute import describe, named
 
         try:
             table, unusable = tables.cell_table(task.product, task.dtype, requests, outcome.explained)
@@ -219,7 +219,8 @@ class Worker:
         rejects = tables.merge_rejects(outcome, unusable)
         failed = [reject for reject in rejects if reject.reason != NO_FOIL]
         if len(failed) == rows > FEW:
-            return f"every row of a unit failed: {_why(failed)}"
+            samples = named([reject.sample_id for reject in failed])
+            return f"every row of a unit failed, {samples}: {_why(failed)}"
         path = f"{cell.folder}/{cell.shard(task.name)}"
         schema = schema_of(task.product, task.dtype)
         rejected = tables.reject_table(rejects)

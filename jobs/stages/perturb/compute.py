@@ -22,6 +22,7 @@ from evaluation.scoring.perturbing import Asked, Curves, draw
 from jobs.cluster.attempts import Attempts
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.stages.attribute.compute import PROGRAMMING_ERRORS, Reject, describe
+from lrp_core.guard import ROUNDING
 from lrp_core.images import ImageView
 from lrp_core.memory import is_device_lost, is_out_of_memory
 from lrp_core.readout import with_predictions
@@ -31,10 +32,6 @@ from lrp_core.view import ModelView
 Row = Mapping[str, Any]  # sample_id, input_ids, position, target_id, foil_id, special_mask, scope_mask
 #: Columns of stored relevance that curves are drawn from.
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "pixels"]
-#: How far the whole input's logit may lie from the one that was explained, relative to it or to 1: other batches round
-#: otherwise, and relevance in float64 may have been stored when models in float64 still rounded to float32 inside.
-#: Beyond that, the relevance is of another token, or of another model.
-ROUNDING = {"float64": 1e-5, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
 
 @dataclass(frozen=True)
