@@ -140,12 +140,13 @@ def audit(
     part: Annotated[str | None, typer.Option("--part", help="Only this part of the task, such as ana.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
 ) -> None:
-    """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence."""
+    """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence. Exit code 1 for lost files."""
     loaded, store = terminal.load_run(config, root, set, is_made=True)
 
     from jobs.commands.audit import audit as show
 
-    show(loaded, store, terminal.console, task=task, part=part, n=n, json_file=json)
+    if not show(loaded, store, terminal.console, task=task, part=part, n=n, json_file=json):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -21,8 +21,9 @@ from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError, r
 from lrp_core.view import ModelView
 
 #: How far logits of one prediction by two forwards may lie apart, relative to them or to 1: other batches round
-#: otherwise. Beyond that, they are of another token, or of another model.
-ROUNDING = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
+#: otherwise, and those of stored relevance may be of models in float64 that still rounded to float32 inside. Beyond
+#: that, they are of another token, or of another model.
+ROUNDING = {"float64": 1e-5, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 #: Fields of relevance with their shape, or, as far as it is only known to begin with the rows, their dimensions.
 _SHAPES = {
     "tokens": ("B", "T"),
@@ -222,13 +223,8 @@ def _check_segments(view: ModelView, batch: Batch) -> None:
     _check_range(batch.token_type_ids, view.n_segments, "token type out of range, the segments number")
 
 
-def check_logits(view: ModelView, batch: Batch, logits: Tensor) -> None:
-    """Raises UnusableRows for samples whose logits, a row of [B, N], are not finite."""
-    _check_finite(view, *to_host([logits, (batch.attention_mask != 0).any(-1)]))
-
-
 def _check_finite(view: ModelView, logits: Tensor, stands_for_sample: Tensor) -> None:
-    """As `check_logits`, of logits [B, N] and of rows [B] that are no padding, both on the CPU."""
+    """Raises UnusableRows for samples whose logits, a row of [B, N] on the CPU, are not finite; padding rows are none."""
     finite = logits.isfinite().all(-1)
     dtype = str(view.dtype).removeprefix("torch.")
     _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")

@@ -77,8 +77,8 @@ _CELL = Artifact("relevance", model="m", task="sva", dtype="float32", method="lr
 
 def _score(root: str, rows: int) -> None:
     store, scores = Store(root), Artifact("scores", model="m", task="sva", dtype="float32", method="lrp")
-    shards = tuple(store.files("relevance"))
-    job = CellToScore(_CELL, shards, "views", scores, [[name, 1] for name in METRICS], rows)
+    shards, views = tuple(store.files("relevance")), tuple(store.files("views"))
+    job = CellToScore(_CELL, shards, views, scores, [[name, 1] for name in METRICS], rows)
     (scored,) = score_cells(store, [job])
     if scored.failure or scored.defects:
         raise RuntimeError(f"the made-up relevance was not scored: {scored}")

@@ -19,8 +19,9 @@ from evaluation.benchmark.samples import Row, meta_of
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.config.file import nearest
-from jobs.store import Ledger, Store
+from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
+from jobs.store.ledger import artifact_in
 from lrp_core.types import UserError
 
 
@@ -33,11 +34,12 @@ def audit(
     part: str | None = None,
     n: int | None = None,
     json_file: Path | None = None,
-) -> None:
+) -> bool:
     """Print the audit of every task, or of one; with `n`, so many of its sentences with their evidence instead.
 
+    Returns whether everything that the root's manifests list is there, with a line for each artifact where it is not.
     Of a task that has parts, so many sentences of each `part`, or of one. Raises UserError for a task or part that does
-    not exist, a task that is not prepared, and a part that is asked for without `n`.
+    not exist, a task that is not prepared or not whole, and a part that is asked for without `n`.
     """
     if task is not None and task not in config.tasks:
         raise UserError(f"no task {task!r} in config {config.name!r}{nearest(task, config.tasks)}")
@@ -53,31 +55,38 @@ def audit(
             console.print(line, soft_wrap=True, markup=False)
     if json_file is not None:
         json_file.write_text(json.dumps(tables, indent=1, ensure_ascii=False))
+    ledger = Ledger(store)
+    artifacts = filter(None, (artifact_in(record) for _, record in ledger.records()))
+    damage = [*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()]
+    for text in damage:
+        console.print(text, soft_wrap=True, markup=False)
+    return not damage
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
     tables: dict[str, dict[str, dict[str, Any]]] = {}
+    ledger = Ledger(store)
     for task in tasks:
-        record, known = _record(store, task), config.task(task)
+        record, known = _record(ledger, task), config.task(task)
         shares = known.share if known.is_published(record["origin"]["source"]) else {}
-        folder, columns = samples_of(task).folder, figures.GENERIC_COLUMNS
-        samples = figures.of_samples(_shards(store, folder, GENERIC, columns))
-        parts = figures.members(_shards(store, folder, GENERIC, columns), known.parts) if known.parts else {}
+        own, columns = samples_of(task), figures.GENERIC_COLUMNS
+        samples = figures.of_samples(_shards(ledger, own, GENERIC, columns))
+        parts = figures.members(_shards(ledger, own, GENERIC, columns), known.parts) if known.parts else {}
         tables[task] = {}
-        for _, view in Ledger(store).records("views"):
+        for _, view in ledger.records("views"):
             if view["task"] != task or view["benchmark"] != record["key"]:
                 continue
-            folder, columns = views_of(view["tokenizer"], task).folder, figures.VIEW_COLUMNS
+            own, columns = views_of(view["tokenizer"], task), figures.VIEW_COLUMNS
             tables[task][view["tokenizer"]] = {
                 "rows_in": record["read"] - record["beyond_limit"],
                 "beyond_limit": record["beyond_limit"],
-                **figures.of_views(_shards(store, folder, VIEW, columns)),
+                **figures.of_views(_shards(ledger, own, VIEW, columns)),
                 "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
                 "paper_share": shares.get(view["kind"]),
                 **samples,
                 "parts": figures.of_parts(
-                    _shards(store, folder, VIEW, columns), parts, record["survey"].get("parts", {})
+                    _shards(ledger, own, VIEW, columns), parts, record["survey"].get("parts", {})
                 ),
             }
     return tables
@@ -88,33 +97,36 @@ def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
 
     Raises UserError for an unprepared task, and when the folder cannot be written.
     """
-    records = {task: _record(store, task) for task in config.tasks}
-    shards = {task: _shards(store, samples_of(task).folder, GENERIC, None) for task in config.tasks}
+    ledger = Ledger(store)
+    records = {task: _record(ledger, task) for task in config.tasks}
+    shards = {task: _shards(ledger, samples_of(task), GENERIC, None) for task in config.tasks}
     tasks = {task: config.task(task) for task in config.tasks}
     return card.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
 
 
-def _record(store: Store, task: str) -> dict[str, Any]:
-    record = Ledger(store).latest(samples_of(task))
+def _record(ledger: Ledger, task: str) -> dict[str, Any]:
+    record = ledger.latest(samples_of(task))
     if record is None:
-        raise UserError(f"task {task} is not prepared in {store.root}; run `closelook prepare`")
+        raise UserError(f"task {task} is not prepared in {ledger.store.root}; run `closelook prepare`")
     return record
 
 
-def _shards(store: Store, folder: str, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
-    return (store.read(path, schema, columns) for path in store.files(folder))
+def _shards(ledger: Ledger, own: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
+    """The shards of samples or views. Raises StoreError where they are not as their manifest says."""
+    return ledger.read_whole(own, list(ledger.whole(own)), schema, columns)
 
 
 def _print_samples(config: RunConfig, store: Store, task: str, part: str | None, n: int, console: Console) -> None:
     """Print `n` random samples of each part, the same every time: they are drawn by a hash of their id."""
-    _record(store, task)
+    ledger = Ledger(store)
+    _record(ledger, task)
     name, drawn = config.task(task).parts, defaultdict[str, list[Row]](list)
     counts: Counter[str] = Counter()
 
     def draw(row: Row) -> bytes:
         return hashlib.sha256(f"{config.seed}:{row['sample_id']}".encode()).digest()
 
-    for shard in _shards(store, samples_of(task).folder, GENERIC, None):
+    for shard in _shards(ledger, samples_of(task), GENERIC, None):
         for row in shard.to_pylist():
             member = (meta_of(row).get(name) if name else None) or ""
             counts[member] += 1

@@ -67,6 +67,7 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     """What no artifact of the plan needs, by reason; leftovers first."""
     plan, ledger = make_plan(config, store), Ledger(store)
     groups = [Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True)]
+    groups.append(Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True))
     if not plan.undecided and all(ledger.is_done(planned.cell) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))

@@ -118,7 +118,10 @@ def _print_remarks(config: RunConfig, plan: Plan, ledger: Ledger, console: Conso
     if plan.undefined:
         pairs = ", ".join(f"{method} on {model}" for model, method in plan.undefined)
         console.print(f"not defined, hence not planned: {pairs}")
-    old = stale(ledger, [one.artifact for _, one in wanted(config, plan, ledger)])
+    artifacts = [one.artifact for _, one in wanted(config, plan, ledger)]
+    for line in (*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()):
+        console.print(line, markup=False)
+    old = stale(ledger, artifacts)
     if old:
         console.print(f"{len(old)} stale records, which `closelook gc --yes` removes:")
         for _, name in old:

@@ -76,7 +76,9 @@ def run_stages(
     from jobs.config.kept import keeping
     from jobs.config.lacking import told
     from jobs.plan.cells import validate
-    from jobs.stages.run import run
+    from jobs.stages.run import not_complete, run
+    from jobs.stages.summary import StageSummary
+    from jobs.store import Ledger
     from jobs.store.lock import run_lock
     from jobs.store.runs import recorded
 
@@ -91,11 +93,18 @@ def run_stages(
             console.print(f"the configuration that {store.root} keeps changes:", markup=False)
         for difference in changed:
             console.print(f"  {difference}", markup=False)
+        for line in Ledger(store).unreadable().values():
+            errors.print(line, markup=False)
         summaries = []
         for summary in run(loaded, store, stages):
             _show(summary)
             record(summary)
             summaries.append(summary)
+        if all(summary.complete for summary in summaries):
+            lacking = StageSummary("end", failures=tuple(not_complete(loaded, store, stages)))
+            _show_failures(lacking)
+            record(lacking)
+            summaries.append(lacking)
     if not all(summary.complete for summary in summaries):
         raise typer.Exit(1)
     if not any(summary.computed for summary in summaries):
@@ -106,5 +115,9 @@ def _show(summary: StageSummary) -> None:
     console.print(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", style="bold")
     for line in summary.lines:
         console.print(f"  {line}", markup=False)
+    _show_failures(summary)
+
+
+def _show_failures(summary: StageSummary) -> None:
     for failure in summary.failures:
         errors.print(f"  {failure}", style="red", markup=False)

@@ -151,6 +151,8 @@ class Run:
         return pa.concat_tables(tables, promote_options="permissive")  # relevance of float64 models is float64
 
     def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
+        if damage := self.ledger.described_damage(artifact):
+            raise UserError(damage)
         here = f"{artifact.folders[folder]}/"
         listed = [path for path in self.ledger.belongings(artifact, record) if path.startswith(here)]
         return listed or [here + name for name in self.ledger.shards(artifact)] if not folder else listed

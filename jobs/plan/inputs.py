@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ class Inputs:
     task: str
     table: pa.Table  # of very many samples it lies in a file, and the driver's memory is mapped to it
     files: tuple[tuple[str, int], ...] = ()  # of images: (path, rows) of each file of the views, which hold the pixels
+    paths: tuple[str, ...] = ()  # of the files of the views
     digests: Mapping[str, str] = field(default_factory=dict)  # that are known, by their names among `_DIGESTS`
 
     @cached_property
@@ -144,21 +144,26 @@ def _only(column: pa.ChunkedArray) -> pa.Array:
 
 
 def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
-    """The inputs of a task; None when it is not wholly prepared for this tokenizer by this version of closelook."""
+    """The inputs of a task; None when it is not wholly prepared for this tokenizer by this version of closelook.
+
+    Raises StoreError where the files are not those that the manifest lists, or hold other rows.
+    """
     views = views_of(tokenizer, task)
-    if ledger.latest(views) is None:
+    record = ledger.latest(views)
+    if record is None:
         return None
-    store = ledger.store
-    stamps = store.stamps(views.folder)
+    stamps = ledger.whole(views)
     try:
-        return store.kept(
-            ("inputs", tokenizer, task), stamps, lambda: _read_inputs(store, tokenizer, task, list(stamps))
+        return ledger.store.kept(
+            ("inputs", tokenizer, task),
+            (stamps, record.get("rows")),
+            lambda: _read_inputs(ledger, tokenizer, task, tuple(stamps)),
         )
     except SchemaMismatch:
         return None  # prepare makes them again
 
 
-def _read_inputs(store: Store, tokenizer: str, task: str, paths: list[str]) -> Inputs:
+def _read_inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...]) -> Inputs:
     counts: list[int] = []
 
     def counted(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -166,11 +171,10 @@ def _read_inputs(store: Store, tokenizer: str, task: str, paths: list[str]) -> I
             counts.append(table.num_rows)
             yield table
 
-    if not paths:
-        raise FileNotFoundError(errno.ENOENT, "no Parquet files", store.url(views_of(tokenizer, task).folder))
-    table, digests = spooled(counted(store.read_each(paths, VIEW, [*UNIT_COLUMNS, "length"])), _DIGESTS)
+    views, store = views_of(tokenizer, task), ledger.store
+    table, digests = spooled(counted(ledger.read_whole(views, paths, VIEW, [*UNIT_COLUMNS, "length"])), _DIGESTS)
     files = tuple(zip(paths, counts, strict=True)) if store.has_values(paths[0], PIXELS) else ()
-    return Inputs(tokenizer, task, table, files, digests)
+    return Inputs(tokenizer, task, table, files, paths, digests)
 
 
 def samples_of(

@@ -31,11 +31,11 @@ ROWS_AT_ONCE = 1 << 18  # scores that are sorted and written together
 
 @dataclass(frozen=True)
 class CellToScore:
-    """One cell to score: its shards, the views it is held against, and the scores that it will have."""
+    """One cell to score: its shards, those of the views it is held against, and the scores that it will have."""
 
     cell: Artifact
     shards: tuple[str, ...]
-    views: str
+    views: tuple[str, ...]
     scores: Artifact
     scored_by: list[list[str | int]]  # see metrics.scored_by
     values: int  # relevance values, roughly
@@ -111,7 +111,7 @@ def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToS
             values = int(views.lengths.sum()) * requests[cell]
             metrics = scored_by(config.task(cell.task))
             files, ids = tuple(ledger.files(cell)), resolved[cell.model].label_ids(views.labels)
-            jobs.append(CellToScore(cell, files, views.folder, one.artifact, metrics, values, ids))
+            jobs.append(CellToScore(cell, files, views.paths, one.artifact, metrics, values, ids))
     return jobs, skipped, unfinished
 
 
@@ -159,7 +159,7 @@ def score_cells(store: Store, jobs: Iterable[CellToScore]) -> Iterator[Scored]:
                 masks = Masks.of(store.read(job.views, VIEW, VIEW_COLUMNS), job.label_ids)
                 known = job.views, job.label_ids
             yield _score_cell(store, job, masks)
-        except Mismatch as error:
+        except (Mismatch, StoreError) as error:
             yield Scored(job.cell, failure=str(error))
 
 

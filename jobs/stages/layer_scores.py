@@ -65,7 +65,7 @@ def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScore
 def _masks(ledger: Ledger, model: ModelPlan, task: str) -> Masks:
     """The masks, without the slots of masked models, as NormXLogit has it: the head reads the target mostly there."""
     inputs, resolved = model.inputs[task], model.resolved
-    views = ledger.store.read(inputs.folder, VIEW, [*VIEW_COLUMNS, "position"])
+    views = ledger.store.read(inputs.paths, VIEW, [*VIEW_COLUMNS, "position"])
     masks = Masks.of(views, resolved.label_ids(inputs.labels))
     return masks.without_slots(views["position"].to_numpy()) if resolved.kind.slot else masks
 

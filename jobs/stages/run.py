@@ -87,3 +87,19 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
             summary = function_of(name)(config, store)
             store.pack_manifests()
             yield summary
+
+
+def not_complete(config: RunConfig, store: Store, stages: Iterable[str]) -> list[str]:
+    """A line for each product of these stages of which something planned is not complete, by a fresh look."""
+    from jobs.plan.cells import make_plan
+    from jobs.plan.products import PRODUCTS
+    from jobs.store import Ledger
+
+    plan, ledger, names, lines = make_plan(config, store), Ledger(store), set(stages), []
+    for product in PRODUCTS.values():
+        wanted = list(product.wanted(config, plan, ledger)) if product.stage in names else []
+        lacking = [one.artifact for one in wanted if one.state(ledger) != "done"]
+        if lacking:
+            counted = f"{len(lacking)} of {len(wanted)} {product.plural} are not complete"
+            lines.append(f"{counted}, among them {lacking[0]}: run `closelook run` again")
+    return lines

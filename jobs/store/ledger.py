@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from jobs.store.artifacts import Artifact, short
 from jobs.store.files import StoreError
+from jobs.store.listings import Listings, bytes_in, bytes_there, paths_in
 from jobs.store.shards import Store
 from jobs.versions import versions
 
@@ -30,15 +31,42 @@ class Ledger:
         self.store = store
         self._records: dict[str, dict[str, Any] | None] = {}  # that were asked for or entered
         self._contents: dict[str, bytes] | None = None  # of all manifests, listed when the first is asked for
+        self._unreadable: dict[str, str] = {}  # names of manifests, and why
+        self._listings = Listings(store)
 
     # What there is.
 
     def named(self, name: str) -> dict[str, Any] | None:
-        """The manifest of this name."""
+        """The manifest of this name; None for none, and for one that cannot be read."""
         if name not in self._records:
             content = self._listed().get(name)
-            self._records[name] = None if content is None else json.loads(content)
+            self._records[name] = None if content is None else self._parsed(name, content)
         return self._records[name]
+
+    def _parsed(self, name: str, content: bytes) -> dict[str, Any] | None:
+        try:
+            record = json.loads(content)
+        except ValueError:
+            self._unreadable[name] = "it is no JSON" if content else "it is empty"
+            return None
+        if not isinstance(record, dict):
+            self._unreadable[name] = "it is no JSON object"
+            return None
+        return record
+
+    def unreadable(self) -> dict[str, str]:
+        """The paths of manifests that cannot be read, with a line that says so."""
+        for name in self._listed():
+            self.named(name)
+        advice = "its artifact counts as missing: `closelook run` makes it again, `closelook gc` removes the file"
+        return {
+            manifest(name): f"{self.store.url(manifest(name))} cannot be read, {why}: {advice}"
+            for name, why in sorted(self._unreadable.items())
+        }
+
+    def _sizes_in(self, folder: str) -> Mapping[str, int]:
+        self._listed()  # first the manifests: what they list is there then
+        return self._listings.sizes(folder)
 
     def _listed(self) -> dict[str, bytes]:
         if self._contents is None:
@@ -57,12 +85,12 @@ class Ledger:
         return record if key_in(record) == artifact.key else None
 
     def state(self, artifact: Artifact) -> State:
-        """Done by its manifest; partial as soon as there is a manifest or a shard of its key."""
+        """Done by its manifest and the files that it lists; partial as soon as there is a manifest or a shard."""
         record = self.record(artifact)
-        if record is not None and record.get("state", "complete") == "complete":
-            listed = artifact.layout.shard is not None or all(map(self.store.exists, self.files(artifact)))
-            return "done" if listed else "missing"
-        return "partial" if record is not None or self.shards(artifact) else "missing"
+        if is_complete(record):
+            return "partial" if self.damage(artifact) else "done"
+        begun = record is not None or any(map(artifact.owns, self._sizes_in(artifact.folder)))
+        return "partial" if begun else "missing"
 
     def is_done(self, artifact: Artifact) -> bool:
         return self.state(artifact) == "done"
@@ -72,8 +100,79 @@ class Ledger:
 
         `folder` is one of the artifact's; None is the first.
         """
-        names = self._names(folder or artifact.folder) if artifact.is_keyed() else []
-        return [name for name in names if artifact.owns(name)]
+        return list(self.sizes(artifact, folder))
+
+    def sizes(self, artifact: Artifact, folder: str | None = None) -> dict[str, int]:
+        """The bytes of these `shards`, by their names: a folder's as they are now."""
+        there = self._listings.anew(folder or artifact.folder) if artifact.is_keyed() else {}
+        return {name: size for name, size in there.items() if artifact.owns(name)}
+
+    def damage(self, artifact: Artifact) -> dict[str, str]:
+        """What is wrong with files that its manifest lists, by path: gone, or of another size than when it was written.
+
+        It takes a listing for all artifacts of a product and model together.
+        """
+        record = self.record(artifact)
+        wrong: dict[str, str] = {}
+        for folder, sizes in zip(artifact.folders, bytes_in(artifact, record or {}), strict=False):
+            there = self._sizes_in(folder) if sizes else {}
+            for name, size in sizes.items():
+                if name not in there:
+                    wrong[f"{folder}/{name}"] = "is gone"
+                elif size not in (None, there[name]):
+                    wrong[f"{folder}/{name}"] = f"has {there[name]} bytes, and had {size}"
+        return wrong
+
+    def described_damage(self, artifact: Artifact) -> str | None:
+        """A line that names a damaged file of a complete artifact; None where there is none."""
+        damage = self.damage(artifact) if is_complete(self.record(artifact)) else {}
+        if not damage:
+            return None
+        path, what = next(iter(damage.items()))
+        others = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
+        return f"{artifact}: {self.store.url(path)} {what}{others}: `closelook run` makes it again"
+
+    def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
+        """Stamps of the shards in this place, whatever their key, by path: exactly those that the manifest lists.
+
+        Raises StoreError naming a file that is gone, of another size, or not listed. Manifests of older versions list
+        none: then all of its key are.
+        """
+        record = self.latest(artifact) or {}
+        own = replace(artifact, key=key_in(record) or "")
+        stamps = self.store.stamps(artifact.folder)
+        sizes = bytes_in(own, record)[0]
+        if "shards" not in record:
+            named = [path for path in stamps if not own.key or own.owns(path.rpartition("/")[2])]
+            sizes = dict.fromkeys(path.rpartition("/")[2] for path in named)
+        listed = {f"{artifact.folder}/{name}": size for name, size in sizes.items()}
+        name = manifest(artifact.name)
+        for path, size in listed.items():
+            if path not in stamps:
+                raise StoreError(f"{self.store.url(path)} is gone, against {name}: run `closelook prepare`")
+            if size not in (None, stamps[path][1]):
+                what = f"{self.store.url(path)} has {stamps[path][1]} bytes, against {size} in {name}"
+                raise StoreError(f"{what}: run `closelook prepare`")
+        if record and not listed:
+            raise StoreError(f"{self.store.url(artifact.folder)} is empty, against {name}: run `closelook prepare`")
+        for path in sorted(stamps.keys() - listed.keys()):
+            raise StoreError(f"{self.store.url(path)} is not among the files that {name} lists: remove it")
+        return {path: stamps[path] for path in listed}
+
+    def read_whole(
+        self, artifact: Artifact, paths: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """The shards `paths` that `whole` gave, in order. Raises StoreError at their end for too few or many rows."""
+        rows, record = 0, self.latest(artifact) or {}
+        for table in self.store.read_each(paths, schema, columns):
+            rows += table.num_rows
+            yield table
+        if rows != record.get("rows", rows):
+            place, name = self.store.url(artifact.folder), manifest(artifact.name)
+            raise StoreError(
+                f"{place} holds {rows} rows, against {record['rows']} in {name}: remove the folder and run "
+                "`closelook prepare`"
+            )
 
     def files(self, artifact: Artifact) -> list[str]:
         """Paths of the shards that its manifest lists, in order."""
@@ -82,12 +181,7 @@ class Ledger:
 
     def belongings(self, artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
         """Paths that are there of what `record`, a manifest in this place, lists."""
-        shards = record.get("shards", ())
-        if artifact.layout.shard is not None and not artifact.is_keyed():
-            shards = [artifact.shard()]  # the only one
-        paths = [f"{folder}/{shard}" for folder in artifact.folders for shard in shards]
-        paths += [record["file"]] if "file" in record else []  # of measurements, where older versions wrote it
-        return [path for path in paths if self.store.exists(path)]
+        return [path for path in paths_in(artifact, record) if self.store.exists(path)]
 
     def read(self, artifact: Artifact, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """All rows, shards in order; none where no sample fits the tokenizer. Raises StoreError if it is not done."""
@@ -111,7 +205,7 @@ class Ledger:
     def others(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
         """(path, beginning of the key) of files in the artifact's place that are of other keys."""
         for folder in artifact.folders:
-            for name in self._names(folder):
+            for name in self._listings.anew(folder):
                 key = artifact.key_in(name)
                 if key is not None and key != short(artifact.key):
                     yield f"{folder}/{name}", key
@@ -124,17 +218,26 @@ class Ledger:
     # What is entered and removed.
 
     def commit(
-        self, artifact: Artifact, record: Mapping[str, Any], *, config: Mapping[str, Any], complete: bool = True
+        self,
+        artifact: Artifact,
+        record: Mapping[str, Any],
+        *,
+        config: Mapping[str, Any],
+        complete: bool = True,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         """Write the manifest, then remove what the artifact replaces. `record` lists its `shards`, if it has any.
 
-        Every manifest says its state, key and place, when it was written, by what versions and under which `config`.
+        Every manifest says its state, key and place, the bytes of its files, when it was written, by what versions and
+        under which `config`. `sizes` are those of an artifact of one folder, where they are known.
         """
-        before = self.belongings(artifact, self.latest(artifact) or {}) if artifact.replaces else []
+        before = set(self.belongings(artifact, self.latest(artifact) or {})) if artifact.replaces else set()
+        there = [self._listings.anew(folder) for folder in artifact.folders] if sizes is None else [sizes]
         common = {
             "state": "complete" if complete else "partial",
             "key": artifact.key,
             "artifact": {name: value for name, value in asdict(artifact.place).items() if value},
+            "bytes": bytes_there(artifact, record, there),
             "config": config,
             "versions": versions(),
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -142,10 +245,13 @@ class Ledger:
         record = {**common, **record}
         self.store.write_manifest(artifact.name, record)
         self._records[artifact.name] = record
+        self._unreadable.pop(artifact.name, None)
         if artifact.replaces and complete:
-            kept = self.belongings(artifact, record)
-            for path in {*before, *(path for path, _ in self.others(artifact))}.difference(kept):
-                self.store.delete(path)
+            for folder, names in zip(artifact.folders, there, strict=True):
+                others = {name for name in names if artifact.key_in(name) not in (None, short(artifact.key))}
+                before |= {f"{folder}/{name}" for name in others}
+            for path in before.difference(paths_in(artifact, record)):
+                self._delete(path)
 
     def forget(self, artifact: Artifact) -> None:
         """Remove what is in the artifact's place, the manifest first; shards of its own key stay to be completed."""
@@ -155,10 +261,22 @@ class Ledger:
             self._records[artifact.name] = None
         listed = [] if before is None or artifact.is_keyed() else self.belongings(artifact, before)
         for path in (*listed, *(path for path, _ in self.others(artifact))):
-            self.store.delete(path)
+            self._delete(path)
 
-    def _names(self, folder: str) -> list[str]:
-        return [path.removeprefix(f"{folder}/") for path in self.store.files(folder)]
+    def discard_damaged(self, artifact: Artifact) -> None:
+        """Remove shards that are damaged, with what has their names: a run makes what is not there."""
+        for name in dict.fromkeys(path.rpartition("/")[2] for path in self.damage(artifact)):
+            for folder in artifact.folders:
+                self._delete(f"{folder}/{name}")
+
+    def _delete(self, path: str) -> None:
+        self.store.delete(path)
+        self._listings.forget(path)
+
+
+def is_complete(record: Mapping[str, Any] | None) -> bool:
+    """Whether a manifest is of something complete; older versions wrote no others."""
+    return record is not None and record.get("state", "complete") == "complete"
 
 
 def key_in(record: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping
 
 from jobs.store.files import Files
@@ -57,7 +58,8 @@ class Manifests:
         self.contents(packed=True)
         packed = self._packed or {}
         if sum(packed.get(path, (None,))[0] != stamp for path, (stamp, _) in self._known.items()) > FEW:
-            entries = {path: [*stamp, content.decode()] for path, (stamp, content) in self._known.items()}
+            whole = {path: known for path, known in self._known.items() if _is_text(known[1])}
+            entries = {path: [*stamp, content.decode()] for path, (stamp, content) in whole.items()}
             text = json.dumps({"version": _VERSION, "manifests": entries}, ensure_ascii=False)
             self._files.write_bytes(PACK, gzip.compress(text.encode(), compresslevel=3))
             self._packed = dict(self._known)
@@ -71,9 +73,20 @@ class Manifests:
         written_s = self._files.modified_s(PACK) if data is not None else None
         if data is None or written_s is None:
             return {}
-        pack = json.loads(gzip.decompress(data))
+        try:
+            pack = json.loads(gzip.decompress(data))
+        except (EOFError, OSError, ValueError, zlib.error):  # it is broken, and but a copy
+            return {}
         if pack["version"] != _VERSION:
             return {}
         entries = pack["manifests"].items()
         limit_ns = int(written_s) * _SECOND_NS
         return {path: ((time, size), text.encode()) for path, (time, size, text) in entries if time < limit_ns}
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluation.schema import check
-from jobs.store.files import Files
+from jobs.store.files import Files, StoreError
 from jobs.store.manifests import Manifests
 from jobs.store.retry import retried
 from jobs.store.spent import COMMIT, READ, spending
@@ -76,7 +76,8 @@ class Store(Files):
     def read(self, path: str | Iterable[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """The shard at `path`, all shards of that folder, or the shards of that list, in order.
 
-        Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema.
+        Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema,
+        StoreError for one that is no whole Parquet file.
         """
         if isinstance(path, str):
             shards = [path] if path.endswith(".parquet") else self.files(path)
@@ -109,7 +110,11 @@ class Store(Files):
                 check(file.schema_arrow, schema, self.url(path))
                 return file.read(columns=columns)
 
-        table = retried(read)
+        try:
+            table = retried(read)
+        except pa.ArrowInvalid as error:
+            why = " ".join(str(error).split())
+            raise StoreError(f"{self.url(path)} cannot be read, {why}: remove it and run again") from error
         metadata = dict(table.schema.metadata)
         rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
         return table.replace_schema_metadata(metadata), rejects

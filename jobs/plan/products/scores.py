@@ -10,7 +10,7 @@ from evaluation import schema as schemas
 from evaluation.schema import VIEW
 from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
 from evaluation.scoring.samples import VIEW_COLUMNS
-from jobs.plan.inputs import digest_of
+from jobs.plan.inputs import Inputs, digest_of
 from jobs.plan.products.record import Product, Wanted, each_method
 from jobs.plan.products.relevance import layers_of
 from jobs.store import Artifact, Ledger, Store, key_of
@@ -75,10 +75,10 @@ def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[Mo
     for model in plan.models:
         for planned in model.cells:
             if planned.cell.product == product:
-                views = model.inputs[planned.cell.task].folder
-                if views not in evidence:
-                    evidence[views] = _digest(ledger.store, views)
-                yield model, planned, evidence[views]
+                views = model.inputs[planned.cell.task]
+                if views.folder not in evidence:
+                    evidence[views.folder] = _digest(ledger.store, views)
+                yield model, planned, evidence[views.folder]
 
 
 def scores_of(cell: Artifact, key: str = "") -> Artifact:
@@ -86,10 +86,12 @@ def scores_of(cell: Artifact, key: str = "") -> Artifact:
     return Artifact("scores", cell.model, cell.task, cell.dtype, cell.method, key)
 
 
-def _digest(store: Store, views: str) -> str:
+def _digest(store: Store, views: Inputs) -> str:
     """A hash of everything in the views that scores depend on."""
-    stamps = store.stamps(views)
-    return store.kept(("evidence", views), stamps, lambda: digest_of(store.read(list(stamps), VIEW, VIEW_COLUMNS)))
+    stamps = store.stamps(views.folder)
+    return store.kept(
+        ("evidence", views.folder), stamps, lambda: digest_of(store.read(views.paths, VIEW, VIEW_COLUMNS))
+    )
 
 
 SCORES = Product(

@@ -60,6 +60,8 @@ class _Blocks(Sequence[Callable[[], pa.Table]]):
 def attribute(config: RunConfig, store: Store) -> StageSummary:
     """Compute every planned cell that is not complete. Raises UserError for what no run could do."""
     plan, ledger = make_plan(config, store), Ledger(store)
+    for planned in plan.cells():
+        ledger.discard_damaged(planned.cell)
     work = missing_work(config, ledger, plan)
     wanted = sum(1 for _ in plan.cells())
     todo = sum(len(model.cells) for model in work)

@@ -60,7 +60,7 @@ def complete_cell(
     Returns why a cell with every shard is partial all the same: too many of its rows failed.
     """
     cell = planned.cell
-    present = set(ledger.shards(cell))
+    present = ledger.sizes(cell)
     shards = [shard for unit in units if (shard := cell.shard(unit.name)) in present]
     if units and not shards:
         return None
@@ -83,7 +83,8 @@ def complete_cell(
     }
     complete = accounted and not failing
     concluded = conclusion([f"{cell.folder}/{shard}" for shard in shards]) if complete else {}
-    ledger.commit(cell, {**record, **concluded}, config=config.model_dump(mode="json"), complete=complete)
+    settings = config.model_dump(mode="json")
+    ledger.commit(cell, {**record, **concluded}, config=settings, complete=complete, sizes=present)
     if not failing:
         return None
     return (

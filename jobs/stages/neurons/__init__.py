@@ -53,6 +53,8 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
     contexts = list(wanted_contexts(config, plan, ledger))
     unread = [cell for cell in contexts if not ledger.is_done(cell.artifact)]
+    for artifact in (*(cell.artifact for cell in todo), *(cell.artifact for cell in unread)):
+        ledger.discard_damaged(artifact)
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     read_first = any(cell.means for cell in todo)
@@ -70,6 +72,8 @@ def neurons(config: RunConfig, store: Store) -> StageSummary:
         for cell in wanted_writings(config, model, ledger)
         if not ledger.is_done(cell.artifact) and all(map(ledger.is_done, cell.of))
     ]
+    for words in unwritten:
+        ledger.discard_damaged(words.artifact)
     failures += _run(config, ledger, _pools(config, ledger, ready, [] if read_first else unread, unwritten))
     failures += _explain(config, ledger, plan)
     done = sum(ledger.is_done(cell.artifact) for cell in todo)
@@ -84,6 +88,8 @@ def _explain(config: RunConfig, ledger: Ledger, plan: Plan) -> list[str]:
     """Explain contexts that were read, as far as that was not done beside the reading; failures."""
     cells = [cell for model in plan.models for cell in wanted_heatmaps(config, model, ledger)]
     todo = [cell for cell in cells if not ledger.is_done(cell.artifact) and ledger.is_done(cell.contexts.artifact)]
+    for maps in todo:
+        ledger.discard_damaged(maps.artifact)
     late = {neurons for cell in todo for neurons in cell.neurons if not ledger.is_done(neurons)}
     failures = [f"{neurons} is not complete: run `closelook attribute`" for neurons in sorted(late, key=str)]
     ready = [cell for cell in todo if late.isdisjoint(cell.neurons)]
@@ -232,7 +238,8 @@ def _path(cell: RankedCell, unit: Unit) -> str:
 
 def _complete(config: RunConfig, ledger: Ledger, cell: RankedCell, units: Sequence[Unit]) -> None:
     """Enter what has all its shards."""
-    if not all(ledger.store.exists(_path(cell, unit)) for unit in units):
+    shards, present = [cell.artifact.shard(unit.name) for unit in units], ledger.sizes(cell.artifact)
+    if not all(shard in present for shard in shards):
         return
     inputs = cell.model.inputs[cell.artifact.task]
     numbers = [
@@ -241,7 +248,7 @@ def _complete(config: RunConfig, ledger: Ledger, cell: RankedCell, units: Sequen
     known = [bool(np.isfinite(own).all()) for part in numbers for own in part]
     rejects = {NO_RELEVANCE: sum(len(unit.rows) for unit in units) - len(known), "not_finite": known.count(False)}
     record = {
-        "shards": [cell.artifact.shard(unit.name) for unit in units],
+        "shards": shards,
         "neurons": cell.neurons and cell.neurons.name,
         "means": cell.means and cell.means.name,
         "samples": known.count(True),
@@ -249,4 +256,4 @@ def _complete(config: RunConfig, ledger: Ledger, cell: RankedCell, units: Sequen
         "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
         "inputs": {"tokenizer": inputs.tokenizer, "sha256": inputs.digest},
     }
-    ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"))
+    ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"), sizes=present)

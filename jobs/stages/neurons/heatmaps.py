@@ -86,15 +86,15 @@ def blocks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> Iterator
 def complete(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> None:
     """Enter what is there of contexts that are."""
     layers = sorted({layer for layer, _ in named_by(ledger, cell.neurons, cell.ranks)})
-    done = all(map(ledger.is_done, cell.of)) and all(ledger.store.exists(_path(cell.artifact, n)) for n in layers)
-    if done:
+    shards, present = [cell.artifact.shard(layer_name(layer)) for layer in layers], ledger.sizes(cell.artifact)
+    if all(map(ledger.is_done, cell.of)) and all(shard in present for shard in shards):
         record = {
-            "shards": [cell.artifact.shard(layer_name(layer)) for layer in layers],
+            "shards": shards,
             "contexts": cell.contexts.artifact.name,
             "neurons": [neurons.name for neurons in cell.neurons],
             "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
         }
-        ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"))
+        ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"), sizes=present)
 
 
 def layer_name(layer: int) -> str:

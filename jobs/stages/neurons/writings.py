@@ -64,12 +64,13 @@ def named_by(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None
 
 def complete(config: RunConfig, ledger: Ledger, cell: WritingsCell) -> None:
     """Enter what is there."""
-    if ledger.store.exists(_path(cell)):
+    present = ledger.sizes(cell.artifact)
+    if cell.artifact.shard() in present:
         record = {
             "shards": [cell.artifact.shard()],
             "model": {"identity": cell.model.resolved.identity, "id": cell.model.resolved.config.id},
         }
-        ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"))
+        ledger.commit(cell.artifact, record, config=config.model_dump(mode="json"), sizes=present)
 
 
 def written(view: ModelView, tokenizer: PreTrainedTokenizerBase, task: WritingTask) -> pa.Table:

@@ -41,6 +41,8 @@ def perturb(config: RunConfig, store: Store) -> StageSummary:
     plan, ledger = make_plan(config, store), Ledger(store)
     wanted = [cell for model in plan.models for cell in wanted_cells(config, settings, model)]
     todo = [cell for cell in wanted if not ledger.is_done(cell.artifact)]
+    for cell in todo:
+        ledger.discard_damaged(cell.artifact)
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     undecided = (c for c in plan.undecided if settings.takes(task=c.artifact.task, method=c.artifact.method))

@@ -24,7 +24,7 @@ from evaluation.schema import REJECT
 from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
 from jobs.config import ModelConfig, RunConfig
-from jobs.stages.prepare.parts import PartWorker, Tally, TaskWork, parts_of, read_parts
+from jobs.stages.prepare.parts import PartWorker, Tally, TaskWork, parts_of, read_parts, shards_of
 from jobs.stages.prepare.wanted import Reader, listed, origin_of, readers_of, work_of
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
@@ -66,8 +66,9 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
 
 
 def _clear(ledger: Ledger, work: TaskWork) -> None:
-    """Remove what another source, annotator or tokenizer left; shards of this very work stay."""
+    """Remove what another source, annotator or tokenizer left, and what is damaged; shards of this very work stay."""
     for artifact in (*(() if work.has_generic else (work.artifact,)), *(view.artifact for view in work.views)):
+        ledger.discard_damaged(artifact)
         ledger.forget(artifact)
 
 
@@ -151,6 +152,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
             "annotator": work.evidence and work.evidence.name,
             "read": survey.read,
             "beyond_limit": survey.left,
+            "shards": shards_of(work.artifact, work.parts),
             "rows": accepted,
             "rejects": tally.rejects["generic"],
             "versions": versions("datasets", "spacy", "fastcoref"),
@@ -167,6 +169,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
             "tokenizer": name,
             "kind": view.kind.name,
             "benchmark": work.artifact.key,
+            "shards": shards_of(view.artifact, work.parts),
             "rows": tally.rows[name],
             "cut": tally.cut[name],
             "rejects": tally.rejects[name],

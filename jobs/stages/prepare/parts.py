@@ -118,8 +118,17 @@ def _rows(text: str) -> list[Row]:
 
 def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
     """Where a part's rows lie, and its rejects."""
-    rows, rejects = (f"{folder}/{artifact.shard(f'{part:05d}')}" for folder in artifact.folders)
+    rows, rejects = (f"{folder}/{_shard(artifact, part)}" for folder in artifact.folders)
     return rows, rejects
+
+
+def shards_of(artifact: Artifact, parts: int) -> list[str]:
+    """The file names of so many parts."""
+    return [_shard(artifact, part) for part in range(parts)]
+
+
+def _shard(artifact: Artifact, part: int) -> str:
+    return artifact.shard(f"{part:05d}")
 
 
 @dataclass

@@ -19,8 +19,8 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.plan.fits import tasks_of
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
-from jobs.stages.prepare.parts import Evidence, TaskWork, ViewWork
-from jobs.store import Ledger, key_of
+from jobs.stages.prepare.parts import Evidence, TaskWork, ViewWork, shards_of
+from jobs.store import Artifact, Ledger, key_of
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.kinds import Kind
 from lrp_core.types import UserError
@@ -114,10 +114,12 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader])
         )
         artifact = replace(views_of(reader.key, task), key=key)
         view = ViewWork(artifact, reader.kind, *options, settings.first_piece, reader.preprocessing)
-        if task in reader.tasks and not ledger.is_done(view.artifact):
+        if task in reader.tasks:
             views.append(view)
     marked = settings.evidence if settings.output else None
-    return TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), ledger.is_done(samples), wanted, marked)
+    work = TaskWork(survey, samples, config.shard_rows, evidence, tuple(views), False, wanted, marked)
+    lacking = tuple(view for view in views if not _is_whole(ledger, view.artifact, work.parts))
+    return replace(work, views=lacking, has_generic=_is_whole(ledger, samples, work.parts))
 
 
 def wanted_of(config: RunConfig, task: str, readers: list[Reader]) -> Wanted | None:
@@ -127,6 +129,14 @@ def wanted_of(config: RunConfig, task: str, readers: list[Reader]) -> Wanted | N
         return None
     labels = (label for reader in readers for label in reader.labels.get(task, ()))
     return Wanted(output, tuple(dict.fromkeys(labels)) if output == "label" else ())
+
+
+def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
+    """Whether it is done and has all its parts, which manifests of older versions do not list."""
+    if not ledger.is_done(artifact):
+        return False
+    listed = "shards" in (ledger.record(artifact) or {})
+    return listed or set(shards_of(artifact, parts)) <= set(ledger.shards(artifact))
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:

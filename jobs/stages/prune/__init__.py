@@ -37,6 +37,8 @@ def prune(config: RunConfig, store: Store) -> StageSummary:
     plan, ledger = make_plan(config, store), Ledger(store)
     wanted = [curves for model in plan.models for curves in wanted_curves(config, settings, model)]
     todo = [curves for curves in wanted if not ledger.is_done(curves.artifact)]
+    for curves in todo:
+        ledger.discard_damaged(curves.artifact)
     pools: dict[tuple[str, str], list[CurveSet]] = defaultdict(list)
     failures = list(plan.failures.values())
     for curves in todo:

@@ -245,7 +245,7 @@ def _texts(model: ModelPlan, store: Store, neurons: dict[tuple[int, int], _Neuro
         return {}
     texts = {}
     for task, names in wanted.items():
-        rows = rows_by_id(store, model.inputs[task].folder, VIEW, sorted(names))
+        rows = rows_by_id(store, model.inputs[task].paths, VIEW, sorted(names))
         for name, row in rows.items():
             texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
     return texts

@@ -41,23 +41,24 @@ def explorer(
     The samples are those that are `wanted` of each task, or else chosen by :func:`choose`.
     """
     cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    for_labels = label_cells(plan, Ledger(store))
+    ledger = Ledger(store)
+    for_labels = label_cells(plan, ledger)
     for task in results.tasks:
         shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
-        first = _first_labelled(store, [cell for place, cell in for_labels.items() if place.task == task])
+        first = _first_labelled(ledger, [cell for place, cell in for_labels.items() if place.task == task])
         scored = () if wanted is not None else [default_samples(store, results, place) for place in shown]
         chosen = choose(scored, config.report.samples, first) if wanted is None else wanted.get(task, [])
-        known = []
+        known, samples = [], list(ledger.whole(samples_of(task)))
         for model in plan.models if chosen else ():
             places = [place for place in shown if place.model == model.name]
             if places:
                 own = {place.method: cells[place] for place in places}
                 labelled = {place.method: for_labels[place] for place in places if place in for_labels}
-                curves = _curves(config, Ledger(store), model, task, chosen)
+                curves = _curves(config, ledger, model, task, chosen)
                 known.append(_Known(store, model, task, own, chosen, curves, labelled))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
-            generic = rows_by_id(store, samples_of(task).folder, GENERIC, some)
+            generic = rows_by_id(store, samples, GENERIC, some)
             entries = [entry for one in known for entry in one.entries(some, generic, results)]
             index_in_list = {name: at for at, name in enumerate(some)}
             yield from sorted(entries, key=lambda entry: index_in_list[entry["sample_id"]])
@@ -91,7 +92,7 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     chosen = min(common, key=lambda name: (not known[0][name], name), default=None)
     if chosen is None:
         return None
-    generic = rows_by_id(store, samples_of(task).folder, GENERIC, [chosen])
+    generic = rows_by_id(store, list(Ledger(store).whole(samples_of(task))), GENERIC, [chosen])
     entries = _Known(store, model, task, own, [chosen], {}).entries([chosen], generic, results)
     return entries[0] if entries else None
 
@@ -102,9 +103,9 @@ def label_cells(plan: Plan, ledger: Ledger) -> dict[Place, Artifact]:
     return {place_of(cell): cell for cell in cells if ledger.is_done(cell)}
 
 
-def _first_labelled(store: Store, cells: Sequence[Artifact]) -> frozenset[str]:
+def _first_labelled(ledger: Ledger, cells: Sequence[Artifact]) -> frozenset[str]:
     """Samples of which a model keeps relevance for every label; all or none of what `labels:` draws has it."""
-    kept = (Ledger(store).read(cell, LABELS, ["sample_id"])["sample_id"].to_pylist() for cell in cells)
+    kept = (ledger.read(cell, LABELS, ["sample_id"])["sample_id"].to_pylist() for cell in cells)
     return frozenset(name for names in kept for name in names)
 
 
@@ -144,7 +145,8 @@ class _Known:
     ) -> None:
         self.store, self.model, self.task, self.curves = store, model, task, curves
         self.relevance = {method: _relevance(store, cell, chosen) for method, cell in cells.items()}
-        self.labels = {method: _of(Ledger(store).read(cell, LABELS), chosen) for method, cell in labels.items()}
+        ledger = Ledger(store)
+        self.labels = {method: _of(ledger.read(cell, LABELS), chosen) for method, cell in labels.items()}
 
     def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
         """Entries of these samples, as far as they are there; none where the model's tokenizer is not."""
@@ -154,7 +156,7 @@ class _Known:
             writer = decoder_tokenizer_of(self.model.resolved.config) or tokenizer
         except (UserError, ModelUnavailable):
             return []
-        views = rows_by_id(self.store, self.model.inputs[self.task].folder, VIEW, names)
+        views = rows_by_id(self.store, self.model.inputs[self.task].paths, VIEW, names)
         rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for method in sorted(self.relevance, key=partial(rank, results.methods)):
             for row in _of(self.relevance[method], names).to_pylist():
@@ -268,10 +270,10 @@ def _curves(
     return curves
 
 
-def rows_by_id(store: Store, folder: str, schema: pa.Schema, chosen: list[str]) -> Rows:
-    """Rows of the files of a folder, of these samples."""
+def rows_by_id(store: Store, paths: Sequence[str], schema: pa.Schema, chosen: list[str]) -> Rows:
+    """Rows of these files, of these samples."""
     rows: Rows = {}
-    for path in store.files(folder):
+    for path in paths:
         rows |= {row["sample_id"]: row for row in _of(store.read(path, schema), chosen).to_pylist()}
     return rows
 

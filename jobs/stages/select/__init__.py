@@ -37,6 +37,8 @@ def select(config: RunConfig, store: Store) -> StageSummary:
     """Make every choice that is not made yet. Raises UserError for a task none of whose tokens may be flipped."""
     plan, ledger = make_plan(config, store), Ledger(store)
     wanted, todo = [choice for model in plan.models for choice in model.choices], plan.undecided
+    for choice in todo:
+        ledger.discard_damaged(choice.artifact)
     failures = list(plan.failures.values())
     failures += [f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in plan.unprepared]
     works = [
