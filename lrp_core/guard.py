@@ -92,8 +92,8 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
     """Raises UnusableRows for rows whose logits are not finite, UserError for an explained number that is another than
     its logits give. The device is waited for once.
 
-    Explained numbers that are not linear in logits, and those of methods that promise no sum, as another word's, are not
-    compared.
+    Explained numbers that are not linear in logits are not compared, nor are those of methods that promise no sum, which
+    may be of another word.
     """
     told = [(result.explained, result.logit_target, result.logit_foil) for result in results.values()]
     numbers = [number for of_result in told for number in of_result if number is not None]
@@ -224,7 +224,7 @@ def _check_segments(view: ModelView, batch: Batch) -> None:
 
 
 def _check_finite(view: ModelView, logits: Tensor, stands_for_sample: Tensor) -> None:
-    """Raises UnusableRows for samples whose logits, a row of [B, N] on the CPU, are not finite; padding rows are none."""
+    """Raises UnusableRows for samples whose logits, a row of [B, N] on the CPU, are not finite."""
     finite = logits.isfinite().all(-1)
     dtype = str(view.dtype).removeprefix("torch.")
     _refuse(~finite & stands_for_sample, "logits_not_finite", f"the model's logits are not finite in {dtype}")
