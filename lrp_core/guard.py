@@ -92,8 +92,8 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
     """Raises UnusableRows for rows whose logits are not finite, UserError for an explained number that is another than
     its logits give. The device is waited for once.
 
-    Explained numbers that are not linear in logits are not compared, nor are those of methods that promise no sum, which
-    may be of another word.
+    Explained numbers that are not linear in logits are not compared, nor those of methods that promise no sum, which may
+    be of another word.
     """
     told = [(result.explained, result.logit_target, result.logit_foil) for result in results.values()]
     numbers = [number for of_result in told for number in of_result if number is not None]

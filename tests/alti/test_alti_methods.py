@@ -14,6 +14,7 @@ from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 pytestmark = pytest.mark.numeric
 PRE_NORM = {
     "gpt2": {},
+    "gpt2 of three layers": {"num_hidden_layers": 3},  # the order of a product of maps shows from three on
     "llama": {},
     "llama ungrouped": {"num_key_value_heads": 4},
     "llama one group": {"num_key_value_heads": 1},
@@ -55,7 +56,7 @@ def test_alti_logit_equals_the_oracle(pre_norm, side):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_alti_equals_the_oracle(side):
-    view = tiny_model("bert")
+    view = tiny_model("bert", num_hidden_layers=3)
     rows = ragged_rows(view)
     batch = Batch.collate(rows, 0, side)
     relevance = METHODS["alti"](view, batch)

@@ -139,6 +139,22 @@ def test_which_contexts_are_kept_does_not_depend_on_what_shares_their_batch(tmp_
         assert table["activation"].to_pylist() == pytest.approx(kept[0]["activation"].to_pylist(), rel=ROUNDING)
 
 
+def test_a_corpus_that_changes_while_it_is_read_is_not_complete(tmp_path, model, corpus, inline, small_units):
+    config = config_for(tmp_path / "root", model, corpus)
+    store = prepared(config, rows_of(2))
+
+    def change(index):
+        if index == 1:
+            corpus.write_bytes(corpus.read_bytes() + b"\nw40 w41")
+
+    inline.before_unit = change
+    read = cell_of(config, store)
+    assert neurons(config, store).failures == (
+        "the files of the corpus corpus changed while they were read: run again",
+    )
+    assert Ledger(store).state(read) == "partial"
+
+
 def test_activations_that_are_not_finite_are_told_and_count_nowhere(tmp_path, corpus, inline, small_units):
     broken = AutoModelForCausalLM.from_pretrained(save_model(tmp_path / "broken"))
     with torch.no_grad():

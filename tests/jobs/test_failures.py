@@ -1,5 +1,7 @@
 """What fails, fails where it happened and nowhere else: methods, rows, models, devices."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -192,6 +194,22 @@ def test_a_cell_of_which_too_many_rows_failed_is_incomplete_and_tried_again(undi
     assert_same(relevance_of(config, store), undisturbed, "attnlrp", "random")
     kept = [path for path in before if store.modified_s(path) == before[path]]
     assert 0 < len(kept) < len(before), "units without a failure are not computed again"
+
+
+def test_a_cell_that_lost_a_row_without_a_reject_is_not_complete(inline, tmp_path, model, monkeypatch):
+    whole = Explainer.batch
+
+    def losing(explainer, rows):
+        """Says nothing of s003."""
+        explained = whole(explainer, rows)
+        kept = [at for at, row in enumerate(explained.rows) if row["sample_id"] != "s003"]
+        relevance = {request: one.mapped(lambda tensor: tensor[kept]) for request, one in explained.relevance.items()}
+        return replace(explained, rows=tuple(explained.rows[at] for at in kept), relevance=relevance)
+
+    monkeypatch.setattr(Explainer, "batch", losing)
+    config, store = run_of(tmp_path, model, methods=["attnlrp"])
+    assert attribute(config, store).failures == ("relevance gpt2/sva/float32/attnlrp",)
+    assert states(config, store) == {"attnlrp": "partial"}
 
 
 @pytest.mark.parametrize(("rows", "share"), [(ROWS[1:], 0.0), (ROWS, 0.2)])

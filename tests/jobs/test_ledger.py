@@ -87,6 +87,17 @@ def test_what_is_forgotten_is_gone_but_for_shards_of_its_own_key(store):
     assert store.files("", "", recursive=True) == [f"{CURVES.folder}/{CURVES.shard('0')}"]
 
 
+@pytest.mark.parametrize("artifact", [CURVES, SCORED], ids=lambda artifact: artifact.product)
+def test_what_is_entered_again_under_its_key_keeps_its_files(artifact, store):
+    put(store, artifact, "0", "1")
+    before = store.files("", recursive=True)
+    for complete in (False, True):
+        shards = [artifact.shard(unit) for unit in ("0", "1")]
+        Ledger(store).commit(artifact, {"shards": shards}, config=SETTINGS, complete=complete)
+    assert Ledger(store).is_done(artifact)
+    assert store.files("", recursive=True) == before
+
+
 def test_no_question_changes_the_store(tmp_path, monkeypatch):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
     evaluate.score_plan(CONFIG, plan, store)

@@ -16,6 +16,7 @@ from jobs.plan.products.contexts import wanted_contexts
 from jobs.plan.products.heatmaps import wanted_heatmaps
 from jobs.plan.products.knockouts import wanted_cells
 from jobs.plan.products.writings import wanted_writings
+from jobs.stages import neurons as stage
 from jobs.stages import undivided
 from jobs.stages.attribute import attribute
 from jobs.stages.evaluate import evaluate
@@ -196,6 +197,46 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
         assert row["entropy"] == pytest.approx(own.entropy)
     assert result["gpt2", "", "float32", "writings"].states == {"done": 1}
     explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in wanted})
+
+
+def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline):
+    settings = {"tasks": {"sva": 3}, "knockout": {"counts": COUNTS, "explanation": "contrastive"}}
+    config = config_of(tmp_path / "root", model, methods=["attnlrp"], neurons=settings)
+    store = prepared(config, rows_of(3))
+    assert attribute(config, store).complete
+    assert neurons(config, store).complete
+    ledger, view, rows = Ledger(store), load_model(model), {row["sample_id"]: row for row in rows_of(3)}
+    (ranked,) = cells_of(config, store).values()
+    orders = {
+        (row["sample_id"], row["explanation"]): list(zip(row["layer"], row["neuron"], strict=True))
+        for row in ledger.read(ranked, NEURONS).to_pylist()
+    }
+    cell = next(wanted_cells(config, make_plan(config, store).models[0], ledger))
+    for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
+        row, order = rows[entry["sample_id"]], orders[entry["sample_id"], "contrastive"]
+        foil = {**row, "target_id": row["foil_id"]}
+        told = [knocked_out(view, row, order[:n]) - knocked_out(view, foil, order[:n]) for n in entry["removed"]]
+        assert entry["explained"] == pytest.approx(told, abs=1e-5)
+
+
+def test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_that_alone(run, inline, monkeypatch):
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # a unit a sample
+    config, store = run
+    assert attribute(config, store).complete
+
+    def lose_one(index):
+        if index == 2:
+            raise RuntimeError("a node died")
+
+    inline.before_unit = lose_one
+    assert "RuntimeError: a node died" in neurons(config, store).failures[0]
+    cells = list(wanted_cells(config, make_plan(config, store).models[0], Ledger(store)))
+    assert {Ledger(store).state(cell.artifact) for cell in cells} == {"partial"}
+    computed = []
+    inline.before_unit = computed.append
+    assert neurons(config, store).complete
+    assert len(computed) == 5 - 2 + 1, "samples but those that are there, and the words of neurons"
+    assert {Ledger(store).state(cell.artifact) for cell in cells} == {"done"}
 
 
 def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_so(tmp_path, model, inline, closelook):

@@ -183,8 +183,24 @@ def test_a_store_that_fills_up_fails_the_task_and_leaves_nothing_half_written(tm
     tasks = {"sva": {"source": "demo", "limit": 8}, "qa": {"source": "demo", "limit": 8}}
     summary, store = run(config_of(tmp_path, tasks=tasks))
     assert [failure.split(":")[0] for failure in summary.failures] == ["qa"]
+    assert "no space left" in summary.failures[0]
     assert store.manifest("benchmark.sva") is not None
     assert store.manifest("benchmark.qa") is None
+
+
+@pytest.mark.parametrize(("lossy", "rows"), [("_annotated", "sva: 8"), ("_read", "sva for ")])
+def test_a_task_whose_rows_do_not_add_up_is_not_complete(lossy, rows, tmp_path, monkeypatch):
+    whole = getattr(module.PartWorker, lossy)
+
+    def losing(worker, *arguments):
+        accepted, rejects = whole(worker, *arguments)
+        return accepted[1:], rejects
+
+    monkeypatch.setattr(module.PartWorker, lossy, losing)
+    summary, store = run(config_of(tmp_path, task={"limit": 8}))
+    assert summary.failures
+    assert all(failure.startswith(rows) and "rows in, " in failure for failure in summary.failures)
+    assert [name for name, _ in Ledger(store).records("views")] == []
 
 
 BAD = [

@@ -12,6 +12,11 @@ from tests.evaluation.report.test_tables import some_results
 
 def test_methods_stand_by_the_mean_of_their_models():
     results = some_results(models=("gpt2", "llama"))
+    halved = {
+        (place, variant, metric): score._replace(value=score.value / 2) if place.model == "llama" else score
+        for (place, variant, metric), score in results.scores.items()
+    }
+    results = replace(results, scores=halved)
     for task, standing in standings(results).items():
         values = [one.value for one in standing]
         assert values == sorted(values, reverse=True)

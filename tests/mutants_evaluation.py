@@ -1,0 +1,86 @@
+"""Wrong changes of `evaluation`: metrics, areas, statistics, what models read, and what reports say."""
+
+from tests.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "wrong_denominator",
+        "Per-token accuracy is a share of the longest text's tokens, not of the text's own.",
+        "evaluation/scoring/metrics.py",
+        "return 1 - row_count(block.positive != block.evidence) / block.count",
+        "return 1 - row_count(block.positive != block.evidence) / block.relevance.shape[1]",
+        "tests/evaluation/scoring/test_metrics.py::test_tokens_that_are_not_chosen_do_not_count",
+    ),
+    Mutant(
+        "ties_not_demoted",
+        "The reciprocal rank is not that of the paper where relevance ties.",
+        "evaluation/scoring/metrics.py",
+        "    return 1 / (block.strict_rank + ties)\n",
+        "    return 1 / block.strict_rank\n",
+        "tests/evaluation/scoring/test_metrics.py::test_reference_ranks_demote_everything_when_values_tie",
+    ),
+    Mutant(
+        "wrong_predictions_counted",
+        "Means of scores are over samples that the model gets wrong, too.",
+        "evaluation/scoring/means.py",
+        "        values = pc.if_else(right, samples[name], None)\n",
+        "        values = samples[name]\n",
+        "tests/evaluation/scoring/test_samples.py::test_means_are_over_correct_samples_in_percent",
+    ),
+    Mutant(
+        "sign_of_areas",
+        "The less faithful a method, the better it looks.",
+        "evaluation/scoring/areas.py",
+        '[own["lerf"] - own["morf"], own["morf"], own["lerf"]]',
+        '[own["morf"] - own["lerf"], own["morf"], own["lerf"]]',
+        "tests/evaluation/scoring/test_areas.py::test_means_are_over_samples_and_the_difference_is_lerf_minus_morf",
+    ),
+    Mutant(
+        "methods_compared_on_other_samples",
+        "Methods are compared though each lacks other samples.",
+        "evaluation/scoring/faithfulness.py",
+        "    kept = values[finite[:, known].all(axis=-1)][:, known]\n",
+        "    kept = values[finite[:, known].any(axis=-1)][:, known]\n",
+        "tests/evaluation/scoring/test_faithfulness.py::test_methods_are_compared_on_the_samples_that_all_have",
+    ),
+    Mutant(
+        "p_values_not_adjusted",
+        "Of many comparisons, too many are told as significant.",
+        "evaluation/scoring/statistics.py",
+        "    factors = np.arange(len(p), 0, -1)[:, None]\n",
+        "    factors = np.ones(len(p))[:, None]\n",
+        "tests/evaluation/scoring/test_statistics.py::test_holm_by_hand",
+    ),
+    Mutant(
+        "ties_in_lerf",
+        "The two orders of removal break ties otherwise, and their difference depends on luck.",
+        "evaluation/scoring/flips.py",
+        "return (turn >= self.flipped - gone[:, None]) & (turn < self.flipped)",
+        "return (turn > self.flipped - gone[:, None]) & (turn < self.flipped)",
+        "tests/evaluation/scoring/test_flips.py::test_lerf_is_morf_reversed_ties_included",
+    ),
+    Mutant(
+        "evidence_of_the_neighbour",
+        "The token behind the evidence counts as evidence.",
+        "evaluation/benchmark/encoding.py",
+        "own = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ordinary",
+        "own = (np.maximum(self.offsets[:, 0], start) <= np.minimum(self.offsets[:, 1], end)) & ordinary",
+        "tests/evaluation/benchmark/test_views.py::test_evidence_tokens_are_the_word_and_nothing_else",
+    ),
+    Mutant(
+        "target_is_what_both_words_share",
+        "Of two years, the digits that both begin with are explained.",
+        "evaluation/benchmark/slots.py",
+        "    first = [tail.ids[shared] for tail in tails]\n",
+        "    first = [tail.ids[0] for tail in tails]\n",
+        "tests/evaluation/benchmark/test_views.py::test_a_year_is_explained_where_it_differs_from_the_foil",
+    ),
+    Mutant(
+        "best_model_told",
+        "The leaderboard ranks methods by the model on which they do best.",
+        "evaluation/report/leaderboard.py",
+        "            fmean(cell.value for _, cell in known if cell.value is not None),\n",
+        "            max(cell.value for _, cell in known if cell.value is not None),\n",
+        "tests/evaluation/report/test_leaderboard.py::test_methods_stand_by_the_mean_of_their_models",
+    ),
+)
