@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_parity_reports_a_number_that_differs_in_its_last_bit(tmp_path: Path) ->
         folder.mkdir(parents=True)
         row = {"sample_id": "a", "explanation": "target", "embedding": "full", "relevance": [*values[:2], last]}
         pq.write_table(pa.Table.from_pylist([row]), folder / "0.parquet")
-    product = parity.PRODUCTS[:1]
+    product = [one for one in parity.PRODUCTS if one.folder == "relevance"]
     [line] = parity.differences(tmp_path / "old", tmp_path / "new", products=product)
     assert line.startswith("relevance m/t/float64/x: relevance differs by up to")
     assert not list(parity.differences(tmp_path / "old", tmp_path / "old", products=product))
@@ -91,3 +92,41 @@ def test_parity_holds_where_metrics_were_added_and_not_where_one_is_gone(tmp_pat
     assert not list(parity.differences(tmp_path / "old", tmp_path / "new", products=products))
     [line] = parity.differences(tmp_path / "old", tmp_path / "less", products=products)
     assert line == "scores m/t/float64/x: 2 rows became 1, or other rows"
+
+
+TABLE = """id,task,model,group,label,side,value,state,n,low,high,p,mark,reference,difference
+table1/ra/bert/LRP/PG/,ra,bert,LRP,PG,,{value},done,60,,,,,,
+"""
+FIGURE = "panel,line,x,y,low,high\nbert,{line},0.0,1.5,,\nbert,{line},1.0,{value},,\n"
+DRAWING = (
+    '<svg xmlns="http://www.w3.org/2000/svg"><path d="M 0 0 L {at} 1" style="stroke: {colour}"/><text>{at}</text></svg>'
+)
+
+
+def write_report(root: Path, value: float = 2.0, line: str = "LRP", at: int = 1, colour: str = "#000000") -> None:
+    for folder, file, text in (
+        ("tables", "table1.csv", TABLE.format(value=value)),
+        ("figures", "curve.csv", FIGURE.format(value=value, line=line)),
+        ("figures", "curve.svg", DRAWING.format(at=at, colour=colour)),
+    ):
+        (root / "report" / folder).mkdir(parents=True, exist_ok=True)
+        (root / "report" / folder / file).write_text(text, encoding="utf-8")
+
+
+def test_parity_of_reports_compares_numbers_and_marks_and_leaves_words_and_layout_free(tmp_path: Path) -> None:
+    write_report(tmp_path / "old")
+    write_report(tmp_path / "worded", line="Layer-wise relevance propagation", at=9)
+    assert not list(parity.report_differences(tmp_path / "old", tmp_path / "worded"))
+    write_report(tmp_path / "new", value=2.5, colour="#ffffff")
+    lines = list(parity.report_differences(tmp_path / "old", tmp_path / "new"))
+    assert [line.split(":")[0] for line in lines] == ["table table1", "figure curve", "drawing curve", "drawing curve"]
+
+
+def test_parity_of_manifests_leaves_aside_how_and_when_an_artifact_was_made(tmp_path: Path) -> None:
+    for name, written, rows in (("old", "monday", 3), ("later", "friday", 3), ("fewer", "monday", 2)):
+        record = {"artifact": {"product": "views", "task": "t"}, "written": written, "rows": rows}
+        (tmp_path / name / "manifest").mkdir(parents=True)
+        (tmp_path / name / "manifest" / "views.json").write_text(json.dumps(record), encoding="utf-8")
+    assert not list(parity.manifest_differences(tmp_path / "old", tmp_path / "later"))
+    [line] = parity.manifest_differences(tmp_path / "old", tmp_path / "fewer")
+    assert line == "manifest views/t: rows was 3 and is 2"

@@ -129,15 +129,15 @@ def _tabular(table: Table, start: int, end: int, close_look: bool) -> list[str]:
 
 
 def comma_separated(table: Table) -> str:
-    """One line a cell, with everything known about it."""
+    """One line a cell, with everything known about it, and an id that no other cell of the report has."""
     text = io.StringIO()
     known = ["value", "state", "n", "low", "high", "p", "mark", "reference", "difference"]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([table.section, *table.heads, "group", "label", "side", *known])
+    writer.writerow(["id", table.section, *table.heads, "group", "label", "side", *known])
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
             labels = [row.section, *row.labels, column.group, column.label, column.side]
-            writer.writerow([*labels, *(getattr(cell, name) for name in known)])
+            writer.writerow(["/".join([table.name, *labels]), *labels, *(getattr(cell, name) for name in known)])
     return text.getvalue()
 
 
