@@ -92,7 +92,7 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
     """Raises UnusableRows for rows whose logits are not finite, UserError for an explained number that is another than
     its logits give. The device is waited for once.
 
-    Explained numbers that are not linear in logits are not compared, nor those of methods that promise no sum, which may
+    Explained numbers that are not linear in logits are not compared, nor those of methods that promise no sum: they may
     be of another word.
     """
     told = [(result.explained, result.logit_target, result.logit_foil) for result in results.values()]
