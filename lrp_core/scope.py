@@ -20,6 +20,7 @@ from lrp_core.checkpointing import checkpointed_blocks
 from lrp_core.parts.block import ExpertsView
 from lrp_core.parts.linear import LinearLayer, ReadRows
 from lrp_core.parts.norms import NormView
+from lrp_core.precision import unrounded
 from lrp_core.rules import (
     KEPT,
     Activation,
@@ -68,6 +69,7 @@ def rules_on(
     """
     switch = Switch(tuple(composites), composites[0])
     with ExitStack() as undo:
+        undo.enter_context(unrounded(view.dtype))
         for module, hook in _hooks(view, switch) if RULES in view.family.capabilities else ():
             undo.callback(module.register_forward_hook(hook).remove)
         for experts in (block.experts.all for block in view.blocks if block.experts is not None):

@@ -154,9 +154,10 @@ def _llama(view: ModelView, ids: Tensor) -> Trace:
     state, config = view.model.state_dict(), view.config
     norm = lambda x, name: x / (x.square().mean(-1, True) + config.rms_norm_eps).sqrt() * state[f"{name}.weight"]  # noqa: E731
     width = view.head_dim
-    frequency = config.rope_parameters["rope_theta"] ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
-    angle = (torch.arange(len(ids)).float()[:, None] * frequency).repeat(1, 2)  # in float32, as transformers has it
-    cosine, sine = angle.cos().double(), angle.sin().double()
+    # a constant in float32, as transformers has it
+    frequency = 1 / config.rope_parameters["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angle = (torch.arange(len(ids))[:, None] * frequency.double()).repeat(1, 2)
+    cosine, sine = angle.cos(), angle.sin()
     turn = lambda x: x * cosine + torch.cat([-x[..., width // 2 :], x[..., : width // 2]], -1) * sine  # noqa: E731
     traced = Trace()
     x = traced.embedded = state["model.embed_tokens.weight"][ids]

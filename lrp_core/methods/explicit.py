@@ -24,6 +24,7 @@ from lrp_core.explained import explained_by
 from lrp_core.feed_forward import where_sent
 from lrp_core.methods import EPSILON
 from lrp_core.parts.norms import NormView
+from lrp_core.precision import unrounded
 from lrp_core.propagation import (
     add_rule,
     identity_rule,
@@ -166,7 +167,8 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
     parameters = {name: wide(parameter) for name, parameter in module.named_parameters()}
 
     def weights(states: Tensor) -> Tensor:
-        return torch.func.functional_call(module, parameters, (states,))[1].to(states.dtype)
+        with unrounded(states.dtype):  # in the backward pass, too
+            return torch.func.functional_call(module, parameters, (states,))[1].to(states.dtype)
 
     logits, chances, chosen = y
     return logits, routing_rule(args[0], chances, weights, epsilon), chosen

@@ -9,7 +9,6 @@ from jobs.methods import METHODS
 from lrp_core import Batch, ModelView, UserError, load_model
 from tests.tiny import BOTH, IMAGES, TINY, picture_rows, ragged_rows, tiny_model
 
-pytestmark = pytest.mark.numeric
 FEW = {"kernel_shap": {"samples": 20}, "integrated_gradients": {"steps": 4}, "smoothgrad": {"samples": 3}}
 MODES = {
     "inference": torch.inference_mode,

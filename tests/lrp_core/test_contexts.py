@@ -12,8 +12,6 @@ from lrp_core.near_ties import ROUNDING, near_ties
 from tests.lrp_core.test_conservation import without_biases
 from tests.tiny import ragged_rows
 
-pytestmark = pytest.mark.numeric
-
 
 def texts_of(view, count=23):
     return [row["input_ids"] for row in ragged_rows(view, lengths=[3 + i % 9 for i in range(count)], seed=3)]

@@ -8,8 +8,6 @@ from tests import oracles_methods as oracles
 from tests.asked import EXPLANATIONS, close, explain, widths
 from tests.tiny import picture_rows, ragged_rows, tiny_classifier, tiny_model
 
-pytestmark = pytest.mark.numeric
-
 
 @pytest.fixture
 def rows(view) -> list[dict]:

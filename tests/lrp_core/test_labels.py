@@ -10,7 +10,6 @@ from lrp_core.labels import AT_ONCE
 from lrp_core.methods import METHODS
 from tests.tiny import tiny_classifier, tiny_model
 
-pytestmark = pytest.mark.numeric
 ROWS = [[5, 9, 17, 8, 33], [12, 40, 7]]
 SHARED = ("lrp", "attnlrp", "gradient_l1", "normxlogit", "logat")
 ALONE = ("integrated_gradients", "occlusion", "gradcam")

@@ -8,7 +8,6 @@ from lrp_core import Batch
 from lrp_core.types import UserError
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
-pytestmark = pytest.mark.numeric
 BUDGET = 64  # tokens: several passes a sample
 
 
