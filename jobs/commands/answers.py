@@ -278,7 +278,7 @@ def _answer(question: Question, opened: Opened, row: Row, relevance: dict[str, R
     foil = question.foil if whole and isinstance(question.foil, str) else None
     if foil is None and row["foil_id"] is not None:
         foil = pieces(opened.writer, [*read, row["foil_id"]])[-1].strip()
-    told = "" if at else space_told(question, tokenizer, resolved.kind)
+    told = "" if at else space_told(question, tokenizer, resolved.kind, opened.decoder_tokenizer)
     if resolved.kind.decoder:
         tokens, decoder = pieces(tokenizer, row["input_ids"]), seen(opened.writer, read)
         return Answer(tokens, row, target, foil, relevance, decoder=decoder, token=shown[-1], told=told)

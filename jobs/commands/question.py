@@ -81,17 +81,21 @@ def text_read(question: Question, tokenizer: Any, kind: Kind) -> str:
     return prompt_of(question, tokenizer).text
 
 
-def space_told(question: Question, tokenizer: Any, kind: Kind) -> str:
+def space_told(question: Question, tokenizer: Any, kind: Kind, decoder_tokenizer: Any = None) -> str:
     """What a user must know of the space before the target, behind a comma; "" where there is nothing to tell."""
-    before, prompt = question.before, prompt_of(question, tokenizer)
-    taken = prompt.text != before
     if kind.labels:
         return ""
+    before, prompt = question.before, prompt_of(question, tokenizer)
+    taken, told = prompt.text != before, ""
     if kind.slot:
         return ", with a space before it" if prompt.space and not taken else ""
     if kind.decoder:
-        return ", the text without its last space" if taken else ""
-    return ", with the space before it" if taken or (prompt.space and isinstance(question.target, str)) else ""
+        told = ", the text without its last space" if taken else ""
+        before = question.prefix or ""
+        prompt = Prompt.of(before, has_spaces(decoder_tokenizer or tokenizer))
+        taken = prompt.text != before
+    belongs = taken or (prompt.space and isinstance(question.target, str))
+    return f"{', with the space before it' if belongs else ''}{told}"
 
 
 def read(question: Question, tokenizer: Any, resolved: ResolvedModel, decoder_tokenizer: Any = None) -> Row:

@@ -56,7 +56,7 @@ def check_read_as_stock(closelook, tmp_path, folder, auto, prompt):
     written, out = explained(closelook, tmp_path, folder, prompt)
     assert written["prompt"] == written["text"] == prompt
     assert written["predictions"][0]["input_ids"] == ids
-    assert "space" not in out
+    assert "space" not in out.splitlines()[0]
     check_own_prediction(written, stock_logits(folder, auto, ids))
 
 
@@ -130,7 +130,7 @@ def test_a_target_behind_a_line_end_has_no_space(closelook, tmp_path):
         [one] = written["predictions"]
         assert one["input_ids"] == tokenizer(text.removesuffix("___"))["input_ids"]
         assert [one["target_id"]] == tokenizer("e")["input_ids"]
-        assert "space" not in out
+        assert "space" not in out.splitlines()[0]
 
 
 def test_every_token_of_a_target_follows_the_unchanged_prompt():
@@ -160,3 +160,12 @@ def test_a_text_that_begins_with_bos_is_read_with_one(closelook, tmp_path):
         assert twice["predictions"][0]["input_ids"] == once["predictions"][0]["input_ids"]
         assert twice["predictions"][0]["target_id"] == once["predictions"][0]["target_id"]
         assert twice["text"] == "<s>The keys to the cabinet"
+
+
+def test_the_space_behind_an_answer_so_far_is_told(closelook, tmp_path):
+    asked = ("demo/t5", "where did the clerk go ?", "--prefix")
+    _, out = explained(closelook, tmp_path, *asked, "the ")
+    assert out.splitlines()[0].endswith(", with the space before it")
+    assert "space" not in explained(closelook, tmp_path, *asked, "the")[1].splitlines()[0]
+    _, out = explained(closelook, tmp_path, "demo/t5", "where did the clerk go ? ")
+    assert out.splitlines()[0].endswith(", the text without its last space")
