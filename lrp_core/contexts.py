@@ -27,6 +27,8 @@ from lrp_core.transfer import to_host
 from lrp_core.types import UnsupportedMethod
 from lrp_core.view import ModelView
 
+NumberedText = tuple[int, Sequence[int]]  # a text's number in the corpus, and its token ids
+
 
 @dataclass(frozen=True, order=True)
 class Context:
@@ -65,25 +67,34 @@ def best_contexts(
     for numbered in enumerate(texts):
         part.append(numbered)
         if len(part) == rows:
-            best = heapq.nlargest(count + SPARE, [*best, *look(part)])
+            best = heapq.nlargest(count + SPARE, [*best, *look([part])])
             part = []
-    finalists = heapq.nlargest(count + SPARE, [*best, *(look(part) if part else ())])
-    return heapq.nlargest(count, (alone for one in finalists for alone in look([(one.number, one.ids)])))
+    finalists = heapq.nlargest(count + SPARE, [*best, *(look([part]) if part else ())])
+    return heapq.nlargest(count, look([[(context.number, context.ids)] for context in finalists]))
 
 
 @torch.inference_mode()
 def _contexts(
-    view: ModelView, part: Sequence[tuple[int, Sequence[int]]], layer: int, neuron: int, apart: torch.Tensor
+    view: ModelView,
+    batches: Sequence[Sequence[tuple[int, Sequence[int]]]],
+    layer: int,
+    neuron: int,
+    apart: torch.Tensor,
 ) -> list[Context]:
-    batch = batch_of([ids for _, ids in part]).to(view.device)
-    with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
-        view.hidden(batch)
-    values, positions = (of.tolist() for of in to_host([of[:, neuron] for of in peaks.of(layer)]))
-    return [
-        Context(value, -number, position, tuple(ids))
-        for (number, ids), value, position in zip(part, values, positions, strict=True)
-        if math.isfinite(value)
-    ]
+    """The context of each numbered text, in a forward for each batch; the device is waited for once."""
+    of_batches: list[torch.Tensor] = []  # the values of a batch, then their positions
+    for texts in batches:
+        batch = batch_of([ids for _, ids in texts]).to(view.device)
+        with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
+            view.hidden(batch)
+        of_batches += [of[:, neuron] for of in peaks.of(layer)]
+    on_host = to_host(of_batches)
+    contexts = []
+    for texts, values, positions in zip(batches, on_host[::2], on_host[1::2], strict=True):
+        for (number, ids), value, position in zip(texts, values.tolist(), positions.tolist(), strict=True):
+            if math.isfinite(value):
+                contexts.append(Context(value, -number, position, tuple(ids)))
+    return contexts
 
 
 def explain_context(view: ModelView, context: Context, layer: int, neuron: int, method: str = "attnlrp") -> list[float]:

@@ -99,10 +99,10 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
     numbers = [number for of_result in told for number in of_result if number is not None]
     stands_for_sample, *on_host = to_host([(batch.attention_mask != 0).any(-1), *numbers])
     copies = iter(on_host)
-    by_request = {}
+    by_request: dict[Request, tuple[Tensor, Tensor]] = {}
     for request, of_result in zip(results, told, strict=True):
-        explained, *logits = (next(copies) for number in of_result if number is not None)
-        by_request[request] = explained, torch.stack(logits, 1)  # [B, 2] of target and foil, [B, 1] without foils
+        explained, *given = [next(copies) for number in of_result if number is not None]
+        by_request[request] = explained, torch.stack(given, 1)  # [B, 2] of target and foil, [B, 1] without foils
     for _, logits in by_request.values():
         _check_finite(view, logits, stands_for_sample)
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]

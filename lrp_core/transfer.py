@@ -34,6 +34,8 @@ def to_host(values: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _joint_copy(values: Sequence[Tensor]) -> list[Tensor]:
-    every = [value.detach().flatten().contiguous().view(torch.uint8) for value in values]
+    # A copy, since the stride of a single number is whatever it was cut from, which `view` does not take.
+    plain = [value.detach().flatten().clone(memory_format=torch.contiguous_format) for value in values]
+    every = [value.view(torch.uint8) for value in plain]
     parts = torch.cat(every).cpu().split([part.numel() for part in every])
     return [part.view(value.dtype).view(value.shape) for part, value in zip(parts, values, strict=True)]

@@ -88,8 +88,8 @@ MUTANTS = (
         "scores_key_without_evidence",
         "Scores against old evidence are told as those against the new.",
         "jobs/plan/products/scores.py",
-        "            evidence=evidence,\n",
-        "",
+        "relevance=cell.key, evidence=evidence, labels=labels)",
+        "relevance=cell.key, labels=labels)",
         "tests/jobs/test_evaluate.py::test_new_evidence_makes_scores_stale",
     ),
     # Units of work, and what becomes of bad rows.
@@ -212,8 +212,8 @@ MUTANTS = (
         "successor_removed_with_its_predecessor",
         "Curves that have just been completed are deleted.",
         "jobs/store/ledger.py",
-        ".difference(kept)",
-        ".difference(())",
+        "before.difference(paths_in(artifact, record))",
+        "before",
         "tests/jobs/test_ledger.py::test_what_is_entered_again_under_its_key_keeps_its_files",
     ),
     Mutant(
@@ -236,8 +236,9 @@ MUTANTS = (
         "knockouts_complete_without_their_shards",
         "Knock-outs count as computed though samples are missing.",
         "jobs/stages/neurons/__init__.py",
-        "    if not all(ledger.store.exists(_path(cell, unit)) for unit in units):\n        return\n",
-        "",
+        "    if not all(shard in present for shard in shards):\n        return\n",
+        "    shards = [shard for shard in shards if shard in present]\n"
+        "    units = [unit for unit in units if cell.artifact.shard(unit.name) in present]\n",
         "tests/jobs/test_neurons.py"
         "::test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_that_alone",
     ),
@@ -318,7 +319,7 @@ MUTANTS = (
     Mutant(
         "counts_of_one_part_of_the_corpus",
         "The histogram of a neuron's activations counts the last texts of the corpus alone.",
-        "jobs/stages/neurons/corpus.py",
+        "jobs/stages/neurons/merged.py",
         "        self.histogram = self.histogram + other.histogram\n",
         "        self.histogram = other.histogram\n",
         "tests/jobs/test_corpus.py::test_the_corpus_pass_is_brute_force_in_units_of_any_size",

@@ -88,7 +88,7 @@ MUTANTS = (
         "neurons_changed_everywhere",
         "A neuron that is set at one token is set at all.",
         "lrp_core/interventions/neurons.py",
-        "        after = torch.where(where.to(x.device)[rows], after, before)\n",
+        "        after = torch.where(to_device(where, x.device)[rows], after, before)\n",
         "        pass\n",
         "tests/lrp_core/interventions/test_neurons.py::test_rows_and_positions_that_are_not_named_keep_their_numbers",
     ),

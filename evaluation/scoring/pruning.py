@@ -18,7 +18,7 @@ from evaluation.scoring.head_orders import RemovalOrder
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readout import label_logits
-from lrp_core.transfer import to_device
+from lrp_core.transfer import to_device, to_host
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -62,10 +62,11 @@ class Sweep:
             finite = margins[whole].isfinite()
             right = to_device(right, margins.device) + ((margins > 0) & finite)  # stays there: no row is waited for
             n = to_device(n, margins.device) + finite
+        right, n = to_host([right, n])
         self.n = int(n)
         if self.n == 0:
             raise UserError("there are no samples to evaluate pruned models on")
-        return (right.cpu().numpy() / self.n)[self.points]
+        return (right.numpy() / self.n)[self.points]
 
     @torch.inference_mode()
     def margins(self, sample: Batch, token_budget: int) -> Tensor:

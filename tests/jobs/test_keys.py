@@ -72,6 +72,11 @@ def test_every_product_but_labels_is_among_those_whose_keys_are_tried(keys):
     assert {name.split()[0] for name in keys()} == {*PRODUCTS} - {"labels"}
 
 
+def named(value):
+    """The name of a parameter, the same in every process: sets have no order."""
+    return "+".join(sorted(value)) if isinstance(value, set) else str(value)
+
+
 @pytest.mark.parametrize(
     ("row", "names"),
     [
@@ -116,7 +121,7 @@ def test_other_samples_change_the_keys_of_what_depends_on_them(row, names, keys)
         ({"methods": ["attnlrp", "random", {"attention_rollout": {"discard_threshold": [0.4, 0.8]}}]}, {"trials"}),
         ({"bench": {"task": "sva", "samples": 4}}, {"bench"}),
     ],
-    ids=str,
+    ids=named,
 )
 def test_other_settings_change_the_keys_of_what_depends_on_them(settings, names, keys, model):
     before = keys()
