@@ -98,13 +98,18 @@ def as_known(store: Store) -> RunConfig | None:
     try:
         return kept(store)
     except ConfigError as error:
-        raw, lacking = without_unknown(_raw(store))
+        try:
+            raw = _raw(store)
+            RunConfig.model_validate(raw)
+        except (ConfigError, ValidationError):  # of another version, or no configuration
+            raise error from None
+        known, lacking = without_unknown(raw)
         if not lacking:
             raise
         try:
-            return RunConfig.model_validate(raw).without(lacking)
+            return RunConfig.model_validate(known).without(lacking)
         except ValidationError:
-            raise ConfigError(f"nothing of {store.root} can be read here; {told(lacking)}") from error
+            raise ConfigError(f"nothing of {store.root} can be read here; {told(lacking)}") from None
 
 
 def models_kept(store: Store) -> dict[str, ModelConfig]:

@@ -15,6 +15,7 @@ from evaluation.report.heatmap import pieces
 from evaluation.report.results import Place
 from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
 from jobs.config import RunConfig
+from jobs.config.file import ConfigError
 from jobs.config.kept import as_known, models_kept
 from jobs.config.lacking import told
 from jobs.plan.models import load_tokenizer
@@ -72,7 +73,11 @@ class Run:
     @cached_property
     def lacking(self) -> list[str]:
         """Methods, tasks, families and metrics of the run that no installed package brings."""
-        return [*(self.config.lacking if self.config is not None else ()), *metrics_lacking(self.ledger)]
+        try:
+            config = self.config
+        except ConfigError:  # of another version: told where it is needed
+            config = None
+        return [*(config.lacking if config is not None else ()), *metrics_lacking(self.ledger)]
 
     @cached_property
     def tokenizers(self) -> dict[str, str]:

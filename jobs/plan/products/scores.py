@@ -38,14 +38,20 @@ def wanted(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[Wanted]:
 
 def _with_lacking(own: Metrics, record: Mapping[str, Any]) -> Metrics | None:
     """The metrics that scores were made of, where they are `own` and others that no installed package brings."""
-    entered: Metrics = record.get("metrics", [])
+    entered = _metrics_in(record)
     known = [entry for entry in entered if not entry[0] or entry[0] in METRICS]
     return entered if known == own and len(entered) > len(own) else None
 
 
+def _metrics_in(record: Mapping[str, Any]) -> Metrics:
+    """The metrics of a manifest of scores; none of one of an earlier version, which had a number in their place."""
+    metrics = record.get("metrics")
+    return metrics if isinstance(metrics, list) else []
+
+
 def metrics_lacking(ledger: Ledger) -> list[str]:
     """Metrics of the store's scores that no installed package brings."""
-    entered = (entry[0] for _, record in ledger.records("scores") for entry in record.get("metrics", ()))
+    entered = (entry[0] for _, record in ledger.records("scores") for entry in _metrics_in(record))
     return [f"metric {name!r}" for name in dict.fromkeys(entered) if name and name not in METRICS]
 
 
