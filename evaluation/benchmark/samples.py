@@ -123,13 +123,11 @@ class Prompt(NamedTuple):
     def of(cls, before: str, has_spaces: bool = True) -> Prompt:
         """Of the text `before` a slot: one ordinary space at its end, or a missing one, belongs to the target.
 
-        Every other character is read. Of a tokenizer that has no spaces (`has_spaces`) nothing belongs to the target.
+        Every other character is read. Targets of a tokenizer that has no spaces (`has_spaces`) are spelled without one.
         """
-        if not has_spaces or not before:
-            return cls(before, "")
-        if before.endswith(" "):
-            return cls(before[:-1], " ")
-        return cls(before, "" if before[-1].isspace() else " ")
+        read = before.removesuffix(" ")
+        belongs = has_spaces and before and (read != before or not before[-1].isspace())
+        return cls(read, " " if belongs else "")
 
     def with_target(self, word: str) -> str:
         return f"{self.text}{self.space}{word}"

@@ -51,7 +51,7 @@ def test_one_ordinary_space_before_the_slot_belongs_to_the_target_and_every_othe
     before, read, space
 ):
     assert Prompt.of(before) == (read, space)
-    assert Prompt.of(before, has_spaces=False) == (before, "")
+    assert Prompt.of(before, has_spaces=False) == (read, "")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bpe_bos"])
