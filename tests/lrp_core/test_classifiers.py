@@ -76,7 +76,7 @@ def test_a_head_that_skips_padding_tokens_is_read_where_the_stock_model_reads(na
     ):
         METHODS["lrp"](view, Batch.collate([row], 0))
     relevance = METHODS["lrp"](view, Batch.collate([row | {"position": 4}], 0))
-    stock = view.model(input_ids=torch.tensor([row["input_ids"]])).logits[0]
+    stock = oracles.stock(view, input_ids=torch.tensor([row["input_ids"]])).logits[0]
     torch.testing.assert_close(relevance.logit_target[0], stock[row["target_id"]], **CLOSE)
     torch.testing.assert_close(relevance.logit_foil[0], stock[row["foil_id"]], **CLOSE)
 

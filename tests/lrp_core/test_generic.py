@@ -210,7 +210,7 @@ def test_a_model_that_no_method_would_explain_is_refused_when_loaded(message):
 @pytest.mark.parametrize("vocabulary", [2, 5, 6])
 def test_a_vocabulary_may_be_smaller_than_what_a_model_is_tried_on(family, vocabulary):
     config = AutoConfig.for_model(family, **{**MODELS[family][1], "vocab_size": vocabulary, "eos_token_id": 1})
-    view = random_model(config, family="generic")
+    view = random_model(config, dtype="float64", family="generic")
     row = {"input_ids": [view.config.pad_token_id == 0] * 4, "position": 3, "target_id": 0, "foil_id": 1}
     row["input_ids"] = [int(one) for one in row["input_ids"]]
     relevance = METHODS["occlusion"](view, Batch.collate([row], 0))
