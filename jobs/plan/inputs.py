@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,14 +77,14 @@ class Inputs:
         """The folder of the views in the store."""
         return views_of(self.tokenizer, self.task).folder
 
-    def unit(self, task: str, rows: Sequence[int] | np.ndarray) -> pa.Table:
-        """What a worker gets of a unit: one row with the JSON `task` and the columns of the samples `rows` as lists.
+    def unit(self, task: Any, rows: Sequence[int] | np.ndarray) -> pa.Table:
+        """What a worker gets of a unit: one row with the pickled `task` and the columns of the samples `rows` as lists.
 
         A unit that names its rows instead would have every worker read the views of all, which costs their square.
         """
         samples = gather(self.table.select(UNIT_COLUMNS), np.asarray(rows, dtype=np.int64))
         lists = {name: pa.ListArray.from_arrays([0, len(rows)], _only(samples[name])) for name in UNIT_COLUMNS}
-        return pa.table({"task": [task], **lists, **self._files(rows)})
+        return pa.table({"task": [pickle.dumps(task)], **lists, **self._files(rows)})
 
     def _files(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
         """The file of each sample that is an image, and its row there."""
@@ -131,11 +132,16 @@ class Inputs:
         return {}
 
 
-def without_samples(task: str) -> pa.Table:
+def task_of(unit: Mapping[str, Any]) -> Any:
+    """The task in a row that `Inputs.unit` or `without_samples` gave: the driver of this run pickled it."""
+    return pickle.loads(unit["task"])
+
+
+def without_samples(task: Any) -> pa.Table:
     """What a worker gets of a unit that is about no samples, in the same columns."""
     empty = VIEW.empty_table()
     lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in UNIT_COLUMNS}
-    return pa.table({"task": [task], **lists})
+    return pa.table({"task": [pickle.dumps(task)], **lists})
 
 
 def _only(column: pa.ChunkedArray) -> pa.Array:

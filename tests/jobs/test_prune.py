@@ -1,5 +1,6 @@
 """Pruning on a real local Ray: every curve is drawn once, from the heads of its key, on the same samples."""
 
+import pickle
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -215,7 +216,7 @@ def unit_of(sweep):
     shard = Shard("pruning/a.parquet", tuple(sweep.curves), 64)
     unit = PruningUnit("pruning.a.000", (shard,), 1, 64)
     samples = {name: [[row.get(name) for row in ROWS[:2]]] for name in UNIT_COLUMNS}
-    block = pa.table({"task": [unit.to_json()], **samples})
+    block = pa.table({"task": [pickle.dumps(unit)], **samples})
     return block, shard.path
 
 

@@ -41,7 +41,7 @@ class ModelWork:
         return _Blocks(self)
 
     def block(self, unit: Unit, lacking: Sequence[PlannedCell]) -> pa.Table:
-        return self.plan.inputs[lacking[0].cell.task].unit(_task(unit, lacking).to_json(), unit.rows)
+        return self.plan.inputs[lacking[0].cell.task].unit(_task(unit, lacking), unit.rows)
 
 
 class _Blocks(Sequence[Callable[[], pa.Table]]):

@@ -20,7 +20,7 @@ from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.inputs import samples_of
+from jobs.plan.inputs import samples_of, task_of
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.plan.schemas import schema_of
 from jobs.plan.units import FEW, NO_FOIL
@@ -41,7 +41,7 @@ Account = tuple[int, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class UnitTask:
-    """A unit with the cells that still lack its shard; travels to the workers as JSON."""
+    """A unit with the cells that still lack its shard."""
 
     name: str
     product: str
@@ -56,17 +56,6 @@ class UnitTask:
     @property
     def title(self) -> str:
         return f"{self.product}.{self.model}.{self.task}.{self.dtype}.{self.name}"
-
-    def to_json(self) -> str:
-        cells = [[asdict(cell), [asdict(request) for request in requests]] for cell, requests in self.cells]
-        return json.dumps({**vars(self), "cells": cells})
-
-    @classmethod
-    def from_json(cls, text: str) -> UnitTask:
-        raw = json.loads(text)
-        cells = tuple((Artifact(**cell), tuple(Request(**r) for r in requests)) for cell, requests in raw["cells"])
-        tuned = tuple((name, own, options) for name, own, options in raw["tuned"])
-        return cls(**{**raw, "cuts": tuple(raw["cuts"]), "cells": cells, "tuned": tuned})
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ class WorkerOptions:
 
 
 class Worker:
-    """Called by Ray Data with a unit: a row with the task's JSON and its samples as lists.
+    """Called by Ray Data with a unit: a row with its task and its samples as lists.
 
     Two threads may call it at once: one unit is explained at a time, and the other is committed meanwhile, so that the
     device does not wait for the store.
@@ -107,7 +96,7 @@ class Worker:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (unit,) = table.to_pylist()
-        task, rows = UnitTask.from_json(unit["task"]), samples_of(unit, store=self._store)
+        task, rows = task_of(unit), samples_of(unit, store=self._store)
         tokens = sum(len(row["input_ids"]) for row in rows)
         return reported(task.title, len(rows), tokens, lambda: self._run(task, rows))
 

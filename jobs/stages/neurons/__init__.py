@@ -218,7 +218,7 @@ def _blocks(
         if parts:
             title = f"knockouts.{first.artifact.model}.{inputs.task}.{first.artifact.dtype}.{unit.name}"
             task = KnockoutTask(title, parts, settings.counts, budget, unit.tokens * len(parts), means)
-            yield partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
+            yield partial(inputs.unit, task, unit.rows), len(unit.rows)
 
 
 def _rankings(ledger: Ledger, cell: RankedCell) -> dict[str, list[tuple[int, int]]] | None:

@@ -63,7 +63,7 @@ class CorpusReading:
 
     def block(self) -> pa.Table:
         """What the reader makes the units for."""
-        return without_samples("")
+        return without_samples(None)
 
     @property
     def undecided(self) -> bool:
@@ -77,7 +77,7 @@ class CorpusReading:
         artifact = self.cell.artifact
         texts = _texts(self.ledger, artifact, self.surveyed.survey.units, self._near_ties["context"].to_numpy())
         title = f"contexts.{artifact.model}.{artifact.task}.{artifact.dtype}.{_TIES}"
-        return without_samples(TiesTask.of(title, self._ties_path, self._near_ties, texts).to_json())
+        return without_samples(TiesTask.of(title, self._ties_path, self._near_ties, texts))
 
     @property
     def _ties_path(self) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeatmapTask:
-    """Neurons of one layer whose contexts are explained together; travels to the workers as JSON."""
+    """Neurons of one layer whose contexts are explained together."""
 
     title: str
     path: str
@@ -37,22 +36,6 @@ class HeatmapTask:
     neurons: tuple[int, ...]
     method: str
     token_budget: int
-
-    def to_json(self) -> str:
-        return json.dumps({"heatmap": asdict(self)})
-
-    @classmethod
-    def from_json(cls, text: str) -> HeatmapTask:
-        return cls.of(json.loads(text)["heatmap"])
-
-    @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> HeatmapTask:
-        return cls(**{**raw, "neurons": tuple(raw["neurons"])})
-
-
-def is_heatmap(task: str) -> bool:
-    """Whether the JSON of a unit is that of a `HeatmapTask`."""
-    return task.startswith('{"heatmap"')
 
 
 def tasks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> list[HeatmapTask]:
@@ -80,7 +63,7 @@ def blocks_of(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> Iterator
     """A unit for each layer that is not explained yet."""
     for task in tasks_of(config, ledger, cell):
         if not ledger.store.exists(task.path):
-            yield partial(without_samples, task.to_json())
+            yield partial(without_samples, task)
 
 
 def complete(config: RunConfig, ledger: Ledger, cell: HeatmapsCell) -> None:

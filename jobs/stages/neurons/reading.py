@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 from evaluation.benchmark.contexts import batches, pieces_of, template_of
 from evaluation.benchmark.corpus import Corpus, Entry, units
 from evaluation.schema import CONTEXTS_PART, CONTEXTS_TEXTS
-from jobs.plan.inputs import without_samples
+from jobs.plan.inputs import task_of, without_samples
 from jobs.stages.neurons.heatmaps import HeatmapTask
 from jobs.tasks import sources
 from lrp_core.near_ties import SPARE
@@ -29,7 +28,7 @@ _CHARACTERS_A_TOKEN = 4  # of progress
 
 @dataclass(frozen=True)
 class ReadingTask:
-    """Texts whose contexts are looked at together; travels to the workers as JSON.
+    """Texts whose contexts are looked at together.
 
     The part of `paths[0]` holds what neurons do, that of `paths[1]` the contexts. The latter is written last.
     """
@@ -48,21 +47,6 @@ class ReadingTask:
         """About how many there are."""
         return sum(len(entry.text) for entry in self.entries) // _CHARACTERS_A_TOKEN
 
-    def to_json(self) -> str:
-        return json.dumps({"reading": asdict(self)})
-
-    @classmethod
-    def from_json(cls, text: str) -> ReadingTask:
-        raw = json.loads(text)["reading"]
-        entries = tuple(Entry(*entry) for entry in raw["entries"])
-        heatmaps = tuple(map(HeatmapTask.of, raw["heatmaps"]))
-        return cls(**{**raw, "entries": entries, "paths": tuple(raw["paths"]), "heatmaps": heatmaps})
-
-
-def is_reading(task: str) -> bool:
-    """Whether the JSON of a unit is that of a `ReadingTask`."""
-    return task.startswith('{"reading"')
-
 
 @dataclass(frozen=True)
 class CorpusReader:
@@ -75,13 +59,13 @@ class CorpusReader:
 
     def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
         """The units for the table without a task; a table that has one is a unit already."""
-        if table["task"][0].as_py():
+        if task_of(table.select(["task"]).to_pylist()[0]) is not None:
             yield table
             return
         sources()  # a package's sources are entered in the table where they are read
         for number, entries in enumerate(units(self.corpus, self.characters)):
             if number in self.wanted:
-                yield without_samples(self.make(number, entries).to_json())
+                yield without_samples(self.make(number, entries))
 
 
 def read(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,20 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TiesTask:
-    """Contexts with the neurons whose activations are asked; travels to the workers as JSON."""
+    """Contexts with the neurons whose activations are asked."""
 
     title: str
     path: str
     asked: Sequence[tuple[int, int, int]]  # layer, neuron, context
     ids: Mapping[int, Sequence[int]]  # the tokens of each context
-
-    def to_json(self) -> str:
-        return json.dumps({"ties": asdict(self) | {"ids": list(self.ids.items())}})
-
-    @classmethod
-    def from_json(cls, text: str) -> TiesTask:
-        raw = json.loads(text)["ties"]
-        return cls(**raw | {"ids": dict(raw["ids"])})
 
     @classmethod
     def of(cls, title: str, path: str, near: pa.Table, texts: pa.Table) -> TiesTask:
@@ -43,11 +34,6 @@ class TiesTask:
         named = {context for *_, context in asked}
         ids = zip(texts["key"].to_pylist(), texts["input_ids"].to_pylist(), strict=True)
         return cls(title, path, asked, {context: own for context, own in ids if context in named})
-
-
-def is_ties(task: str) -> bool:
-    """Whether the JSON of a unit is that of a `TiesTask`."""
-    return task.startswith('{"ties"')
 
 
 def computed_alone(view: ModelView, tokenizer: PreTrainedTokenizerBase, task: TiesTask) -> pa.Table:

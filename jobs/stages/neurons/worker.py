@@ -6,9 +6,8 @@ ties, contexts that are explained, and neurons whose words are looked up.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,13 @@ import pyarrow as pa
 from evaluation.schema import ACTIVATIONS, CONTEXTS_TIES, HEATMAPS, KNOCKOUTS, WRITINGS
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
-from jobs.plan.inputs import UNIT_COLUMNS, samples_of
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.plan.models import load_tokenizer
-from jobs.stages.neurons.heatmaps import HeatmapTask, explained, from_merged, is_heatmap, stored
+from jobs.stages.neurons.heatmaps import HeatmapTask, explained, from_merged, stored
 from jobs.stages.neurons.merged import Merged, with_keys
-from jobs.stages.neurons.reading import ReadingTask, is_reading, read
-from jobs.stages.neurons.ties import TiesTask, computed_alone, is_ties
-from jobs.stages.neurons.writings import WritingTask, is_writing, written
+from jobs.stages.neurons.reading import ReadingTask, read
+from jobs.stages.neurons.ties import TiesTask, computed_alone
+from jobs.stages.neurons.writings import WritingTask, written
 from jobs.stages.undivided import UndividedWorker, that_fits
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class KnockoutTask:
-    """A unit of samples with its rankings; travels to the workers as JSON."""
+    """A unit of samples with its rankings."""
 
     title: str
     parts: tuple[Ranked, ...]
@@ -55,18 +54,9 @@ class KnockoutTask:
     tokens: int  # of the forwards
     means: tuple[str, ...]  # shards of activations with the values that neurons get; empty: they are zero
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> KnockoutTask:
-        raw = json.loads(text)
-        lists = {name: tuple(raw[name]) for name in ("counts", "means")}
-        return cls(**{**raw, **lists, "parts": tuple(Ranked(**one) for one in raw["parts"])})
-
 
 class NeuronWorker(UndividedWorker):
-    """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
+    """Called by Ray Data with one unit at a time: a row with its task and its samples as lists."""
 
     _tokenizer: PreTrainedTokenizerBase | None = None
     _means: tuple[tuple[str, ...], list[np.ndarray] | None] = ((), None)  # what was read last, and its shards
@@ -74,22 +64,16 @@ class NeuronWorker(UndividedWorker):
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        if is_reading(row["task"]):
-            reading = ReadingTask.from_json(row["task"])
-            return reported(
-                reading.title, len(reading.entries), reading.tokens, lambda: {"splits": self._read(reading)}
-            )
-        if is_writing(row["task"]):
-            writing = WritingTask.from_json(row["task"])
-            return reported(writing.title, 1, len(writing.neurons), lambda: self._write(writing))
-        if is_ties(row["task"]):
-            ties = TiesTask.from_json(row["task"])
-            tokens = sum(map(len, ties.ids.values()))
-            return reported(ties.title, 1, tokens, lambda: self._decide(ties))
-        if is_heatmap(row["task"]):
-            maps = HeatmapTask.from_json(row["task"])
-            return reported(maps.title, 1, len(maps.neurons), lambda: {"splits": self._explain(maps)})
-        task, rows = KnockoutTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
+        task = task_of(row)
+        if isinstance(task, ReadingTask):
+            return reported(task.title, len(task.entries), task.tokens, lambda: {"splits": self._read(task)})
+        if isinstance(task, WritingTask):
+            return reported(task.title, 1, len(task.neurons), lambda: self._write(task))
+        if isinstance(task, TiesTask):
+            return reported(task.title, 1, sum(map(len, task.ids.values())), lambda: self._decide(task))
+        if isinstance(task, HeatmapTask):
+            return reported(task.title, 1, len(task.neurons), lambda: {"splits": self._explain(task)})
+        rows = samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.title, len(rows), task.tokens, lambda: {"splits": self._run(task, rows)})
 
     def _read(self, task: ReadingTask) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,30 +25,17 @@ COUNT = 10  # words of either end
 
 @dataclass(frozen=True)
 class WritingTask:
-    """Neurons of a model whose words are looked up together; travels to the workers as JSON."""
+    """Neurons of a model whose words are looked up together."""
 
     title: str
     path: str
     neurons: tuple[tuple[int, int], ...]  # by layer and number
 
-    def to_json(self) -> str:
-        return json.dumps({"writing": asdict(self)})
-
-    @classmethod
-    def from_json(cls, text: str) -> WritingTask:
-        raw = json.loads(text)["writing"]
-        return cls(**{**raw, "neurons": tuple(map(tuple, raw["neurons"]))})
-
-
-def is_writing(task: str) -> bool:
-    """Whether the JSON of a unit is that of a `WritingTask`."""
-    return task.startswith('{"writing"')
-
 
 def block_of(ledger: Ledger, cell: WritingsCell) -> pa.Table:
     """The unit of all neurons that the cells name."""
     title = f"writings.{cell.artifact.model}.{cell.artifact.dtype}"
-    return without_samples(WritingTask(title, _path(cell), named_by(ledger, cell.of)).to_json())
+    return without_samples(WritingTask(title, _path(cell), named_by(ledger, cell.of)))
 
 
 def named_by(ledger: Ledger, cells: Iterable[Artifact], ranks: int | None = None) -> tuple[tuple[int, int], ...]:

@@ -145,7 +145,7 @@ def _blocks(
             token_budget=budget,
             tokens=unit.tokens * variants,
         )
-        yield dtype, partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
+        yield dtype, partial(inputs.unit, task, unit.rows), len(unit.rows)
 
 
 def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from evaluation.scoring.flips import Flips
 from jobs.cluster.attempts import Attempts, end_with_device, loading
 from jobs.cluster.pools import own_device
 from jobs.cluster.reports import reported
-from jobs.plan.inputs import UNIT_COLUMNS, samples_of
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.store import Store
 from jobs.store.retry import retried
@@ -37,7 +36,7 @@ class CellPart:
 
 @dataclass(frozen=True)
 class CurvesTask:
-    """A unit of samples with the cells that are drawn together; travels to the workers as JSON."""
+    """A unit of samples with the cells that are drawn together."""
 
     title: str
     dtype: str
@@ -46,21 +45,9 @@ class CurvesTask:
     token_budget: int
     tokens: int  # of the forwards, roughly
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> CurvesTask:
-        raw = json.loads(text)
-        cells = tuple(
-            CellPart(one["method"], tuple(one["relevance"]), tuple(map(tuple, one["variants"])), one["path"])
-            for one in raw["cells"]
-        )
-        return cls(**{**raw, "cells": cells, "flips": tuple(Flips(**one) for one in raw["flips"])})
-
 
 class Perturber:
-    """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
+    """Called by Ray Data with one unit at a time: a row with its task and its samples as lists."""
 
     def __init__(self, store: Store, model: ResolvedModel, seed: int, max_attempts: int, run: str) -> None:
         """`run` tells the notes of this run's workers from those of earlier ones."""
@@ -72,7 +59,7 @@ class Perturber:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        task, rows = CurvesTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
+        task, rows = task_of(row), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.title, len(rows), task.tokens, lambda: self._run(task, rows))
 
     def _run(self, task: CurvesTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _ranked(config: RunConfig, settings: PruneConfig, ledger: Ledger, curves: Cu
 def _block(config: RunConfig, curves: CurveSet, unit: PruningUnit) -> pa.Table:
     """The table of a unit."""
     inputs = curves.model.inputs[curves.heads.task]
-    return inputs.unit(unit.to_json(), subset(config, curves.model, inputs.task))
+    return inputs.unit(unit, subset(config, curves.model, inputs.task))
 
 
 def _complete(config: RunConfig, ledger: Ledger, curves: CurveSet, units: int) -> None:

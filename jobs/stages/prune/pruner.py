@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from evaluation.schema import PRUNING
 from evaluation.scoring.head_orders import RemovalOrder, area
 from jobs.cluster.attempts import undivided
 from jobs.cluster.reports import reported
-from jobs.plan.inputs import UNIT_COLUMNS, samples_of
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.stages.undivided import UndividedWorker, that_fits
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class PruningUnit:
-    """Shards whose curves are drawn together; travels to the workers as JSON."""
+    """Shards whose curves are drawn together."""
 
     title: str
     shards: tuple[Shard, ...]
@@ -44,27 +43,14 @@ class PruningUnit:
     def curves(self) -> tuple[RemovalOrder, ...]:
         return tuple(curve for shard in self.shards for curve in shard.curves)
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> PruningUnit:
-        raw = json.loads(text)
-        return cls(**{**raw, "shards": tuple(_shard(shard) for shard in raw["shards"])})
-
-
-def _shard(raw: dict[str, Any]) -> Shard:
-    curves = tuple(RemovalOrder(**{**curve, "heads": tuple(curve["heads"])}) for curve in raw["curves"])
-    return Shard(**{**raw, "curves": curves})
-
 
 class Pruner(UndividedWorker):
-    """Called by Ray Data with one unit at a time: a row with the unit's JSON and the pruning subset as lists."""
+    """Called by Ray Data with one unit at a time: a row with the unit and the pruning subset as lists."""
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        unit, rows = PruningUnit.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
+        unit, rows = task_of(row), samples_of(row, UNIT_COLUMNS, self._store)
         tokens = sum(shard.tokens for shard in unit.shards)
         return reported(unit.title, len(unit.curves), tokens, lambda: {"splits": self._run(unit, rows)})
 

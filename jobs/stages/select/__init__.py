@@ -110,7 +110,7 @@ class _Selecting:
         for unit in units:
             if not all(unit.name in names for names in done):
                 task = self._task(unit, choices)
-                yield partial(inputs.unit, task.to_json(), unit.rows), len(unit.rows)
+                yield partial(inputs.unit, task, unit.rows), len(unit.rows)
 
     def _cut(self, place: Artifact, rows: np.ndarray) -> list[Unit]:
         """The samples in units, the same whichever of the choices of a task and precision are open."""

@@ -20,7 +20,7 @@ from evaluation.schema import REJECT, TRIALS
 from evaluation.scoring.flips import Flips
 from jobs.cluster.attempts import Attempts, end_with_device
 from jobs.cluster.reports import reported
-from jobs.plan.inputs import UNIT_COLUMNS, samples_of
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from jobs.plan.models import ResolvedModel
 from jobs.plan.units import NO_RELEVANCE
 from jobs.stages.attribute.worker import UnitTask, Worker, WorkerOptions
@@ -45,7 +45,7 @@ class MethodTrials:
 
 @dataclass(frozen=True)
 class TrialsTask:
-    """A unit of samples, its trials as the cells of a task of `attribute`; travels to the workers as JSON."""
+    """A unit of samples, its trials as the cells of a task of `attribute`."""
 
     explain: UnitTask
     methods: tuple[MethodTrials, ...]
@@ -53,25 +53,9 @@ class TrialsTask:
     token_budget: int  # of the curves' forwards
     tokens: int  # of all forwards, roughly
 
-    def to_json(self) -> str:
-        methods = [asdict(one) for one in self.methods]
-        return json.dumps(
-            {**vars(self), "explain": self.explain.to_json(), "methods": methods, "flips": asdict(self.flips)}
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> TrialsTask:
-        raw = json.loads(text)
-        methods = tuple(
-            MethodTrials(Artifact(**one["artifact"]), tuple(one["trials"]), one["path"]) for one in raw["methods"]
-        )
-        return cls(
-            **{**raw, "explain": UnitTask.from_json(raw["explain"]), "methods": methods, "flips": Flips(**raw["flips"])}
-        )
-
 
 class Selector(Worker):
-    """Called by Ray Data with one unit at a time: a row with the task's JSON and its samples as lists."""
+    """Called by Ray Data with one unit at a time: a row with its task and its samples as lists."""
 
     def __init__(self, store: Store, model: ResolvedModel, options: WorkerOptions) -> None:
         super().__init__(store, model, options)
@@ -80,7 +64,7 @@ class Selector(Worker):
     def __call__(self, table: pa.Table) -> pa.Table:
         """Commit the unit; its report."""
         (row,) = table.to_pylist()
-        task, rows = TrialsTask.from_json(row["task"]), samples_of(row, UNIT_COLUMNS, self._store)
+        task, rows = task_of(row), samples_of(row, UNIT_COLUMNS, self._store)
         return reported(task.explain.title, len(rows), task.tokens, lambda: self._try(task, rows))
 
     def _try(self, task: TrialsTask, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
