@@ -60,6 +60,7 @@ SMALL = [
     "models.bert-sentiment.methods=[attnlrp, lrp, attention_rollout, normxlogit, random]",
     "models.gpt2-sentiment.methods=[attnlrp, lrp, gradient_x_input, normxlogit]",
     "models.bert-score.methods=[attnlrp, lrp, normxlogit, random]",
+    "models.vit.methods=[{name: attnlrp_vit, method: attnlrp, composite: vit}, attnlrp, lrp, random]",
     "heads={sva: 3}",
     "layers={sva: 2, sentiment: 2}",
     "labels={sentiment: 2}",
