@@ -111,7 +111,6 @@ def _in_place_of(
 def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock: str | None = None) -> Iterator[None]:
     """Inside, the attention modules in `around` call their function instead of the kernel; `stock` chooses the kernel.
 
-    With nothing in `around`, what is left is a mask that is finite on rows of padding, whatever the kernel's precision.
     The model reads the choice in a config of its own, since other models may share the one it came with. Raises
     UserError for an attention implementation that has no twin. Models whose attention is their own are left alone.
     """

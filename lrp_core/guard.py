@@ -76,9 +76,11 @@ def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> N
     sizes = {"B": len(batch), "T": ids.shape[1], "U": None if of_decoder is None else of_decoder.shape[1]}
     for field in fields(Relevance):
         values = getattr(result, field.name)
+        says = f"method {request.method}: its {field.name}"
+        if field.name in ("tokens", "explained", "logit_target") and not isinstance(values, Tensor):
+            raise UserError(f"{says} is no tensor but {type(values).__name__}")
         if not isinstance(values, Tensor):
             continue
-        says = f"method {request.method}: its {field.name}"
         if not values.is_floating_point() and field.name != "neuron_positions":
             raise UserError(f"{says} are {values.dtype} and no real numbers with a fraction")
         expected = [sizes.get(axis) for axis in _SHAPES.get(field.name, "B")]

@@ -45,7 +45,8 @@ def choices_table(choices: Sequence[Chosen], results: Results) -> Table:
         "faithfulness_choices",
         "Options that were chosen",
         "Where the config lists several values of an option, every set of them was tried on a few samples, for each "
-        "model, task and precision, and the one with the largest ΔA was chosen, the first of equal ones (AttnLRP 4.1). "
+        "model, task and precision, and the one with the largest ΔA on the samples "
+        "of which all sets have curves was chosen, the first of equal ones (AttnLRP 4.1). "
         "Everything else that is shown of these methods was computed with what was chosen.",
         ("model", "method", "options"),
         (

@@ -102,7 +102,7 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
         entered = ledger.record(artifact)
         if entered is None or not ledger.is_done(artifact):
             continue
-        if not all(map(ledger.is_done, one.of)):
+        if any(not ledger.is_done(own) and ledger.described_damage(own) is None for own in one.of):
             yield from ((product.outdated, path) for path in ledger.belongings(artifact, entered))
             yield product.outdated, manifest(artifact.name)
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +27,6 @@ from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons
 from lrp_core.neuron_names import NeuronNames
 from lrp_core.neurons import TopNeuron, Writing, nearest_tokens, top_neurons, writing
 from lrp_core.parts.block import SHARED
-from lrp_core.parts.norms import NormView
 from lrp_core.readout import label_logits
 from lrp_core.transfer import to_host
 from lrp_core.types import Batch, Relevance, UnusableRows, UserError
@@ -282,11 +280,11 @@ def _overflowing(view: ModelView) -> Iterator[Callable[[], bool]]:
     """
     finite: list[Tensor] = []
 
-    def look(_: nn.Module, args: tuple[Tensor, ...], norm: NormView) -> None:
+    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
         x = args[0]
         finite.append(x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1).isfinite().all())
 
     with ExitStack() as undo:
         for norm in view.norms():
-            undo.callback(norm.module.register_forward_pre_hook(partial(look, norm=norm)).remove)
+            undo.callback(norm.module.register_forward_pre_hook(look).remove)
         yield lambda: not all(map(bool, to_host(finite)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from jobs.config.file import ConfigError, parse, read
+from jobs.config.file import ConfigError, describe, parse, read
 from jobs.config.lacking import told, without_unknown
 from jobs.config.models import ModelConfig
 from jobs.config.run import RunConfig
@@ -113,8 +113,16 @@ def as_known(store: Store) -> RunConfig | None:
 
 
 def models_kept(store: Store) -> dict[str, ModelConfig]:
-    """The models of the configuration that the root keeps, by name, whether their families are known or not."""
-    models = (ModelConfig.model_validate(model) for model in _raw(store).get("models", ()))
+    """The models of the configuration that the root keeps, by name, whether their families are known or not.
+
+    Raises ConfigError for models of another version.
+    """
+    raw = _raw(store)
+    try:
+        models = [ModelConfig.model_validate(model) for model in raw.get("models", ())]
+    except ValidationError as error:
+        said = describe(error, raw, RunConfig)
+        raise ConfigError(f"the models that {store.root} keeps cannot be understood: {said}") from None
     return {model.name: model for model in models}
 
 

@@ -189,6 +189,8 @@ class Run:
         models = models_kept(self.store)
         if not models:
             raise UserError(f"{self.store.root} keeps no configuration, so tokens have no tokenizer: say tokens=False")
+        if model not in models:
+            raise UserError(f"{self.store.root} keeps no model {model!r}{nearest(model, models)}; say tokens=False")
         try:
             tokenizer = load_tokenizer(models[model])
         except (UserError, OSError) as error:

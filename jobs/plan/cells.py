@@ -134,10 +134,10 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
-        except UnsupportedModel:
+        except UnsupportedModel as error:
             if not config.lacking:
                 raise
-            failures[model.name] = f"model {model.name} is of a family that no installed package brings"
+            failures[model.name] = f"model {model.name}: {error}"
             continue
         defined: list[Tried] = []
         for entry in config.methods_of(model):

@@ -116,14 +116,14 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
             raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('random'))}")
         identity = f"{model.id}@seed{seed}{''.join(f'+{label}' for label in model.classes or ())}"
         config = geometry.config(model.classes or ())
+        _check_decoder(model, config)
         family = family_of(config)
         identity += family.marks_of(config)
         head = head_of(model, family, config)
         images = _preprocessing(model, model.id, family, config)
         return ResolvedModel(model, model.id, None, identity, family, family.most_tokens(config), *head, images)
     location, config = read_config(model)
-    if model.decoder_tokenizer and not config.is_encoder_decoder:
-        raise UserError(f"model {model.name} is no encoder-decoder: leave out its decoder_tokenizer")
+    _check_decoder(model, config)
     try:
         config, adapted = with_adapter(model, location, config)
         family = family_of(config, name=model.family)
@@ -134,6 +134,12 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     commit = None if Path(location).is_dir() else commit_of(model, location)
     identity = _identity(model, location, commit, f"{adapted}{_run_as(model, family, config)}")
     return ResolvedModel(model, location, commit, identity, family, most, *head, images)
+
+
+def _check_decoder(model: ModelConfig, config: PretrainedConfig) -> None:
+    """Raises UserError where a model without a decoder names a tokenizer for it."""
+    if model.decoder_tokenizer and not config.is_encoder_decoder:
+        raise UserError(f"model {model.name} is no encoder-decoder: leave out its decoder_tokenizer")
 
 
 def _run_as(model: ModelConfig, family: Family, config: PretrainedConfig) -> str:

@@ -67,7 +67,7 @@ def evaluate(config: RunConfig, store: Store) -> StageSummary:
 def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     ledger = Ledger(store)
     jobs, skipped, unfinished = pending(config, plan, ledger)
-    for scores in (*unfinished, *(job.scores for job in jobs)):
+    for scores in (*(scores for scores, must_go in unfinished if must_go), *(job.scores for job in jobs)):
         ledger.forget(scores)  # before its file, whose name tells no key, has other numbers
     of_cell, settings = {job.cell: job for job in jobs}, config.model_dump(mode="json")
     outcomes: list[Scored] = []
@@ -93,17 +93,22 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     )
 
 
-def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToScore], int, list[Artifact]]:
-    """(cells to score, how many are scored already, the scores that cells which are not complete must not have)."""
+def pending(
+    config: RunConfig, plan: Plan, ledger: Ledger
+) -> tuple[list[CellToScore], int, list[tuple[Artifact, bool]]]:
+    """(cells to score, how many are scored already, the scores of cells that are not complete).
+
+    With the latter stands whether they must go: those of a cell that lost shards are right once these are made again.
+    """
     inputs = {(model.name, task): own for model in plan.models for task, own in model.inputs.items()}
     resolved = {model.name: model.resolved for model in plan.models}
     requests = {planned.cell: len(planned.requests) for planned in plan.cells()}
     jobs: list[CellToScore] = []
-    skipped, unfinished = 0, []
+    skipped, unfinished = 0, list[tuple[Artifact, bool]]()
     for one in SCORES.wanted(config, plan, ledger):
         (cell,) = one.of
         if not ledger.is_done(cell):
-            unfinished.append(one.artifact)
+            unfinished.append((one.artifact, ledger.described_damage(cell) is None))
         elif ledger.is_done(one.artifact):
             skipped += 1
         else:

@@ -15,7 +15,7 @@ from evaluation.scoring.samples import VIEW_COLUMNS, Masks, Mismatch
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.products.scores import LAYER_SCORES, metrics_of_layers
-from jobs.store import Artifact, Ledger
+from jobs.store import Artifact, Ledger, StoreError
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScore
     for one in LAYER_SCORES.wanted(config, plan, ledger):
         (cell,) = one.of
         if not ledger.is_done(cell):
-            ledger.forget(one.artifact)
+            if ledger.described_damage(cell) is None:  # else they are right once the cell's shards are made again
+                ledger.forget(one.artifact)
             unfinished += 1
         elif ledger.is_done(one.artifact):
             skipped += 1
@@ -49,7 +50,7 @@ def score_by_layer(config: RunConfig, plan: Plan, ledger: Ledger) -> LayersScore
             own = {name: METRICS[name] for name in (str(entry[0]) for entry in scored_by) if name}
             try:
                 tables = score_layers(ledger.read(cell, LAYERS), masks[place], own)
-            except Mismatch as error:
+            except (Mismatch, StoreError) as error:
                 failures.append(f"{cell}: {error}")
                 continue
             schemas = (SCHEMA, layer_scores_samples_schema(own))

@@ -264,8 +264,15 @@ class Ledger:
             self._delete(path)
 
     def discard_damaged(self, artifact: Artifact) -> None:
-        """Remove shards that are damaged, with what has their names: a run makes what is not there."""
-        for name in dict.fromkeys(path.rpartition("/")[2] for path in self.damage(artifact)):
+        """Remove shards that are damaged, with what has their names: a run makes what is not there.
+
+        A manifest that calls the artifact complete goes first: it says nothing of shards that are made from now on.
+        """
+        damage = self.damage(artifact)
+        if damage and is_complete(self.record(artifact)):
+            self.store.delete(manifest(artifact.name))
+            self._records[artifact.name] = None
+        for name in dict.fromkeys(path.rpartition("/")[2] for path in damage):
             for folder in artifact.folders:
                 self._delete(f"{folder}/{name}")
 

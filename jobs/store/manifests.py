@@ -77,7 +77,7 @@ class Manifests:
             pack = json.loads(gzip.decompress(data))
         except (EOFError, OSError, ValueError, zlib.error):  # it is broken, and but a copy
             return {}
-        if pack["version"] != _VERSION:
+        if not isinstance(pack, dict) or pack.get("version") != _VERSION:
             return {}
         entries = pack["manifests"].items()
         limit_ns = int(written_s) * _SECOND_NS

@@ -188,9 +188,8 @@ def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Ite
     fills a quarter of the budget.
     """
     length = batch.input_ids.shape[1]
-    wanted = batch.attention_mask.bool()
+    wanted = view.visible(batch)[:, :length]
     if view.kind.causal:
-        wanted = wanted & (torch.arange(length) <= batch.position[:, None])
         keys, samples = (one.contiguous() for one in wanted.T.nonzero(as_tuple=True))
     else:
         samples, keys = wanted.nonzero(as_tuple=True)

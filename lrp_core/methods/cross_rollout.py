@@ -28,9 +28,7 @@ class CrossRollout:
         self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
         self.mixed = torch.zeros(len(batch), sizes[1], sizes[0], **of_maps)  # [B, U, T]
         self._batch, self._encoder = batch, view.n_encoder_layers
-        assert batch.decoder_attention_mask is not None
-        seen = torch.arange(sizes[1], device=batch.position.device) <= batch.position[:, None]
-        self._asking = (seen & (batch.decoder_attention_mask != 0))[..., None]  # [B, U, 1]
+        self._asking = view.asking(batch, view.n_encoder_layers)[..., None]  # [B, U, 1]
         self._cross = len(view.attentions) - len(view.cross_attentions)
 
     def add(self, layer: int, step: Tensor) -> None:

@@ -159,6 +159,13 @@ def test_an_explained_number_that_promises_no_sum_may_be_another(run):
     assert summary.complete
 
 
+@pytest.mark.parametrize("name", ["tokens", "logit_target", "explained"])
+def test_what_a_method_must_tell_is_a_tensor(name):
+    view = tiny_model("gpt2")
+    with pytest.raises(UserError, match=f"method brought: its {name} is no tensor but NoneType"):
+        method(changed(**{name: lambda value: None}))(view, Batch.collate(ragged_rows(view), 0))
+
+
 def test_a_method_is_held_to_the_shape_where_it_is_called_too():
     view = tiny_model("gpt2")
     batch = Batch.collate(ragged_rows(view), 0)

@@ -17,8 +17,9 @@ from evaluation.scoring.pruning import Sweep
 from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.steering import Steering, _overflowing
 from jobs.methods import METHODS
+from jobs.stages.attribute.brought import check_against_model
 from jobs.stages.attribute.compute import Explainer
-from lrp_core import Batch, Request
+from lrp_core import Batch, Relevance, Request
 from lrp_core.activity import Activity
 from lrp_core.contexts import best_contexts, explain_contexts
 from lrp_core.guard import check_rows
@@ -158,6 +159,18 @@ def test_contexts_of_a_neuron_are_found_and_explained_in_a_wait_each(kind):
         return [one.value for one in best], explain_contexts(view, [(one, 1, 6) for one in best])
 
     check(kind, compute, most=3)  # batches, finalists alone, relevance
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "t5"])
+def test_logits_of_a_package_s_method_are_compared_on_the_device(kind):
+    def compute(view, rows):
+        batch, request = batch_of(view, rows), Request("attnlrp", "target")
+        told = METHODS["attnlrp"](view, batch, explanation="target")
+        (told,) = Relevance.on_host([told])
+        check_against_model(view, batch.to("cpu"), [{"sample_id": str(at)} for at in range(rows)], {request: told})
+        return told.tokens
+
+    check(kind, compute, most=4)
 
 
 # interventions, and what commands tell of neurons

@@ -46,6 +46,7 @@ def check_against_model(
     view: ModelView, batch: Batch, rows: Sequence[Mapping[str, Any]], relevance: Mapping[Request, Relevance]
 ) -> None:
     """Raises UserError where `relevance` is of other logits than one more forward gives, but for rounding."""
+    batch = batch.to(view.device)
     with torch.no_grad(), undisturbed(view):
         state = view.prediction(view.hidden(batch), batch)
         of_targets = view.unembed(state, batch)  # [B, 2], [B, 1] without foils

@@ -62,9 +62,9 @@ class Merged:
         """Keep the first `top`, ranked by the activations in `alone`, of schema CONTEXTS_TIES, where it has any."""
         layer, neuron, context = (alone[name].to_numpy() for name in ("layer", "neuron", "context"))
         rows = np.searchsorted(_numbers(self.layer, self.neuron), _numbers(layer, neuron))
-        at = (self.context[rows] == context[:, None]).argmax(axis=1)
-        self.activation[rows, at] = alone["activation"].to_numpy()
-        self.position[rows, at] = alone["position"].to_numpy()
+        entry, at = (self.context[rows] == context[:, None]).nonzero()  # a part made anew may keep other contexts
+        self.activation[rows[entry], at] = alone["activation"].to_numpy()[entry]
+        self.position[rows[entry], at] = alone["position"].to_numpy()[entry]
         self._keep(top, self.activation, self.context, self.position)
 
     def _keep(self, top: int, activation: np.ndarray, context: np.ndarray, position: np.ndarray) -> None:

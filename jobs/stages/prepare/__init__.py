@@ -43,10 +43,10 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     Raises UserError, before anything is written, for a source that cannot be had, whose checksum changed or whose rows
     are all broken, for a missing annotator, and for a tokenizer that does not fit its model.
     """
-    readers, lines = readers_of(config)
-    lines = [f"left out: {line}" for line in config.left_out] + lines
+    readers, out_of_reach = readers_of(config)
+    lines = [f"left out: {line}" for line in config.left_out] + out_of_reach
     ledger = Ledger(store)
-    plans = {task: work_of(config, ledger, task, readers) for task in config.tasks}
+    plans = {task: work_of(config, ledger, task, readers, all_reached=not out_of_reach) for task in config.tasks}
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
     for plan in work.values():
         _clear(ledger, plan)

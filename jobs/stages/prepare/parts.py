@@ -25,7 +25,7 @@ from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
-from jobs.store import Artifact, Store
+from jobs.store import Artifact, Store, StoreError
 from jobs.tasks import tasks
 from lrp_core.kinds import Kind
 
@@ -170,7 +170,7 @@ class PartWorker:
         for part in parts.to_pylist():
             try:
                 reports.append(self.commit(part))
-            except (OSError, ModelUnavailable) as error:
+            except (OSError, ModelUnavailable, StoreError) as error:
                 reports.append({"task": part["task"], "counts": {}, "error": " ".join(str(error).split())})
         return pa.table({"report": [json.dumps(report) for report in reports]})
 

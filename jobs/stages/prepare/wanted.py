@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -89,12 +89,16 @@ def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
     return Reader(key, resolved.config, kind, max_length, tasks, labels=labels)
 
 
-def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader]) -> TaskWork:
-    """What the store lacks of a task; `views` are the missing ones."""
+def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader], all_reached: bool = True) -> TaskWork:
+    """What the store lacks of a task; `views` are the missing ones.
+
+    Where not `all_reached` the models of the run, labels that the samples were made with stay known.
+    """
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
-    wanted = wanted_of(config, task, readers)
+    entered = None if all_reached or record is None else record.get("wanted")
+    wanted = wanted_of(config, task, readers, () if entered is None else entered[1:])
     survey = _survey(origin_of(config, task), record, known.parts, wanted)
     key = key_of(
         version=VERSION,
@@ -122,13 +126,14 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader])
     return replace(work, views=lacking, has_generic=_is_whole(ledger, samples, work.parts))
 
 
-def wanted_of(config: RunConfig, task: str, readers: list[Reader]) -> Wanted | None:
+def wanted_of(config: RunConfig, task: str, readers: list[Reader], labels_before: Sequence[str]) -> Wanted | None:
     """What every row of users' own samples with labels or scores must have; None of other tasks."""
     output = config.task(task).output
     if config.tasks[task].source != SAMPLES.name or output == "token":
         return None
-    labels = (label for reader in readers for label in reader.labels.get(task, ()))
-    return Wanted(output, tuple(dict.fromkeys(labels)) if output == "label" else ())
+    labels = [label for reader in readers for label in reader.labels.get(task, ())]
+    known = [label for label in labels_before if label not in labels]
+    return Wanted(output, tuple(dict.fromkeys(labels + known)) if output == "label" else ())
 
 
 def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
