@@ -228,8 +228,8 @@ MUTANTS = (
         "old_scores_kept_while_new_are_written",
         "A run that is stopped leaves numbers of one key under the manifest of another.",
         "jobs/stages/evaluate.py",
-        "for scores in (*unfinished, *(job.scores for job in jobs)):",
-        "for scores in unfinished:",
+        "for scores in (*wrong, *(job.scores for job in jobs)):",
+        "for scores in wrong:",
         "tests/jobs/test_evaluate.py::test_scores_of_a_run_that_was_stopped_are_not_taken_for_those_of_the_run_before",
     ),
     Mutant(

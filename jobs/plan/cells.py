@@ -137,7 +137,9 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
         except UnsupportedModel as error:
             if not config.lacking:
                 raise
-            failures[model.name] = f"model {model.name}: {error}"
+            lost = any(line.endswith(f" of model {model.name!r}") for line in config.lacking)
+            why = " is of a family that no installed package brings" if lost else f": {error}"
+            failures[model.name] = f"model {model.name}{why}"
             continue
         defined: list[Tried] = []
         for entry in config.methods_of(model):

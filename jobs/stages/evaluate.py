@@ -20,6 +20,7 @@ from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS,
 from jobs.cluster.pools import connect
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan, make_plan
+from jobs.plan.products.record import Wanted
 from jobs.plan.products.scores import SCORES
 from jobs.stages.layer_scores import score_by_layer
 from jobs.stages.summary import StageSummary
@@ -67,7 +68,9 @@ def evaluate(config: RunConfig, store: Store) -> StageSummary:
 def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     ledger = Ledger(store)
     jobs, skipped, unfinished = pending(config, plan, ledger)
-    for scores in (*(scores for scores, must_go in unfinished if must_go), *(job.scores for job in jobs)):
+    # Scores of a cell that lost shards are right once these are made again.
+    wrong = [one.artifact for one in unfinished if not any(map(ledger.described_damage, one.of))]
+    for scores in (*wrong, *(job.scores for job in jobs)):
         ledger.forget(scores)  # before its file, whose name tells no key, has other numbers
     of_cell, settings = {job.cell: job for job in jobs}, config.model_dump(mode="json")
     outcomes: list[Scored] = []
@@ -93,22 +96,17 @@ def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     )
 
 
-def pending(
-    config: RunConfig, plan: Plan, ledger: Ledger
-) -> tuple[list[CellToScore], int, list[tuple[Artifact, bool]]]:
-    """(cells to score, how many are scored already, the scores of cells that are not complete).
-
-    With the latter stands whether they must go: those of a cell that lost shards are right once these are made again.
-    """
+def pending(config: RunConfig, plan: Plan, ledger: Ledger) -> tuple[list[CellToScore], int, list[Wanted]]:
+    """(cells to score, how many are scored already, what is wanted of cells that are not complete)."""
     inputs = {(model.name, task): own for model in plan.models for task, own in model.inputs.items()}
     resolved = {model.name: model.resolved for model in plan.models}
     requests = {planned.cell: len(planned.requests) for planned in plan.cells()}
     jobs: list[CellToScore] = []
-    skipped, unfinished = 0, list[tuple[Artifact, bool]]()
+    skipped, unfinished = 0, list[Wanted]()
     for one in SCORES.wanted(config, plan, ledger):
         (cell,) = one.of
         if not ledger.is_done(cell):
-            unfinished.append((one.artifact, ledger.described_damage(cell) is None))
+            unfinished.append(one)
         elif ledger.is_done(one.artifact):
             skipped += 1
         else:

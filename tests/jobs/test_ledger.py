@@ -112,7 +112,7 @@ def test_no_question_changes_the_store(tmp_path, monkeypatch):
     gone = [path for group in gc.garbage(CONFIG, store) for path in group.files]
     assert f"scores/gpt2.sva.float32.{cell.method}.parquet" in gone
     jobs, skipped, unfinished = evaluate.pending(CONFIG, plan, Ledger(store))
-    assert (jobs, skipped, [scores.method for scores in unfinished]) == ([], 3, [cell.method])
+    assert (jobs, skipped, [one.artifact.method for one in unfinished]) == ([], 3, [cell.method])
     assert everything(store) == before
 
 
