@@ -44,11 +44,11 @@ MUTANTS = (
         "tests/lrp_core/interventions/test_tokens.py::test_sums_over_the_vocabulary_are_those_of_the_models_own_head",
     ),
     Mutant(
-        "double_rounded_to_single",
-        "Relevance of models in double precision has seven digits.",
+        "relevance_rounded_to_half",
+        "Relevance has three digits, whatever the model's precision.",
         "lrp_core/methods/gradients.py",
         "    wide = torch.promote_types(value.dtype, torch.float32)\n",
-        "    wide = torch.float32\n",
+        "    wide = torch.bfloat16\n",
         "tests/lrp_core/test_batching.py::test_results_are_double_for_double_models_only",
     ),
     Mutant(
