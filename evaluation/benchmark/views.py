@@ -60,17 +60,15 @@ def tokenise(
     whole: list[Row] = []
     for row in rows:
         try:
+            specials.refuse(row)
             if kind.labels:
-                specials.refuse(row)
                 whole.append(row)
                 continue
             if row["slot"] is None:
-                specials.refuse(row)
                 if kind.decoder:
                     raise Malformed("no question that an encoder-decoder could answer")
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
                 continue
-            specials.refuse(row)
             readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
         except Malformed as error:
             refuse(row, error)
