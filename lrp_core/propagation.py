@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from lrp_core.expert_rows import ExpertRows
+
 
 def wide(x: Tensor) -> Tensor:
     """x in float32 at least."""
@@ -39,6 +41,27 @@ class _Linear(Function):
 def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, epsilon: float) -> Tensor:
     """x [..., I], weight [O, I], bias [O] to [..., O]. The graph keeps a half-precision weight as it is."""
     return _Linear.apply(x, weight, bias, epsilon)
+
+
+class _LinearOfExperts(Function):
+    """`_Linear` without bias, each row with the weight of its expert."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, rows: ExpertRows, epsilon: float) -> Tensor:
+        y = rows.multiplied(x, weight)
+        ctx.rows, ctx.epsilon = rows, epsilon
+        ctx.save_for_backward(x, weight, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, y = ctx.saved_tensors
+        return x * ctx.rows.multiplied(relevance / stabilised(y, ctx.epsilon), weight.mT), None, None, None
+
+
+def linear_of_experts_rule(x: Tensor, weight: Tensor, rows: ExpertRows, *, epsilon: float) -> Tensor:
+    """Rows x [S, I], in the order of experts, and their weight [E, O, I] to [S, O]."""
+    return _LinearOfExperts.apply(x, weight, rows, epsilon)
 
 
 class _Add(Function):

@@ -10,9 +10,10 @@ sum: rounded to bfloat16 at every step they are up to 15 % off. In float16 epsil
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lrp_core.attention import Kernel, around_attention
+from lrp_core.expert_rows import ExpertRows
 from lrp_core.explained import explained_by
 from lrp_core.feed_forward import where_sent
 from lrp_core.methods import EPSILON
@@ -28,6 +30,7 @@ from lrp_core.precision import unrounded
 from lrp_core.propagation import (
     add_rule,
     identity_rule,
+    linear_of_experts_rule,
     linear_rule,
     matmul_rule,
     norm_rule,
@@ -96,7 +99,7 @@ def relevance_flow(view: ModelView, epsilon: float, heads: HeadRelevance | None 
         for experts in (block.experts for block in view.blocks if block.experts is not None):
             hook = experts.router.register_forward_hook(partial(_routed, epsilon=epsilon))
             undo.callback(hook.remove)
-            undo.callback(experts.all.register_forward_hook(_mixed).remove)
+            undo.callback(experts.all.register_forward_hook(partial(_mixed, epsilon=epsilon)).remove)
         around = {
             block.attention: partial(_attend, epsilon=epsilon, layer=layer, heads=heads)
             for layer, block in enumerate(view.blocks)
@@ -174,9 +177,11 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
     return logits, routing_rule(args[0], chances, weights, epsilon), chosen
 
 
-def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor) -> Tensor:
+def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsilon: float) -> Tensor:
     """What a token's experts say [N, D], one after the other: sums and products that have rules."""
     states, chosen, weights = args
+    if states.device.type != "cpu":
+        return _mixed_at_once(module, *args, epsilon=epsilon)
     total = None
     for expert, (token, rank) in enumerate(where_sent(chosen, len(module.down_proj))):
         if not len(token):
@@ -187,6 +192,17 @@ def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor) -> Tenso
         total = part if total is None else total + part
     assert total is not None
     return total
+
+
+def _mixed_at_once(module: Any, states: Tensor, chosen: Tensor, weights: Tensor, *, epsilon: float) -> Tensor:
+    """As `_mixed`, up to rounding, for a device: the host does not wait for how many tokens an expert has."""
+    rows = ExpertRows.of(chosen, len(module.down_proj))
+    inputs = linear_of_experts_rule(states[rows.tokens], module.gate_up_proj, rows, epsilon=epsilon)
+    gate, up = inputs.chunk(2, dim=-1)
+    outputs = linear_of_experts_rule(module.act_fn(gate) * up, module.down_proj, rows, epsilon=epsilon)
+    weighted = outputs * weights[rows.tokens, rows.ranks, None]  # [S, D]
+    by_expert = rows.row_of.sort(1).values  # [N, k], of each token the expert with the lowest number first
+    return reduce(operator.add, weighted[by_expert].unbind(1))
 
 
 def _attend(

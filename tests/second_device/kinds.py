@@ -41,10 +41,10 @@ def batch_of(view: ModelView, rows: int) -> Batch:
     return Batch.collate(rows_of(view, rows), pad_id=0)
 
 
-def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_layer: int = 0, a_row: int = 0) -> None:
+def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_row: int = 0) -> None:
     """What `compute` gives of a model and a number of rows, on the second device and the CPU, for both SIZES.
 
-    It waits `most` times at most, and equally often for both sizes, beside `a_layer` and `a_row` times for each.
+    It waits `most` times at most, and equally often for both sizes, beside `a_row` times for each row.
     """
     fixed, waits = [], []
     for layers, rows in SIZES:
@@ -52,7 +52,7 @@ def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_laye
         with counted_waits() as counted:
             result = compute(there, rows)
         waits.append(dict(counted))
-        fixed.append(sum(counted.values()) - a_layer * layers - a_row * rows)
+        fixed.append(sum(counted.values()) - a_row * rows)
         assert_same(numbers_of(result), compute(here, rows))
     assert fixed[0] == fixed[1] <= most, waits
 

@@ -23,13 +23,9 @@ def explained(view, rows, *, name, **options):
 
 
 def check_method(kind, name, most=None, **options):
-    """Gradient methods wait twice at most, others six times.
-
-    What runs experts one by one waits once for each layer, for how many tokens are sent to each.
-    """
-    one_by_one = kind == "mixtral" and (name == "attnlrp_explicit" or "neurons" in options)
+    """Gradient methods wait twice at most, others six times."""
     most = most or (2 if METHODS[name].family == "gradient" else 6)
-    check(kind, partial(explained, name=name, **options), most, a_layer=int(one_by_one))
+    check(kind, partial(explained, name=name, **options), most)
 
 
 def has(kind, name, *finer):

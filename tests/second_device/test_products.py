@@ -132,10 +132,9 @@ def test_ablated_neurons_are_waited_for_once_a_sample_and_once_to_rank_them(kind
         given = {"given": [(0, 3), (1, 6), (0, 1)], ACTIVATION: None, RANDOM: None}
         return [knockout.sample(row, given) for row in rows_of(view, rows)]
 
-    experts_one_by_one = 2 if kind == "mixtral" else 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.second_device.kinds.SIZES", ((2, 2), (2, 5)))
-        check(kind, compute, most=0, a_row=2 + 2 * experts_one_by_one)
+        check(kind, compute, most=0, a_row=2)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "mixtral"])
@@ -148,7 +147,7 @@ def test_a_corpus_is_read_without_waits(kind):
     def _told(layer):  # of equal values rounding decides about the rest
         return [layer.values, layer.total, layer.not_finite]
 
-    check(kind, compute, most=0, a_layer=int(kind == "mixtral"))
+    check(kind, compute, most=0)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
@@ -223,7 +222,7 @@ def test_neurons_are_changed_without_waits(kind, change):
         with change(view, [{(0, 3): 2.0, (1, 6): -1.0}] * rows, where):
             return logits(view, batch)
 
-    check(kind, compute, most=2 if kind == "mixtral" else 0)  # both changed layers count what experts get
+    check(kind, compute, most=0)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
