@@ -16,7 +16,7 @@ from evaluation.schema.neurons import (
     NEURONS,
     WRITINGS,
 )
-from evaluation.schema.relevance import HEADS, LABELS, LAYERS, RELEVANCE, RELEVANCE_DOUBLE, relevance_schema
+from evaluation.schema.relevance import HEADS, LABELS, LAYERS, RELEVANCE, RELEVANCE_DOUBLE
 from evaluation.schema.samples import GENERIC, REJECT, VIEW
 from evaluation.schema.scores import (
     LAYER_SCORES,
@@ -58,7 +58,6 @@ __all__ = [
     "SchemaMismatch",
     "check",
     "layer_scores_samples_schema",
-    "relevance_schema",
     "scores_samples_schema",
     "titled",
 ]

@@ -1,76 +1,83 @@
-"""What becomes of a prediction as heads, tokens or neurons go in the order of their relevance."""
+"""Schemas of predictions as heads, tokens or neurons are removed in the order of their relevance."""
 
-from __future__ import annotations
+from evaluation.schema.versioned import Long, Single, versioned
 
-import pyarrow as pa
 
-from evaluation.schema.versioned import BOOL, FLOAT, INT, STR, versioned
+class Pruning:
+    """One point of a pruning curve; partitioned by model, task and dtype.
 
-#: One point of a pruning curve; partitioned by model, task and dtype. `pruned_heads` are those removed at this step
-#: (layer * H + head); `area` is that under the whole curve, accuracy against the share of heads removed.
-PRUNING = versioned(
-    "pruning",
-    1,
-    [
-        ("method", STR, False),
-        ("pooling", STR, False),
-        ("order", STR, False),  # least_first | most_first | random
-        ("seed", INT, True),
-        ("step", INT, False),
-        ("pruned_heads", pa.list_(pa.int32()), False),
-        ("accuracy", FLOAT, False),
-        ("n", pa.int64(), False),  # samples; those without finite logits are left out
-        ("area", FLOAT, False),
-    ],
-)
+    `pruned_heads` are those removed at this step (layer * H + head); `area` is that under the whole curve, accuracy
+    against the share of heads removed.
+    """
 
-#: A curve of one sample as its tokens go; partitioned by model, task, dtype and method. Lists have an entry for each
-#: state; values are NaN (`correct` null) where relevance or logits are not finite. Of two kinds (version 2): areas, as
-#: tokens go one after the other, and shares, where first no token is gone, then the shares of tokens in `percent`.
-CURVES = versioned(
-    "curves",
-    2,
-    [
-        ("sample_id", STR, False),
-        ("explanation", STR, False),
-        ("embedding", STR, False),
-        ("perturbation", STR, False),  # zero | mask | delete
-        # Areas: morf, the most relevant token goes first | lerf, the same order reversed.
-        # Shares: without_top, so many of the most relevant tokens are gone | top_only, all others are.
-        ("order", STR, False),
-        ("target_id", INT, False),  # the token or label whose logit is followed
-        ("percent", pa.list_(pa.int32()), True),  # of the tokens that may go; null for areas
-        ("removed", pa.list_(pa.int32()), False),  # how many tokens are gone; of areas, from 0 to all that may go
-        ("logit", pa.list_(pa.float32()), False),
-        ("probability", pa.list_(pa.float32()), True),  # null for a score
-        # Target above foil or, without a foil, above every other token; with a gold label, that above every other.
-        ("correct", pa.list_(BOOL), True),  # null for a score
-        ("area", FLOAT, True),  # under the logit, over the share of tokens that are gone; null for shares
-    ],
-)
+    method: str
+    pooling: str
+    order: str  # least_first | most_first | random
+    seed: int | None
+    step: int
+    pruned_heads: list[int]
+    accuracy: float
+    n: Long  # samples; those without finite logits are left out
+    area: float
 
-#: The areas of one sample's curves under every trial of a method: sets of options, in the order of the manifest, that a
-#: choice is made among; partitioned by model, task, dtype and method. NaN where a trial has no finite curves.
-TRIALS = versioned(
-    "trials",
-    1,
-    [
-        ("sample_id", STR, False),
-        ("area_morf", pa.list_(FLOAT), False),
-        ("area_lerf", pa.list_(FLOAT), False),
-    ],
-)
 
-#: The explained number of one sample without the first neurons of a ranking, which are zero at all positions;
-#: partitioned by model, task, dtype and what ranks: a method, or `random` or `activation`.
-KNOCKOUTS = versioned(
-    "knockouts",
-    1,
-    [
-        ("sample_id", STR, False),
-        ("explanation", STR, False),
-        ("ranking", STR, False),
-        ("removed", pa.list_(pa.int32()), False),  # how many neurons are gone, from 0
-        ("explained", pa.list_(pa.float32()), False),  # NaN where logits are not finite
-    ],
-)
+PRUNING = versioned("pruning", 1, Pruning)
+
+
+class Curves:
+    """A curve of one sample as its tokens go; partitioned by model, task, dtype and method.
+
+    Lists have an entry for each state; values are NaN (`correct` null) where relevance or logits are not finite. Of
+    two kinds (version 2): areas, as tokens go one after the other, and shares, where first no token is gone, then the
+    shares of tokens in `percent`.
+    """
+
+    sample_id: str
+    explanation: str
+    embedding: str
+    perturbation: str  # zero | mask | delete
+    # Areas: morf, the most relevant token goes first | lerf, the same order reversed.
+    # Shares: without_top, so many of the most relevant tokens are gone | top_only, all others are.
+    order: str
+    target_id: int  # the token or label whose logit is followed
+    percent: list[int] | None  # of the tokens that may go; null for areas
+    removed: list[int]  # how many tokens are gone; of areas, from 0 to all that may go
+    logit: list[Single]
+    probability: list[Single] | None  # null for a score
+    # Target above foil or, without a foil, above every other token; with a gold label, that above every other.
+    correct: list[bool] | None  # null for a score
+    area: float | None  # under the logit, over the share of tokens that are gone; null for shares
+
+
+CURVES = versioned("curves", 2, Curves)
+
+
+class Trials:
+    """The areas of one sample's curves under every trial of a method; partitioned by model, task, dtype and method.
+
+    Trials are the sets of options, in the order of the manifest, that a choice is made among. NaN where a trial has
+    no finite curves.
+    """
+
+    sample_id: str
+    area_morf: list[float]
+    area_lerf: list[float]
+
+
+TRIALS = versioned("trials", 1, Trials)
+
+
+class Knockouts:
+    """The explained number of one sample without the first neurons of a ranking, which are zero at all positions.
+
+    Partitioned by model, task, dtype and what ranks: a method, or `random` or `activation`.
+    """
+
+    sample_id: str
+    explanation: str
+    ranking: str
+    removed: list[int]  # how many neurons are gone, from 0
+    explained: list[Single]  # NaN where logits are not finite
+
+
+KNOCKOUTS = versioned("knockouts", 1, Knockouts)

@@ -1,68 +1,70 @@
-"""How far relevance finds evidence, by variant: a number each, and of every sample."""
-
-from __future__ import annotations
+"""Schemas of scores against evidence by variant: their means, and those of every sample."""
 
 from collections.abc import Iterable
 
 import pyarrow as pa
 
-from evaluation.schema.versioned import BOOL, FLOAT, INT, STR, versioned
-
-_VARIANT = [
-    ("model", STR, False),
-    ("task", STR, False),
-    ("dtype", STR, False),
-    ("method", STR, False),
-    ("explanation", STR, False),
-    ("embedding", STR, False),
-    ("tokens", STR, False),  # non_special | all
-    ("scope", STR, False),  # context | full
-]
-
-#: One number per variant and metric, in percent over `n` correctly predicted samples.
-SCORES = versioned(
-    "scores",
-    1,
-    [*_VARIANT, ("metric", STR, False), ("value", FLOAT, True), ("n", pa.int64(), False)],
-)
-
-#: One number per variant, layer and metric; those that NormXLogit holds layers against evidence by.
-LAYER_SCORES = versioned(
-    "layer_scores",
-    1,
-    [
-        *_VARIANT,
-        ("layer", INT, False),
-        ("metric", STR, False),
-        ("value", FLOAT, True),
-        ("n", pa.int64(), False),
-    ],
-)
+from evaluation.schema.versioned import Long, versioned
 
 
-def layer_scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
-    """One layer of a sample under one variant, with a column for each of `metrics`."""
-    columns = [("sample_id", STR, False), ("correct", BOOL, False), *[(name, pa.float32(), True) for name in metrics]]
-    return versioned("layer_scores_samples", 1, [*_VARIANT, ("layer", INT, False), *columns])
+class Variant:
+    """What a score is for: a method on a task, and the choices that scores are told apart by."""
+
+    model: str
+    task: str
+    dtype: str
+    method: str
+    explanation: str
+    embedding: str
+    tokens: str  # non_special | all
+    scope: str  # context | full
 
 
-#: What every file of them has, whatever metrics there were; the input of intervals and paired tests.
-LAYER_SCORES_SAMPLES = layer_scores_samples_schema(())
+class Scores(Variant):
+    """One number per variant and metric, in percent over `n` correctly predicted samples."""
+
+    metric: str
+    value: float | None
+    n: Long
+
+
+class LayerScores(Variant):
+    """One number per variant, layer and metric; those that NormXLogit holds layers against evidence by."""
+
+    layer: int
+    metric: str
+    value: float | None
+    n: Long
+
+
+class ScoresSamples(Variant):
+    """One sample under one variant; a column for each metric follows."""
+
+    sample_id: str
+    correct: bool
+
+
+class LayerScoresSamples(Variant):
+    """One layer of a sample under one variant; a column for each metric follows."""
+
+    layer: int
+    sample_id: str
+    correct: bool
 
 
 def scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
     """One sample under one variant, with a column for each of `metrics`: null where one does not apply to the task."""
-    return versioned(
-        "scores_samples",
-        2,
-        [
-            *_VARIANT,
-            ("sample_id", STR, False),
-            ("correct", BOOL, False),
-            *[(metric, pa.float32(), True) for metric in metrics],
-        ],
-    )
+    return versioned("scores_samples", 2, ScoresSamples, metrics)
 
 
-#: What every file of them has, whatever metrics there were; the input of intervals and paired tests.
+def layer_scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
+    """One layer of a sample under one variant, with a column for each of `metrics`."""
+    return versioned("layer_scores_samples", 1, LayerScoresSamples, metrics)
+
+
+SCORES = versioned("scores", 1, Scores)
+LAYER_SCORES = versioned("layer_scores", 1, LayerScores)
+
+#: What every file of samples has, whatever metrics there were; the input of intervals and paired tests.
 SCORES_SAMPLES = scores_samples_schema(())
+LAYER_SCORES_SAMPLES = layer_scores_samples_schema(())

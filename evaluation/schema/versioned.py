@@ -1,21 +1,65 @@
-"""A Parquet schema with a name and a version, which it carries in its metadata: made, told, and checked."""
+"""Parquet schemas with a name and a version, which each carries in its metadata: how they are written and checked.
+
+Modules that describe columns do not defer annotations, since the annotations are read here.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from types import NoneType
+from typing import Any, NewType, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 NAME_KEY, VERSION_KEY = b"closelook.schema", b"closelook.version"
-STR, INT, FLOAT, BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
+
+Long = NewType("Long", int)  # 64 bits
+Single = NewType("Single", float)  # 32 bits
+
+_ARROW: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    bytes: pa.binary(),
+    bool: pa.bool_(),
+    int: pa.int32(),
+    Long: pa.int64(),
+    Single: pa.float32(),
+    float: pa.float64(),
+}
 
 
 class SchemaMismatch(ValueError):
     """A file was written under another schema, or another version of it."""
 
 
-def versioned(name: str, version: int, fields: list[tuple[str, pa.DataType, bool]]) -> pa.Schema:
-    """Fields are (column, type, nullable)."""
-    columns = [pa.field(column, kind, nullable=nullable) for column, kind, nullable in fields]
-    return pa.schema(columns, metadata={NAME_KEY: name.encode(), VERSION_KEY: str(version).encode()})
+def versioned(name: str, version: int, columns: type, numbers: Iterable[str] = ()) -> pa.Schema:
+    """The schema whose columns are the annotated names of the class `columns`, in order; `| None` makes one nullable.
+
+    `numbers` are further columns of nullable float32.
+    """
+    fields = [_field(column, kind) for column, kind in get_type_hints(columns).items()]
+    fields += [_field(column, Single | None) for column in numbers]
+    return pa.schema(fields, metadata={NAME_KEY: name.encode(), VERSION_KEY: str(version).encode()})
+
+
+def _field(column: str, kind: Any) -> pa.Field:
+    parts = get_args(kind)
+    if NoneType in parts:
+        return pa.field(column, _arrow(parts[0]))
+    return pa.field(column, _arrow(kind), nullable=False)
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    if get_origin(kind) is list:
+        [item] = get_args(kind)
+        return pa.list_(_arrow(item))
+    return _ARROW[kind]
+
+
+def in_double(schema: pa.Schema) -> pa.Schema:
+    """`schema` with lists of float64 for lists of float32."""
+    single, double = pa.list_(pa.float32()), pa.list_(pa.float64())
+    fields = [field.with_type(double) if field.type == single else field for field in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 def titled(schema: pa.Schema) -> str:
@@ -26,7 +70,6 @@ def titled(schema: pa.Schema) -> str:
 
 def check(read: pa.Schema, expected: pa.Schema, where: str) -> None:
     """Raises SchemaMismatch unless `read`, from the file `where`, is `expected` in name, version and columns."""
-
     if titled(read) != titled(expected):
         raise SchemaMismatch(f"{where} holds schema {titled(read)}, this version of closelook reads {titled(expected)}")
     missing = [name for name in expected.names if name not in read.names]
