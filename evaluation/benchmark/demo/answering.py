@@ -40,9 +40,8 @@ def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
     started = time.monotonic()
     task = ANSWERING[name]
     seen = list(islice(draws(task, recipe.seed, "train"), recipe.pool))
-    whole = [word for words in lexicon.kinds().values() for word in words]
     texts = [draw.completed().text for draw in seen[:4000]]
-    tokenizer = build(name, texts, _MAX_LENGTH, whole=whole, size=_VOCABULARY)
+    tokenizer = build(name, texts, _MAX_LENGTH, whole=lexicon.answers(), size=_VOCABULARY)
     torch.manual_seed(recipe.seed)
     model = new_model(tokenizer).train()
     generator = torch.Generator().manual_seed(recipe.seed)
