@@ -131,7 +131,7 @@ class _Phrase:
                 self.say("that", past)
                 self._other(lexicon.THINGS + lexicon.ANIMATE)
 
-    def _other(self, nouns: list[tuple[str, str]]) -> int:
+    def _other(self, nouns: list[tuple[str, ...]]) -> int:
         number = self._rng.randrange(2)
         self.say(self._rng.choice(lexicon.DETERMINERS), self._rng.choice(nouns)[number])
         self._between.append(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -13,106 +13,63 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    AutoModelForSequenceClassification,
-    BertConfig,
-    GPT2Config,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import HEADS, lexicon
-from evaluation.benchmark.demo.card import write_card
-from evaluation.benchmark.demo.fitting import Recipe, fit
+from evaluation.benchmark.demo import HEADS, fitting, lexicon
 from evaluation.benchmark.demo.judged import LABELS, Judged, judged
 from evaluation.benchmark.demo.tokenizer import build
 
 _MAX_LENGTH = 64
-_LAYERS, _ATTENTION_HEADS, _WIDTH = 3, 4, 48
+_LAYERS, _WIDTH = 3, 48
 _BPE_SIZE = 600
 
 STEPS = {"sentiment": 400, "similarity": 600}
-MEASURE = {
-    "sentiment": ("Accuracy", "Share of {n:,} draws (seed {seed}) not seen in training whose label is predicted:"),
-    "similarity": ("Pearson r", "Predicted beside true scores of {n:,} draws (seed {seed}) not seen in training:"),
+_CARDS = {
+    "sentiment": fitting.Card(
+        "Accuracy", "Share of {n:,} draws (seed {seed}) not seen in training whose label is predicted:", ".3f"
+    ),
+    "similarity": fitting.Card(
+        "Pearson r", "Predicted beside true scores of {n:,} draws (seed {seed}) not seen in training:", ".3f"
+    ),
 }
 
 
 @dataclass(frozen=True)
-class HeadRecipe(Recipe):
-    """How a classifier or a regressor is trained."""
+class HeadRecipe(fitting.Recipe):
+    """Hyperparameters of a classifier or a regressor."""
 
     hidden: float = 0.15  # share of words that decide nothing which masked models of opinions do not see
 
 
 def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
-    """Train one model, write it with its tokenizer and card into `out`, and return what was measured, by task."""
-    started = time.monotonic()
+    """Train one model, write it with its tokenizer and card into `out`, and return its accuracy or r, by task."""
     task = HEADS[name]
+    card = replace(_CARDS[task], started=time.monotonic())
     draws = list(islice(judged(task, recipe.seed, "train"), recipe.pool))
     texts = list(chain.from_iterable((draw.text, draw.second or "") for draw in draws[:4000]))
     tokenizer = build(name.split("-")[0], texts, _MAX_LENGTH, whole=lexicon.judging(), size=_BPE_SIZE)
     torch.manual_seed(recipe.seed)
-    model = new_model(name, tokenizer).train()
+    model = new_model(name, tokenizer)
     generator, rng = torch.Generator().manual_seed(recipe.seed), random.Random(recipe.seed)
 
     def losses() -> dict[str, Tensor]:
-        chosen = torch.randint(len(draws), (recipe.batch,), generator=generator).tolist()
-        batch = [draws[index] for index in chosen]
+        batch = fitting.sampled(draws, recipe, generator)
         if tokenizer.mask_token is not None and task == "sentiment":
             batch = [_hidden(draw, tokenizer.mask_token, recipe.hidden, rng) for draw in batch]
         return {task: loss_of(model, tokenizer, batch)}
 
-    fit(name, model, recipe, losses)
-    scores = {task: measured(model.eval(), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    title, meaning = MEASURE[task]
-    write_card(
-        out,
-        name,
-        model,
-        recipe,
-        tasks=(task,),
-        rows={task: f"{scores[task]:.3f}"},
-        title=title,
-        meaning=meaning.format(n=recipe.evaluated, seed=recipe.seed + 1),
-        wall_s=time.monotonic() - started,
-    )
-    return scores
+    def measure(trained: PreTrainedModel) -> dict[str, float]:
+        return {task: measured(trained, tokenizer, task, recipe.evaluated, recipe.seed + 1)}
+
+    return fitting.train_model(name, model, recipe, losses, measure, card, out, tokenizer)
 
 
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised classifier or regressor: three layers of width 48, no dropout."""
+    """A freshly initialised classifier or regressor: three layers of width 48."""
     head: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
     if HEADS[name] == "sentiment":
         head = {"id2label": dict(enumerate(LABELS)), "label2id": {label: index for index, label in enumerate(LABELS)}}
-    shared = {"vocab_size": len(tokenizer), "initializer_range": 0.06, "pad_token_id": tokenizer.pad_token_id, **head}
-    config: BertConfig | GPT2Config
-    if name.startswith("bert"):
-        config = BertConfig(
-            **shared,
-            hidden_size=_WIDTH,
-            num_hidden_layers=_LAYERS,
-            num_attention_heads=_ATTENTION_HEADS,
-            intermediate_size=4 * _WIDTH,
-            max_position_embeddings=_MAX_LENGTH,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    else:
-        config = GPT2Config(
-            **shared,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            n_embd=_WIDTH,
-            n_layer=_LAYERS,
-            n_head=_ATTENTION_HEADS,
-            n_positions=_MAX_LENGTH,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
+    config = fitting.config_of(name.split("-")[0], _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **head)
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     if HEADS[name] == "similarity":
         _let_words_find_their_like(model)
@@ -144,7 +101,7 @@ def _hidden(draw: Judged, mask: str, share: float, rng: random.Random) -> Judged
     return replace(draw, text=text)
 
 
-def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: list[Judged]) -> Tensor:
+def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged]) -> Tensor:
     """Mean cross entropy of the labels, or mean squared error of the scores."""
     logits = predicted(model, tokenizer, draws)
     if draws[0].score is None:
@@ -152,10 +109,10 @@ def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: l
     return torch.nn.functional.mse_loss(logits[:, 0], torch.tensor([draw.score for draw in draws]))
 
 
-def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Iterable[Judged]) -> Tensor:
+def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged]) -> Tensor:
     """Logits [B, labels] of the texts, or of the pairs of texts."""
-    texts = [(draw.text,) if draw.second is None else (draw.text, draw.second) for draw in draws]
-    inputs = tokenizer(*(list(column) for column in zip(*texts, strict=True)), padding=True, return_tensors="pt")
+    seconds = [draw.second for draw in draws if draw.second is not None]
+    inputs = tokenizer([draw.text for draw in draws], seconds or None, padding=True, return_tensors="pt")
     logits: Tensor = model(**inputs).logits
     return logits
 
@@ -164,7 +121,7 @@ def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws:
 def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: str, n: int, seed: int) -> float:
     """The share of `n` draws not seen in training whose label is predicted, or Pearson's r of their scores."""
     draws = list(islice(judged(task, seed, "test"), n))
-    logits = torch.cat([predicted(model, tokenizer, draws[at : at + 250]) for at in range(0, n, 250)])
+    logits = torch.cat([predicted(model, tokenizer, part) for part in fitting.split(draws)])
     if draws[0].score is None:
         return float((logits.argmax(-1) == torch.tensor([draw.label for draw in draws])).double().mean())
     true = torch.tensor([draw.score for draw in draws])

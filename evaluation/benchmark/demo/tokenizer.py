@@ -21,6 +21,8 @@ _SPLIT_FROM = 6  # letters of a noun from which WordPiece splits its plural
 _WHOLE_COPIES = 500  # times each target is shown to the trainer, enough to earn a token of its own
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'\"-()"
 
+Trained = tuple[Tokenizer, dict[str, str]]  # and its special tokens, by their role
+
 
 def build(
     name: str, texts: list[str], max_length: int, whole: Sequence[str] = (), size: int = _BPE_SIZE
@@ -33,24 +35,30 @@ def build(
     whole = [f" {word}" for word in whole or lexicon.targets()]
     corpus = [*texts, *whole * _WHOLE_COPIES]
     if name == "bert":
-        tokenizer = _wordpiece(corpus, max_length)
+        cut, specials = _wordpiece(corpus)
     elif name == "t5":
-        tokenizer = _marked(corpus, max_length, size)
+        cut, specials = _marked(corpus, size)
     else:
-        tokenizer = _byte_level(name, corpus, max_length, size)
+        cut, specials = _byte_level(name, corpus, size)
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    if name != "bert":
+        inputs.remove("token_type_ids")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=cut, model_max_length=max_length, model_input_names=inputs, **specials
+    )
     broken = [word.strip() for word in whole if len(tokenizer.tokenize(word)) != 1]
     if broken:
         raise ValueError(f"{name}: the targets {', '.join(broken)} are several tokens; enlarge the vocabulary")
     return tokenizer
 
 
-def _wordpiece(corpus: list[str], max_length: int) -> PreTrainedTokenizerFast:
+def _wordpiece(corpus: list[str]) -> Trained:
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words = {word for text in corpus for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
     plurals, suffixes = _split_plurals()
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    specials = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     pieces = [*_LETTERS, *(f"##{letter}" for letter in _LETTERS if letter.isalnum()), *suffixes]
-    entries = dict.fromkeys([*specials, *pieces, *sorted(words - plurals)])
+    entries = dict.fromkeys([*specials.values(), *pieces, *sorted(words - plurals)])
     vocabulary = {entry: index for index, entry in enumerate(entries)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
@@ -60,38 +68,23 @@ def _wordpiece(corpus: list[str], max_length: int) -> PreTrainedTokenizerFast:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=max_length,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    return tokenizer, specials
 
 
 def _split_plurals() -> tuple[set[str], list[str]]:
     """Regular plurals of longer nouns, which WordPiece reads as the noun and a suffix, and those suffixes."""
     nouns = [*lexicon.ANIMATE, *lexicon.THINGS]
-    split = [(one, many) for one, many in nouns if many.startswith(one) and len(one) >= _SPLIT_FROM]
-    return {many for _, many in split}, sorted({f"##{many.removeprefix(one)}" for one, many in split})
+    split = [(noun, plural) for noun, plural in nouns if plural.startswith(noun) and len(noun) >= _SPLIT_FROM]
+    return {plural for _, plural in split}, sorted({f"##{plural.removeprefix(noun)}" for noun, plural in split})
 
 
-def _byte_level(name: str, corpus: list[str], max_length: int, size: int) -> PreTrainedTokenizerFast:
+def _byte_level(name: str, corpus: list[str], size: int) -> Trained:
     end = "<|endoftext|>" if name == "gpt2" else "</s>"
     begin = end if name == "gpt2" else "<s>"
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(dict.fromkeys([begin, end])),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(corpus, trainer)
+    _train(tokenizer, corpus, size, [begin, end], pre_tokenizers.ByteLevel.alphabet())
     byte_level = processors.ByteLevel(trim_offsets=True)
     if name == "llama":
         bos = processors.TemplateProcessing(
@@ -100,38 +93,29 @@ def _byte_level(name: str, corpus: list[str], max_length: int, size: int) -> Pre
         tokenizer.post_processor = processors.Sequence([byte_level, bos])
     else:
         tokenizer.post_processor = byte_level
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=max_length,
-        bos_token=begin,
-        eos_token=end,
-        pad_token=end,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return tokenizer, {"bos_token": begin, "eos_token": end, "pad_token": end}
 
 
-def _marked(corpus: list[str], max_length: int, size: int) -> PreTrainedTokenizerFast:
+def _marked(corpus: list[str], size: int) -> Trained:
     pad, end, unknown = "<pad>", "</s>", "<unk>"
     tokenizer = Tokenizer(models.BPE(unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Punctuation()]
     )
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[pad, end, unknown],
-        initial_alphabet=sorted({*_LETTERS, *_LETTERS.upper()}),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(corpus, trainer)
+    _train(tokenizer, corpus, size, [pad, end, unknown], [*_LETTERS, *_LETTERS.upper()])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=max_length,
-        pad_token=pad,
-        eos_token=end,
-        unk_token=unknown,
-        model_input_names=["input_ids", "attention_mask"],
+    return tokenizer, {"pad_token": pad, "eos_token": end, "unk_token": unknown}
+
+
+def _train(tokenizer: Tokenizer, corpus: list[str], size: int, specials: list[str], alphabet: list[str]) -> None:
+    """Learn the merges of BPE."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(dict.fromkeys(specials)),
+        initial_alphabet=sorted(set(alphabet)),
+        show_progress=False,
     )
+    tokenizer.train_from_iterator(corpus, trainer)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -17,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, ViTConfig, ViTForImageClassification
+from transformers import AutoModelForImageClassification, PreTrainedModel
 
-from evaluation.benchmark.demo.card import write_card
-from evaluation.benchmark.demo.fitting import Recipe, fit
+from evaluation.benchmark.demo import fitting
 from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.demo.shapes import PATCH, shapes
+from evaluation.benchmark.demo.split import Split
 from evaluation.benchmark.pictures import SETTINGS, Preprocessing, decoded
 from evaluation.benchmark.sources.files import fetch
 from evaluation.benchmark.sources.pictures import MNIST
 
-_LAYERS, _HEADS, _WIDTH = 3, 4, 48
+_LAYERS, _WIDTH = 3, 48
 _OF_SHAPES = """generated images of
 `evaluation/benchmark/demo/shapes.py`. It exists so that `closelook run` has an image to explain without a network or a
 GPU; it knows nothing beyond these shapes."""
@@ -35,12 +34,12 @@ _HELD_OUT = 5  # of the digits, every fifth is for the card alone
 
 
 @dataclass(frozen=True)
-class VisionRecipe(Recipe):
-    """How a model of images is trained."""
+class VisionRecipe(fitting.Recipe):
+    """Hyperparameters of a model of images."""
 
-    hidden: float = 0.0  # share of patches that are not seen, so that one which is gone says nothing
+    hidden: float = 0.0  # share of patches that are not seen, so that a missing one says nothing
     shift: int = 0  # pixels by which an image is moved at random
-    mean: float = 0.5  # what images are normalised by, and so which pixels are zero: grey, or black (0)
+    mean: float = 0.5  # by which images are normalised: the grey, or black (0), of pixels that are zero then
 
 
 @dataclass(frozen=True)
@@ -49,110 +48,85 @@ class Images:
 
     pixels: np.ndarray  # [N, H, W, C] uint8
     labels: np.ndarray  # [N] int64
+    names: tuple[str, ...]  # of the labels
+
+    def __getitem__(self, chosen: np.ndarray) -> Images:
+        return replace(self, pixels=self.pixels[chosen], labels=self.labels[chosen])
 
 
 def train(name: str, out: Path, recipe: VisionRecipe) -> dict[str, float]:
     """Train the demo's model, write it with its settings and card into `out`, and return its accuracy by task."""
-    seen = drawn(recipe.pool, recipe.seed, "train")
-    unseen = drawn(recipe.evaluated, recipe.seed + 1, "test")
-    card = {"about": _OF_SHAPES}
-    return _train(name, "shapes", out, recipe, seen, unseen, LABELS, card)
+    card = _card_of(recipe.evaluated, _OF_SHAPES)
+    seen, unseen = drawn(recipe.pool, recipe.seed, "train"), drawn(recipe.evaluated, recipe.seed + 1, "test")
+    return _train(name, "shapes", out, recipe, seen, unseen, card)
 
 
 def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, float]:
     """The same of MNIST's digits in `folder`; every fifth is held out. Raises UserError where there are none."""
-    rows = [
-        (decoded(row["image"]), int(row["label"]))
-        for file in fetch(str(folder), MNIST.suffixes)
-        for record in MNIST.records(file)
-        for row in MNIST.rows(record)
-    ]
-    pixels = np.stack([np.asarray(image)[..., None] for image, _ in rows])
-    labels = np.array([label for _, label in rows])
+    files = fetch(str(folder), MNIST.suffixes)
+    rows = [row for file in files for record in MNIST.records(file) for row in MNIST.rows(record)]
+    pixels = np.stack([np.asarray(decoded(row["image"]))[..., None] for row in rows])
+    labels = np.array([int(row["label"]) for row in rows])
+    digits = Images(pixels, labels, tuple("0123456789"))
     held = np.arange(len(rows)) % _HELD_OUT == 0
-    seen, unseen = (Images(pixels[chosen], labels[chosen]) for chosen in (~held, held))
+    seen, unseen = digits[~held], digits[held]
     command = "python -m evaluation.benchmark.demo.vision --mnist FOLDER --out FOLDER"
-    card = {
-        "about": "digits of MNIST.",
-        "command": f"{command} --steps {recipe.steps} --seed {recipe.seed}",
-        "data": f"{len(seen.labels):,} of {len(labels):,} images, each moved by up to {recipe.shift} pixels",
-    }
-    return _train("mnist", "mnist", out, recipe, seen, unseen, tuple(map(str, range(10))), card)
+    card = replace(
+        _card_of(len(unseen.labels), "digits of MNIST."),
+        command=f"{command} --steps {recipe.steps} --seed {recipe.seed}",
+        data=f"{len(seen.labels):,} of {len(labels):,} images, each moved by up to {recipe.shift} pixels",
+    )
+    return _train("mnist", "mnist", out, recipe, seen, unseen, card)
 
 
-def drawn(count: int, seed: int, split: str) -> Images:
+def _card_of(n: int, about: str) -> fitting.Card:
+    meaning = f"Share of {n:,} images not seen in training whose label is predicted:"
+    return fitting.Card("Accuracy", meaning, about=about, language="")
+
+
+def drawn(count: int, seed: int, split: Split) -> Images:
     """The first `count` generated images of a side of the split."""
-    samples = list(islice(shapes(seed, "train" if split == "train" else "test"), count))
-    return Images(np.stack([one.pixels for one in samples]), np.array([one.label for one in samples]))
+    drawings = list(islice(shapes(seed, split), count))
+    pixels = np.stack([drawing.pixels for drawing in drawings])
+    return Images(pixels, np.array([drawing.label for drawing in drawings]), LABELS)
 
 
 def _train(
-    name: str,
-    task: str,
-    out: Path,
-    recipe: VisionRecipe,
-    seen: Images,
-    unseen: Images,
-    labels: tuple[str, ...],
-    card: Mapping[str, str],
+    name: str, task: str, out: Path, recipe: VisionRecipe, seen: Images, unseen: Images, card: fitting.Card
 ) -> dict[str, float]:
-    """`card` is what its card says beside the numbers."""
-    started = time.monotonic()
     torch.manual_seed(recipe.seed)
     _, height, width, channels = seen.pixels.shape
     assert height == width
-    model = new_model(width, PATCH, channels, labels).train()
+    model = new_model(width, channels, seen.names)
     settings = preprocessing_settings(width, channels, recipe.mean)
     inputs = partial(_inputs, Preprocessing.of(settings, model.config.to_dict()))
     generator = torch.Generator().manual_seed(recipe.seed)
 
     def losses() -> dict[str, Tensor]:
-        chosen = torch.randint(len(seen.labels), (recipe.batch,), generator=generator).numpy()
-        pixels = _moved(seen.pixels[chosen], recipe.shift, generator)
-        logits = model(pixel_values=_hidden(inputs(pixels), recipe.hidden, generator)).logits
-        return {task: torch.nn.functional.cross_entropy(logits, torch.from_numpy(seen.labels[chosen]))}
+        batch = seen[torch.randint(len(seen.labels), (recipe.batch,), generator=generator).numpy()]
+        values = inputs(_moved(batch.pixels, recipe.shift, generator))
+        logits = model(pixel_values=_hidden(values, recipe.hidden, generator)).logits
+        return {task: torch.nn.functional.cross_entropy(logits, torch.from_numpy(batch.labels))}
 
-    fit(name, model, recipe, losses)
-    score = accuracy(model.eval(), inputs, unseen)
-    model.save_pretrained(out)
+    def measure(trained: PreTrainedModel) -> dict[str, float]:
+        return {task: accuracy(trained, inputs, unseen)}
+
+    scores = fitting.train_model(name, model, recipe, losses, measure, card, out)
     (out / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")
-    write_card(
-        out,
-        name,
-        model,
-        recipe,
-        tasks=(task,),
-        rows={task: f"{score:.1%}"},
-        title="Accuracy",
-        meaning=f"Share of {len(unseen.labels):,} images not seen in training whose label is predicted:",
-        wall_s=time.monotonic() - started,
-        language="",
-        **card,
-    )
-    return {task: score}
+    return scores
 
 
-def new_model(size: int, patch: int, channels: int, labels: tuple[str, ...]) -> PreTrainedModel:
-    """A freshly initialised vision transformer: three layers of width 48, no dropout."""
-    config = ViTConfig(
-        hidden_size=_WIDTH,
-        num_hidden_layers=_LAYERS,
-        num_attention_heads=_HEADS,
-        intermediate_size=4 * _WIDTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.06,
-        image_size=size,
-        patch_size=patch,
-        num_channels=channels,
-        id2label=dict(enumerate(labels)),
-        label2id={label: at for at, label in enumerate(labels)},
-    )
-    return ViTForImageClassification(config)
+def new_model(size: int, channels: int, labels: tuple[str, ...]) -> PreTrainedModel:
+    """A freshly initialised vision transformer: three layers of width 48."""
+    numbers = {label: index for index, label in enumerate(labels)}
+    image = {"image_size": size, "patch_size": PATCH, "num_channels": channels}
+    config = fitting.config_of("vit", _LAYERS, _WIDTH, **image, id2label=dict(enumerate(labels)), label2id=numbers)
+    model: PreTrainedModel = AutoModelForImageClassification.from_config(config)
+    return model
 
 
 def preprocessing_settings(size: int, channels: int, mean: float) -> dict[str, object]:
-    """What `preprocessor_config.json` says of a model of images with this edge."""
+    """The `preprocessor_config.json` of a model of images with this edge."""
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -167,8 +141,8 @@ def preprocessing_settings(size: int, channels: int, mean: float) -> dict[str, o
 
 
 def _inputs(preprocessing: Preprocessing, pixels: np.ndarray) -> Tensor:
-    """What the model computes with [B, C, H, W], of images [B, H, W, C]."""
-    return torch.from_numpy(np.stack([preprocessing.values(one) for one in pixels]))
+    """The numbers that the model reads [B, C, H, W], of images [B, H, W, C]."""
+    return torch.from_numpy(np.stack([preprocessing.values(image) for image in pixels]))
 
 
 def _hidden(values: Tensor, share: float, generator: torch.Generator) -> Tensor:
@@ -179,29 +153,21 @@ def _hidden(values: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def _moved(pixels: np.ndarray, shift: int, generator: torch.Generator) -> np.ndarray:
-    """Each of the images [B, H, W, C] moved by up to `shift` pixels; what comes in is black."""
+    """Each of the images [B, H, W, C] moved by up to `shift` pixels; pixels from beyond its edge are black."""
     if not shift:
         return pixels
-    moved = np.zeros_like(pixels)
-    by = torch.randint(-shift, shift + 1, (len(pixels), 2), generator=generator).tolist()
     height, width = pixels.shape[1:3]
-    for one, to, (down, right) in zip(pixels, moved, by, strict=True):
-        rows, columns = (
-            slice(max(0, down), height + min(0, down)),
-            slice(max(0, right), width + min(0, right)),
-        )
-        to[rows, columns] = one[max(0, -down) : height + min(0, -down), max(0, -right) : width + min(0, -right)]
-    return moved
+    framed = np.pad(pixels, ((0, 0), (shift, shift), (shift, shift), (0, 0)))
+    corners = shift - torch.randint(-shift, shift + 1, (len(pixels), 2), generator=generator)
+    cut = [image[top : top + height, left : left + width] for image, (top, left) in zip(framed, corners, strict=True)]
+    return np.stack(cut)
 
 
 @torch.no_grad()
 def accuracy(model: PreTrainedModel, inputs: Callable[[np.ndarray], Tensor], images: Images) -> float:
     """Share of the images whose label is predicted."""
-    predicted = [
-        model(pixel_values=inputs(images.pixels[at : at + 250])).logits.argmax(-1).numpy()
-        for at in range(0, len(images.labels), 250)
-    ]
-    return float((np.concatenate(predicted) == images.labels).mean())
+    logits = [model(pixel_values=part).logits for part in inputs(images.pixels).split(fitting.TOGETHER)]
+    return float((torch.cat(logits).argmax(-1).numpy() == images.labels).mean())
 
 
 SHAPES = VisionRecipe(steps=3000, hidden=0.1)
