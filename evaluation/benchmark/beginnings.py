@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import encode
-from evaluation.benchmark.samples import Beginning, Malformed, Row
+from evaluation.benchmark.samples import Beginning, Malformed, Row, view_row
 from lrp_core.kinds import Kind
 
 
@@ -22,23 +22,18 @@ def begin(
         raise Malformed("no slot", "the task does not say how much of a text is read")
     [encoding] = encode(tokenizer, [row["text"]])
     ordinary = (~encoding.special).nonzero()[0]
-    behind = encoding.ids[ordinary[-1] + 1 :] if kind.slot and len(ordinary) else []
-    before = encoding.ids[: ordinary[0]] if len(ordinary) else []
+    if not len(ordinary):
+        raise Malformed("no token follows the beginning", "the text has 0 tokens")
+    behind = encoding.ids[ordinary[-1] + 1 :] if kind.slot else []
+    before = encoding.ids[: ordinary[0]]
     room = max_length - len(before) - len(behind) - kind.slot
     count = min(beginning.tokens, room, len(ordinary) - 1)
     if count < 1:
         raise Malformed("no token follows the beginning", f"the text has {len(ordinary)} tokens")
     text = [encoding.ids[at] for at in ordinary[: count + 1]]
-    ids = [*before, *text[:count], *([tokenizer.mask_token_id] if kind.slot else []), *behind]
+    mask = [tokenizer.mask_token_id] if kind.slot else []
+    ids = [*before, *text[:count], *mask, *behind]
     read = count + kind.slot
-    return {
-        "sample_id": row["sample_id"],
-        "input_ids": ids,
-        "position": len(before) + read - 1,
-        "target_id": text[count] if beginning.explains == "true" else None,
-        "foil_id": None,
-        "evidence_mask": None,
-        "special_mask": [True] * len(before) + [False] * read + [True] * len(behind),
-        "scope_mask": None,
-        "length": len(ids),
-    }
+    special = [True] * len(before) + [False] * read + [True] * len(behind)
+    target = text[count] if beginning.explains == "true" else None
+    return view_row(row, ids, special, len(before) + read - 1, target=target)

@@ -55,6 +55,10 @@ class Encoding:
             covered |= own
         return covered
 
+    def mask(self, spans: Iterable[Sequence[int]] | None, first: bool = False) -> list[bool] | None:
+        """The same as a list; None without spans."""
+        return None if spans is None else self.covers(spans, first).tolist()
+
 
 def encode(
     tokenizer: PreTrainedTokenizerBase,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Malformed, Row
+from evaluation.benchmark.samples import Malformed, Row, rejecting, view_row
 from lrp_core.kinds import Kind
 
 
@@ -27,31 +27,28 @@ def read_whole(
     kind: Kind,
     max_length: int,
     truncate: bool,
-    refuse: Callable[[Row, Malformed], None],
+    rejects: list[Row],
 ) -> list[Row]:
-    """View rows of generic rows without a slot; `refuse` is told of the others.
+    """View rows of generic rows without a slot; the others are appended to `rejects`.
 
     A label is the model's own prediction (`target_id` null), a score the only number that there is. A text longer than
     `max_length` tokens is refused, or, with `truncate`, loses tokens at its end until it fits; of a pair the longer.
     """
     views = []
     for paired, group in groupby(rows, lambda row: row["second"] is not None):
-        own = list(group)
-        if paired and not separates(tokenizer):
-            for row in own:
-                refuse(row, Malformed("the tokenizer puts nothing between two texts"))
-            continue
-        for row, whole in zip(own, _encoded(own, paired, tokenizer), strict=True):
-            try:
+        alike = list(group)
+        apart = not paired or separates(tokenizer)
+        for row, whole in zip(alike, _encoded(alike, paired, tokenizer), strict=True):
+            with rejecting(rejects, "view", sample_id=row["sample_id"]):
+                if not apart:
+                    raise Malformed("the tokenizer puts nothing between two texts")
                 encoding, cut = whole, None
                 if len(whole) > max_length:
                     if not truncate:
                         raise Malformed("too long", f"{len(whole)} tokens, the model takes {max_length}")
                     [encoding] = _encoded([row], paired, tokenizer, max_length)
                     cut = len(whole) - len(encoding)
-                views.append(_view(row, encoding, kind) | {"cut": cut})
-            except Malformed as error:
-                refuse(row, error)
+                views.append(_view(row, encoding, kind, cut))
     return views
 
 
@@ -62,24 +59,23 @@ def _encoded(
     return encode(tokenizer, [row["text"] for row in rows], seconds=seconds, max_length=max_length)
 
 
-def _view(row: Row, encoding: Encoding, kind: Kind) -> Row:
+def _view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Row:
     """Raises Malformed where no token of the text, or of its evidence, is left."""
     if encoding.special.all():
         raise Malformed("the text has no token")
-    evidence, scope = (None if not row[name] else encoding.covers(row[name]) for name in ("evidence", "scope"))
-    if evidence is not None and not evidence.any():
+    evidence, scope = (encoding.mask(row[name] or None) for name in ("evidence", "scope"))
+    if evidence is not None and not any(evidence):
         raise Malformed("the evidence has no token")
-    return {
-        "sample_id": row["sample_id"],
-        "input_ids": encoding.ids,
-        "position": 0 if kind.reads == "first" else len(encoding) - 1,
-        "target_id": None if row["score"] is None else 0,
-        "foil_id": None,
-        "evidence_mask": None if evidence is None else evidence.tolist(),
-        "special_mask": encoding.special.tolist(),
-        "scope_mask": None if scope is None else scope.tolist(),
-        "length": len(encoding),
-        "token_type_ids": encoding.types,
-        "label": row["label"],
-        "score": row["score"],
-    }
+    return view_row(
+        row,
+        encoding.ids,
+        encoding.special.tolist(),
+        0 if kind.reads == "first" else len(encoding) - 1,
+        target=None if row["score"] is None else 0,
+        evidence=evidence,
+        scope=scope,
+        token_type_ids=encoding.types,
+        label=row["label"],
+        score=row["score"],
+        cut=cut,
+    )

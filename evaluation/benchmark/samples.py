@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -32,9 +33,9 @@ class Malformed(ValueError):
 def sample(
     source: str,
     text: str,
-    slot: int | None,
-    target: str | None,
-    foil: str | None,
+    slot: int | None = None,
+    target: str | None = None,
+    foil: str | None = None,
     *,
     second: str | None = None,
     label: str | None = None,
@@ -93,6 +94,17 @@ def reject(
     return {"sample_id": sample_id, "stage": stage, "reason": reason, "where": where, "detail": detail}
 
 
+@contextmanager
+def rejecting(
+    rejects: list[Row], stage: str, *, sample_id: str | None = None, where: str | None = None
+) -> Iterator[None]:
+    """Appends the reject of a row that turns out Malformed inside the `with`, which ends there."""
+    try:
+        yield
+    except Malformed as error:
+        rejects.append(reject(stage, error.reason, sample_id=sample_id, where=where, detail=error.detail))
+
+
 def is_reject(row: Row) -> bool:
     return "reason" in row
 
@@ -101,6 +113,36 @@ def meta_of(row: Row) -> dict[str, Any]:
     """What its source and the annotator noted of a sample."""
     meta: dict[str, Any] = json.loads(row["meta"])
     return meta
+
+
+def view_row(
+    row: Row,
+    ids: Sequence[int],
+    special: Sequence[bool],
+    position: int,
+    *,
+    target: int | None = None,
+    foil: int | None = None,
+    evidence: Sequence[bool] | None = None,
+    scope: Sequence[bool] | None = None,
+    **more: Any,
+) -> Row:
+    """A row of the view schema: the sample `row` as token `ids` [T], with masks [T].
+
+    The model predicts `target`, against `foil`, at `position`; `more` are further columns.
+    """
+    return {
+        "sample_id": row["sample_id"],
+        "input_ids": ids,
+        "position": position,
+        "target_id": target,
+        "foil_id": foil,
+        "evidence_mask": evidence,
+        "special_mask": special,
+        "scope_mask": scope,
+        "length": len(ids),
+        **more,
+    }
 
 
 def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:

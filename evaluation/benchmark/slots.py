@@ -33,7 +33,7 @@ class Prediction(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What a word adds to the tokens of a text."""
+    """The tokens that a word adds to those of a text."""
 
     word: str
     ids: list[int]
@@ -47,14 +47,15 @@ def continuing(
     contexts: Sequence[Encoding],
     tokenizer: PreTrainedTokenizerBase,
     counts: Words,
+    template: bool = True,
 ) -> list[Prediction | Malformed]:
-    """What a causal model predicts behind each row's prompt, or why there is nothing.
+    """The tokens that a causal model predicts behind each row's prompt, or why there are none.
 
-    `contexts` are the encoded texts of the `prompts`, without what a template adds behind them.
+    `contexts` are the encoded texts of the `prompts`, without the tokens that a template adds behind them.
     """
-    words = [[row[name].strip() for name in ("target", "foil") if row[name] is not None] for row in rows]
+    words = [[word.strip() for word in _words(row)] for row in rows]
     joint = [prompt.with_target(word) for prompt, pair in zip(prompts, words, strict=True) for word in pair]
-    encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint)])
+    encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint, template)])
     results: list[Prediction | Malformed] = []
     for prompt, context, pair in zip(prompts, contexts, words, strict=True):
         both = [(word, next(encodings)) for word in pair]
@@ -67,40 +68,31 @@ def continuing(
 
 
 def answering(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, counts: Words) -> list[Prediction | Malformed]:
-    """What the decoder of an encoder-decoder says of each row, or why not: target and foil by themselves."""
-    words = [[row[name].strip() for name in ("target", "foil") if row[name] is not None] for row in rows]
-    encodings = iter(encode(tokenizer, [word for pair in words for word in pair], template=False))
+    """The tokens that the decoder of an encoder-decoder predicts: target and foil by themselves, behind no text."""
     nothing = Encoding([], np.zeros((0, 2), np.int32), np.zeros(0, bool))
-    results: list[Prediction | Malformed] = []
-    for pair in words:
-        both = [(word, next(encodings)) for word in pair]
-        try:
-            tails = [_tail(word, word, nothing, encoding, tokenizer) for word, encoding in both]
-            results.append(_first_difference(tails, single=counts == "single"))
-        except Malformed as error:
-            results.append(error)
-    return results
+    return continuing(rows, [Prompt("", "")] * len(rows), [nothing] * len(rows), tokenizer, counts, template=False)
+
+
+def _words(row: Row) -> list[str]:
+    """The target, and the foil of a row that has one."""
+    return [row[name] for name in ("target", "foil") if row[name] is not None]
 
 
 def tail_behind(
     prompt: Prompt, word: str, context: Encoding, encoding: Encoding, tokenizer: PreTrainedTokenizerBase
 ) -> Tail:
-    """What `word` adds to a prompt; `context` is the prompt encoded, `encoding` the prompt with the word.
+    """The tokens that `word` adds to a prompt; `context` is the prompt encoded, `encoding` the prompt with the word.
 
     White space before a word may be cut otherwise than at an end, as GPT-2 cuts two line ends: the prompt stays as it
     is read alone, and the word is cut as behind its last character. Raises Malformed.
     """
     if encoding.ids[: len(context)] != context.ids and prompt.text[-1:].isspace():
         prompt = Prompt(prompt.text[-1], prompt.space)
-        joint = prompt.with_target(word)
-        context, encoding = (one.open_ended() for one in encode(tokenizer, [prompt.text, joint]))
-    return _tail(word, prompt.with_target(word), context, encoding, tokenizer)
-
-
-def _tail(word: str, joint: str, context: Encoding, encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Tail:
-    """Raises Malformed."""
+        again = encode(tokenizer, [prompt.text, prompt.with_target(word)])
+        context, encoding = (encoding.open_ended() for encoding in again)
     if encoding.ids[: len(context)] != context.ids:
         raise Malformed("target or foil shares a token with its neighbour", repr(word))
+    joint = prompt.with_target(word)
     ids = encoding.ids[len(context) :]
     pieces = [joint[start:end] for start, end in encoding.offsets[len(context) :]]
     blanks = next((index for index, piece in enumerate(pieces) if piece.strip()), len(pieces))
@@ -143,12 +135,12 @@ class FilledSlot(NamedTuple):
 
 
 def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bool) -> list[Prediction | Malformed]:
-    """What a masked model predicts in each row's slot, or why there is nothing. Nothing is shared.
+    """The tokens that a masked model predicts in each row's slot, or why there are none. Nothing is shared.
 
     Where target and foil are whole `answers`, the first word of each counts. Tokenizers of masked models split at
     white space, so the neighbouring words are all the context that a word in the slot needs.
     """
-    pairs = [[slot_of(row, row[name]) for name in ("target", "foil") if row[name] is not None] for row in rows]
+    pairs = [[slot_of(row, word) for word in _words(row)] for row in rows]
     distinct = list(dict.fromkeys(slot for pair in pairs for slot in pair))
     encodings = encode(tokenizer, [slot.text for slot in distinct], template=False)
     encoded = dict(zip(distinct, encodings, strict=True))

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmark.beginnings import begin
 from evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
 from evaluation.benchmark.labelled import read_whole
-from evaluation.benchmark.samples import Beginning, Filled, Malformed, Prompt, Row, Span, Words, reject
+from evaluation.benchmark.samples import Beginning, Filled, Malformed, Prompt, Row, Span, Words, rejecting, view_row
 from evaluation.benchmark.slots import Prediction, answering, continuing, filling
 from lrp_core.kinds import Kind
 from lrp_core.types import UserError
@@ -49,39 +50,29 @@ def tokenise(
     _check(tokenizer, kind)
     if decoder_tokenizer is not None:
         _check(decoder_tokenizer, kind)
-    views, rejects = [], []
-
-    def refuse(row: Row, error: Malformed) -> None:
-        rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
-
-    manner = _Manner(tokenizer, decoder_tokenizer or tokenizer, kind, answers, words)
+    views: list[Row] = []
+    rejects: list[Row] = []
+    manner = _Manner(tokenizer, decoder_tokenizer or tokenizer, kind, answers, words, max_length, truncate, first_piece)
     spaced, specials = has_spaces(tokenizer), _Specials.of(tokenizer)
     readings: list[_Reading] = []
     whole: list[Row] = []
     for row in rows:
-        try:
+        with rejecting(rejects, "view", sample_id=row["sample_id"]):
             specials.refuse(row)
             if kind.labels:
                 whole.append(row)
-                continue
-            if row["slot"] is None:
-                if kind.decoder:
-                    raise Malformed("no question that an encoder-decoder could answer")
+            elif row["slot"] is not None:
+                readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
+            elif kind.decoder:
+                raise Malformed("no question that an encoder-decoder could answer")
+            else:
                 views.append(begin(row, tokenizer, kind, max_length, beginning))
-                continue
-            readings.append(_read(row, tokenizer.mask_token if kind.slot else None, spaced))
-        except Malformed as error:
-            refuse(row, error)
-    views += read_whole(whole, tokenizer, kind, max_length, truncate, refuse)
+    views += read_whole(whole, tokenizer, kind, max_length, truncate, rejects)
     encodings = manner.encode(readings)
     predictions = manner.predict(readings, encodings)
     for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
-        try:
-            if isinstance(prediction, Malformed):
-                raise prediction
-            views.append(_fitted(reading, encoding, prediction, manner, max_length, truncate, first_piece))
-        except Malformed as error:
-            refuse(reading.row, error)
+        with rejecting(rejects, "view", sample_id=reading.row["sample_id"]):
+            views.append(manner.fitted(_Asked(reading, encoding, prediction)))
     return views, rejects
 
 
@@ -97,13 +88,34 @@ def _check(tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What a model reads of a sample, with the sample's spans where they lie in it."""
+    """The part of a sample's text that a model reads, with the sample's spans where they lie in it."""
 
     row: Row
     text: str
     evidence: tuple[Span, ...]
     scope: tuple[Span, ...] | None
     space: str = ""  # of the target that follows
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A reading as tokens, and the target and foil that a model predicts there, or why there are none."""
+
+    reading: _Reading
+    encoding: Encoding
+    prediction: Prediction | Malformed
+
+    @property
+    def predicted(self) -> Prediction:
+        """Raises Malformed where there is no prediction."""
+        if isinstance(self.prediction, Malformed):
+            raise self.prediction
+        return self.prediction
+
+    @property
+    def length(self) -> int:
+        """Tokens, with those that target and foil share. Raises Malformed."""
+        return len(self.encoding) + len(self.predicted.shared)
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,9 @@ class _Manner:
     kind: Kind
     answers: bool
     words: Words
+    max_length: int
+    truncate: bool
+    first_piece: bool
 
     def encode(self, readings: Sequence[_Reading]) -> list[Encoding]:
         encodings = encode(self.tokenizer, [reading.text for reading in readings])
@@ -129,6 +144,84 @@ class _Manner:
             return answering(rows, self.decoder_tokenizer, self.words)
         prompts = [Prompt(reading.text, reading.space) for reading in readings]
         return continuing(rows, prompts, encodings, self.tokenizer, self.words)
+
+    def ask(self, reading: _Reading) -> _Asked:
+        """One reading as `tokenise` asks for many. Raises Malformed."""
+        [encoding] = self.encode([reading])
+        [prediction] = self.predict([reading], [encoding])
+        return _Asked(reading, encoding, prediction)
+
+    def fitted(self, asked: _Asked) -> Row:
+        """The view row, cut to `max_length` tokens where it is longer and `truncate`. Raises Malformed."""
+        length = asked.length
+        if length <= self.max_length:
+            return self._view(asked)
+        if not self.truncate:
+            raise Malformed("too long", f"{length} tokens, the model takes {self.max_length}")
+        cut = self._cut(asked)
+        return self._view(cut) | {"cut": length - cut.length}
+
+    def _view(self, asked: _Asked) -> Row:
+        """The view row. Masked models predict at the mask, causal ones at the last token that they read.
+
+        The encoder of an encoder-decoder reads the text, its decoder the tokens that target and foil begin with. Raises
+        Malformed.
+        """
+        reading, encoding, (shared, target, foil) = asked.reading, asked.encoding, asked.predicted
+        if encoding.special.all():
+            raise Malformed("no text before the slot")
+        evidence = encoding.covers(reading.evidence, first=self.first_piece)
+        if not evidence.any():
+            raise Malformed("the evidence has no token")
+        scope = None if reading.scope is None else encoding.covers(reading.scope)
+        behind = [] if self.kind.decoder else shared
+        ids = encoding.ids + behind
+        position = len(ids) - 1
+        more: Row = {}
+        if self.kind.slot:
+            position = ids.index(self.tokenizer.mask_token_id)
+        elif self.kind.decoder:
+            position, more = len(shared), {"decoder_input_ids": shared}
+
+        def extended(mask: np.ndarray) -> list[bool]:
+            return [*mask.tolist(), *(False for _ in behind)]
+
+        return view_row(
+            reading.row,
+            ids,
+            extended(encoding.special),
+            position,
+            target=target,
+            foil=foil,
+            evidence=extended(evidence),
+            scope=None if scope is None else extended(scope),
+            **more,
+        )
+
+    def _cut(self, asked: _Asked) -> _Asked:
+        """`asked` with its scope shortened to a window around the evidence, so that it fits.
+
+        Raises Malformed when there is not exactly one scope with the evidence inside, or the evidence is too long.
+        """
+        reading, encoding, length = asked.reading, asked.encoding, asked.length
+        start, end = reading.scope[0] if reading.scope else (0, 0)
+        if len(reading.scope or ()) != 1 or any(not start <= s < e <= end for s, e in reading.evidence):
+            raise Malformed("too long", "no single scope around the evidence that could be cut")
+        scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
+        evidence = encoding.covers(reading.evidence).nonzero()[0]
+        least = evidence[-1] - evidence[0] + 1
+        room = len(scope) + self.max_length - length
+        while room >= least:
+            first = min(max(evidence[0] - (room - least) // 2, scope[0]), scope[-1] + 1 - room)
+            low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
+            text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
+            spans = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
+            shorter = self.ask(replace(reading, text=text, evidence=spans, scope=((start, start + high - low),)))
+            excess = shorter.length - self.max_length
+            if excess <= 0:
+                return shorter
+            room -= excess
+        raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {self.max_length}")
 
 
 def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:
@@ -148,90 +241,6 @@ def _read(row: Row, mask: str | None, spaced: bool) -> _Reading:
     filled = Filled.of(row["text"], row["slot"], mask)
     spans = None if scope is None else tuple(map(filled.shifted, scope))
     return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)
-
-
-def _fitted(
-    reading: _Reading,
-    encoding: Encoding,
-    prediction: Prediction,
-    manner: _Manner,
-    max_length: int,
-    truncate: bool,
-    first_piece: bool,
-) -> Row:
-    """The view row of a reading, cut to `max_length` tokens where it is longer and `truncate`. Raises Malformed."""
-    length, cut = len(encoding) + len(prediction.shared), {}
-    if length > max_length:
-        if not truncate:
-            raise Malformed("too long", f"{length} tokens, the model takes {max_length}")
-        reading, encoding, prediction = _cut(reading, encoding, length, max_length, manner)
-        cut = {"cut": length - len(encoding) - len(prediction.shared)}
-    mask_id = manner.tokenizer.mask_token_id if manner.kind.slot else None
-    view = _answered if manner.kind.decoder else _view
-    return view(reading, encoding, prediction, mask_id, first_piece) | cut
-
-
-def _view(reading: _Reading, encoding: Encoding, prediction: Prediction, mask_id: int | None, first_piece: bool) -> Row:
-    """Causal models predict at the last token that they read. Raises Malformed."""
-    if encoding.special.all():
-        raise Malformed("no text before the slot")
-    evidence = encoding.covers(reading.evidence, first=first_piece)
-    if not evidence.any():
-        raise Malformed("the evidence has no token")
-    ids, beyond = encoding.ids + prediction.shared, [False] * len(prediction.shared)
-    return {
-        "sample_id": reading.row["sample_id"],
-        "input_ids": ids,
-        "position": len(ids) - 1 if mask_id is None else ids.index(mask_id),
-        "target_id": prediction.target,
-        "foil_id": prediction.foil,
-        "evidence_mask": evidence.tolist() + beyond,
-        "special_mask": encoding.special.tolist() + beyond,
-        "scope_mask": None if reading.scope is None else encoding.covers(reading.scope).tolist() + beyond,
-        "length": len(ids),
-    }
-
-
-def _answered(reading: _Reading, encoding: Encoding, prediction: Prediction, _: None, first_piece: bool) -> Row:
-    """The encoder reads the text, the decoder what target and foil begin with. Raises Malformed."""
-    bare = _view(reading, encoding, prediction._replace(shared=[]), None, first_piece)
-    return {**bare, "position": len(prediction.shared), "decoder_input_ids": prediction.shared}
-
-
-def _cut(
-    reading: _Reading,
-    encoding: Encoding,
-    length: int,
-    max_length: int,
-    manner: _Manner,
-) -> tuple[_Reading, Encoding, Prediction]:
-    """`reading` with its scope shortened to a window around the evidence, so that it fits.
-
-    `length` counts its tokens now, with those that target and foil share. Raises Malformed when there is not exactly
-    one scope with the evidence inside, or what must stay is too long.
-    """
-    start, end = reading.scope[0] if reading.scope else (0, 0)
-    if len(reading.scope or ()) != 1 or any(not start <= s < e <= end for s, e in reading.evidence):
-        raise Malformed("too long", "no single scope around the evidence that could be cut")
-    scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
-    wanted = encoding.covers(reading.evidence).nonzero()[0]
-    room = len(scope) + max_length - length
-    while room >= wanted[-1] - wanted[0] + 1:
-        spare = room - (wanted[-1] - wanted[0] + 1)
-        first = min(max(wanted[0] - spare // 2, scope[0]), scope[-1] + 1 - room)
-        low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
-        text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
-        evidence = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
-        shorter = _Reading(reading.row, text, evidence, ((start, start + high - low),), reading.space)
-        [encoded] = manner.encode([shorter])
-        [prediction] = manner.predict([shorter], [encoded])
-        if isinstance(prediction, Malformed):
-            raise prediction
-        excess = len(encoded) + len(prediction.shared) - max_length
-        if excess <= 0:
-            return shorter, encoded, prediction
-        room -= excess
-    raise Malformed("too long", f"{length} tokens, and the evidence leaves nothing to cut to {max_length}")
 
 
 @dataclass(frozen=True)
