@@ -6,7 +6,7 @@ Any source whose record says which texts it holds is one. Memory stays flat: tex
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -90,12 +90,11 @@ def entries(corpus: Corpus) -> Iterator[Entry | Malformed]:
     for where, text in _texts(corpus):
         if corpus.limit is not None and number == corpus.limit:
             return
-        checked = _checked(text)
-        if isinstance(checked, str):
-            yield Entry(number, where, checked)
+        try:
+            yield Entry(number, where, _checked(text))
             number += 1
-        else:
-            yield Malformed(where, checked.reason)
+        except Malformed as error:
+            yield Malformed(where, error.reason)
 
 
 def _texts(corpus: Corpus) -> Iterator[tuple[str, str | Malformed]]:
@@ -107,8 +106,10 @@ def _texts(corpus: Corpus) -> Iterator[tuple[str, str | Malformed]]:
         for number, row in enumerate(source.generate(source.corpus, corpus.limit, corpus.seed)):
             yield f"{source.name}:{number + 1}", row["text"]
         return
-    for where, record in records(source, _origin(corpus, source)):
-        yield from ((where, text) for text in _texts_of(source, record, corpus.column))
+    origin = Origin("corpus", corpus.source, corpus.path, corpus.hub, corpus.revision, corpus.sha256)
+    for where, record in records(source, pinned(origin, source)):
+        for text in _texts_of(source, record, corpus.column):
+            yield where, text
 
 
 def _texts_of(source: Source, record: object, column: str) -> Iterator[str | Malformed]:
@@ -122,30 +123,30 @@ def _texts_of(source: Source, record: object, column: str) -> Iterator[str | Mal
         yield error
 
 
-def _origin(corpus: Corpus, source: Source) -> Origin:
-    origin = Origin("corpus", corpus.source, corpus.path, corpus.hub, corpus.revision, corpus.sha256)
-    return pinned(origin, source)
-
-
-def _checked(text: str | Malformed) -> str | Malformed:
+def _checked(text: str | Malformed) -> str:
+    """The text without white space around it. Raises Malformed where it is none."""
     if isinstance(text, Malformed):
-        return text
+        raise text
     if "\0" in text:
-        return Malformed("binary")
+        raise Malformed("binary")
     try:
         text.encode()  # no halves of characters, which JSON may hold
     except UnicodeEncodeError:
-        return Malformed("not UTF-8")
-    return text.strip() or Malformed("empty")
+        raise Malformed("not UTF-8") from None
+    if not text.strip():
+        raise Malformed("empty")
+    return text.strip()
 
 
 def units(corpus: Corpus, characters: int) -> Iterator[list[Entry]]:
     """The texts of the corpus in order, as many together as make so many `characters`, at least one."""
+    return _packed((entry for entry in entries(corpus) if isinstance(entry, Entry)), characters)
+
+
+def _packed(texts: Iterable[Entry], characters: int) -> Iterator[list[Entry]]:
     pending: list[Entry] = []
     size = 0
-    for entry in entries(corpus):
-        if isinstance(entry, Malformed):
-            continue
+    for entry in texts:
         if pending and size + len(entry.text) > characters:
             yield pending
             pending, size = [], 0
@@ -157,18 +158,26 @@ def units(corpus: Corpus, characters: int) -> Iterator[list[Entry]]:
 
 def survey(corpus: Corpus, characters: int) -> CorpusSurvey:
     """Reads it once, keeping nothing but counts. Raises UserError where it cannot be had or holds no text."""
-    digest, texts, length, count, size, unusable, first = hashlib.sha256(), 0, 0, 0, 0, 0, None
-    for entry in entries(corpus):
-        if isinstance(entry, Malformed):
+    unusable, first = 0, None
+
+    def usable() -> Iterator[Entry]:
+        nonlocal unusable, first
+        for entry in entries(corpus):
+            if isinstance(entry, Entry):
+                yield entry
+                continue
             unusable += 1
             first = first or str(entry)
-            continue
-        own = len(entry.text)
-        count, size = (count + 1, own) if not texts or size + own > characters else (count, size + own)
-        texts, length = texts + 1, length + own
-        data = entry.text.encode()
-        digest.update(len(data).to_bytes(8, "big") + data)
+
+    digest, texts, length, count = hashlib.sha256(), 0, 0, 0
+    for unit in _packed(usable(), characters):
+        count += 1
+        texts += len(unit)
+        for entry in unit:
+            length += len(entry.text)
+            data = entry.text.encode()
+            digest.update(len(data).to_bytes(8, "big") + data)
     if not texts:
-        what = f": {unusable} places hold none, the first is {first}" if unusable else ""
-        raise UserError(f"the corpus {corpus.path or corpus.hub or corpus.source} holds no text{what}")
+        none = f": {unusable} places hold none, the first is {first}" if unusable else ""
+        raise UserError(f"the corpus {corpus.path or corpus.hub or corpus.source} holds no text{none}")
     return CorpusSurvey(texts, length, count, unusable, first, digest.hexdigest())

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, reject
+from evaluation.benchmark.samples import Malformed, Row, is_reject, meta_of, rejecting
 from evaluation.benchmark.sources.balance import draw, repeated
 from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import Record, checksum, fetch
@@ -86,23 +85,22 @@ def survey(origin: Origin, part: str | None = None, wanted: Wanted | None = None
             rejects += 1
             first = first or row
         else:
-            marked = [row["regions"]] if row["regions"] is not None else []
-            rest = json.dumps([row["evidence"], row["scope"], row["meta"], *marked])
-            hashes[row["sample_id"]] = hashlib.sha256(rest.encode()).hexdigest()[:16]
+            rest = [row["evidence"], row["scope"], row["meta"]]
+            if row["regions"] is not None:
+                rest.append(row["regions"])
+            hashes[row["sample_id"]] = hashlib.sha256(json.dumps(rest).encode()).hexdigest()[:16]
             if part is not None and (member := meta_of(row).get(part)) is not None:
                 parts[row["sample_id"]] = member
     if not hashes:
-        rejected = f"the first at {first['where']}: {_why(first)}" if first else "there are none"
+        rejected = "there are none"
+        if first:
+            why = ": ".join(filter(None, (first["reason"], first["detail"])))
+            rejected = f"the first at {first['where']}: {why}"
         raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
     drawn = sorted(hashes)[: origin.limit]
     digest = hashlib.sha256("".join(sample_id + hashes[sample_id] for sample_id in drawn).encode()).hexdigest()
     counts = Counter(parts[sample_id] for sample_id in drawn if sample_id in parts)
     return Survey(origin, len(hashes) + rejects, len(drawn), rejects, drawn[-1], digest, dict(sorted(counts.items())))
-
-
-def _why(row: Row) -> str:
-    """The reason of a reject, with its detail."""
-    return ": ".join(filter(None, (row["reason"], row["detail"])))
 
 
 def read(survey: Survey, wanted: Wanted | None = None) -> Iterator[Row]:
@@ -125,32 +123,29 @@ def _distinct(source: Source, origin: Origin, wanted: Wanted | None = None) -> I
     seen: set[str] = set()
     for record in records(source, origin):
         for row in source.rows(record):
-            refused = None if wanted is None or is_reject(row) else _refused(row, wanted, where=record[0])
-            if is_reject(row) or refused is not None:
-                yield refused or row
-            elif row["sample_id"] in seen:
-                yield reject("source", "same content as an earlier row", sample_id=row["sample_id"], where=record[0])
-            else:
-                seen.add(row["sample_id"])
+            if is_reject(row):
                 yield row
-
-
-def _refused(row: Row, wanted: Wanted, where: str) -> Row | None:
-    """The reject of a row that is not as `wanted`; None of others."""
-    try:
-        wanted.check(row)
-    except Malformed as error:
-        return reject("source", error.reason, sample_id=row["sample_id"], where=where, detail=error.detail)
-    return None
+                continue
+            out: list[Row] = []
+            with rejecting(out, "source", sample_id=row["sample_id"], where=record[0]):
+                if wanted is not None:
+                    wanted.check(row)
+                if row["sample_id"] in seen:
+                    raise Malformed("same content as an earlier row")
+                out.append(row)
+                seen.add(row["sample_id"])
+            yield from out
 
 
 def records(source: Source, origin: Origin) -> Iterator[Record]:
     """The records of an origin that is pinned."""
     if origin.path is not None:
-        files = fetch(origin.path, source.suffixes, source.nested)
-        return chain.from_iterable(source.records(file) for file in files)
-    parts = [(config, split) for config in source.hub_configs for split in source.hub_splits]
-    return chain.from_iterable(source.hub_records(_split(origin, config, split)) for config, split in parts)
+        for file in fetch(origin.path, source.suffixes, source.nested):
+            yield from source.records(file)
+        return
+    for config in source.hub_configs:
+        for split in source.hub_splits:
+            yield from source.hub_records(_split(origin, config, split))
 
 
 def _split(origin: Origin, config: str | None, split: str) -> datasets.Dataset:

@@ -1,4 +1,4 @@
-"""What a source must tell: its layouts, how a record becomes samples, whether it brings evidence, whose it is."""
+"""The record of a source: its layouts, how a record becomes samples, whether it brings evidence, whose it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row, reject
+from evaluation.benchmark.samples import Malformed, Row, rejecting
 from evaluation.benchmark.sources.balance import Side
 from evaluation.benchmark.sources.files import Record
 
@@ -64,12 +64,12 @@ def one_sample(parse: Callable[[Any], Row]) -> Callable[[Record], Iterator[Row]]
 
     def rows(record: Record) -> Iterator[Row]:
         where, content = record
-        try:
+        out: list[Row] = []
+        with rejecting(out, "source", where=where):
             if isinstance(content, Malformed):
                 raise content
-            yield parse(content)
-        except Malformed as error:
-            yield reject("source", error.reason, where=where, detail=error.detail)
+            out.append(parse(content))
+        yield from out
 
     return rows
 

@@ -7,6 +7,7 @@ five, with the slot inside the sentence: what follows it may be the evidence.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from evaluation.benchmark.number import of_verb
@@ -20,30 +21,23 @@ _NEGATION = re.compile(r"\b\w+n't\b")
 _STEMS = {"ca": "can", "wo": "will"}  # the others keep theirs: hasn't, has not
 
 
-class Paradigm(NamedTuple):
-    """One of NormXLogit's five: its name there, and what its evidence is."""
-
-    name: str
-    evidence: str
-
-
+#: NormXLogit's five paradigms: the name that each has there, and its evidence.
 PARADIGMS = {
-    "anaphor_number_agreement": Paradigm("ana", "antecedent"),
-    "determiner_noun_agreement_2": Paradigm("dna", "noun"),
-    "determiner_noun_agreement_with_adj_2": Paradigm("dnaa", "noun"),
-    "distractor_agreement_relational_noun": Paradigm("darn", "subject"),
-    "regular_plural_subject_verb_agreement_1": Paradigm("rpsv", "subject"),
+    "anaphor_number_agreement": ("ana", "antecedent"),
+    "determiner_noun_agreement_2": ("dna", "noun"),
+    "determiner_noun_agreement_with_adj_2": ("dnaa", "noun"),
+    "distractor_agreement_relational_noun": ("darn", "subject"),
+    "regular_plural_subject_verb_agreement_1": ("rpsv", "subject"),
 }
 
 
 class SentencePair(NamedTuple):
-    """Two sentences that differ in one word: `before`, the words, the punctuation behind them, and what follows."""
+    """Two sentences that differ in one word: the text before it, the two words, and the text behind."""
 
     before: str
     good: str
     bad: str
-    punctuation: str
-    after: str
+    rest: str
 
 
 def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
@@ -53,10 +47,11 @@ def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
     if len(good) != len(bad) or len(differ) != 1:
         raise Malformed("the sentences do not differ in exactly one word", f"{' '.join(good)} / {' '.join(bad)}")
     at = differ[0]
-    words = [_WORD.fullmatch(sentence[at]) for sentence in (good, bad)]
-    if words[0] is None or words[1] is None or words[0][2] != words[1][2]:
+    right, wrong = _WORD.fullmatch(good[at]), _WORD.fullmatch(bad[at])
+    if right is None or wrong is None or right[2] != wrong[2]:
         raise Malformed("the differing word is no word", f"{good[at]} / {bad[at]}")
-    return SentencePair(" ".join(good[:at]), words[0][1], words[1][1], words[0][2], " ".join(good[at + 1 :]))
+    after = " ".join(["", *good[at + 1 :]])
+    return SentencePair(" ".join(good[:at]), right[1], wrong[1], right[2] + after)
 
 
 def parse(record: Any) -> Row:
@@ -64,9 +59,8 @@ def parse(record: Any) -> Row:
 
     The text ends at the slot; what follows it (a full stop) is kept for the annotator as `meta.rest`.
     """
-    sentences = pair(*(field(record, f"sentence_{kind}") for kind in ("good", "bad")))
-    rest = sentences.punctuation + (f" {sentences.after}" if sentences.after else "")
-    return sample("blimp", sentences.before, len(sentences.before), sentences.good, sentences.bad, meta={"rest": rest})
+    before, good, bad, rest = pair(*(field(record, f"sentence_{kind}") for kind in ("good", "bad")))
+    return sample("blimp", before, len(before), good, bad, meta={"rest": rest})
 
 
 def parse_inside(record: Any) -> Row:
@@ -78,11 +72,10 @@ def parse_inside(record: Any) -> Row:
     uid = field(record, "UID")
     if uid not in PARADIGMS:
         raise Malformed("not one of the five paradigms", uid)
-    sentences = pair(*(written_out(field(record, f"sentence_{kind}")) for kind in ("good", "bad")))
-    before = f"{sentences.before} " if sentences.before else ""
-    after = sentences.punctuation + (f" {sentences.after}" if sentences.after else "")
-    meta = {"paradigm": PARADIGMS[uid].name, "evidence": PARADIGMS[uid].evidence}
-    return sample("blimp5", before + after, len(before), sentences.good, sentences.bad, meta=meta)
+    name, evidence = PARADIGMS[uid]
+    before, good, bad, rest = pair(*(written_out(field(record, f"sentence_{kind}")) for kind in ("good", "bad")))
+    before = before and f"{before} "
+    return sample("blimp5", before + rest, len(before), good, bad, meta={"paradigm": name, "evidence": evidence})
 
 
 def written_out(sentence: str) -> str:
@@ -117,16 +110,12 @@ BLIMP = Source(
     hub_config="anaphor_number_agreement",
     hub_splits=("train",),
 )
-BLIMP5 = Source(
+BLIMP5 = replace(
+    BLIMP,
     name="blimp5",
     title="BLiMP, the five paradigms of NormXLogit's evidence experiment (Warstadt et al. 2020)",
-    url="https://github.com/alexwarstadt/blimp",
-    licence="CC BY 4.0",
-    suffixes=(".jsonl",),
-    records=json_lines,
     rows=one_sample(parse_inside),
-    hub="nyu-mll/blimp",
+    file_url=None,
     hub_config=tuple(PARADIGMS),
-    hub_splits=("train",),
     side=regular_plurals,
 )

@@ -1,10 +1,11 @@
-"""Published files, record by record, each with where it stands, for a person to look up. Memory stays flat."""
+"""Published files, record by record, each with where it stands, for a person to look up."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,6 @@ from evaluation.benchmark.samples import Malformed
 from lrp_core.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
-
-_CHUNK = 1 << 20
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
@@ -46,8 +45,7 @@ def checksum(files: list[Path], expected: str | None) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
+            hashlib.file_digest(stream, lambda: digest)
     digits = digest.hexdigest()
     if expected is not None and digits != expected.lower():
         names = ", ".join(str(file) for file in files)
@@ -94,32 +92,41 @@ def tab_separated(file: Path) -> Iterator[Record]:
         yield where, line if isinstance(line, Malformed) else line.split("\t")
 
 
-def json_array(file: Path, key: str) -> Iterator[Record]:
-    """The entries of the array under the top-level `key` of a JSON object, without reading the whole file.
-
-    Raises UserError when the file has no such array or breaks off inside it.
-    """
-    decoder, buffer, index = json.JSONDecoder(), "", 0
-    with file.open(encoding="utf-8") as stream:
-        while (start := _after_opening(buffer, key)) is None:
-            if not (chunk := stream.read(_CHUNK)):
-                raise UserError(f"{file} has no array {key!r}: it is not in the published layout")
-            buffer += chunk
-        buffer = buffer[start:]
-        while not (rest := buffer.lstrip(" \t\r\n,")).startswith("]"):
+def csv_rows(file: Path, encoding: str = "utf-8") -> Iterator[Record]:
+    """(file:line, its fields) of every row of CSV that is not blank; a row that spans lines stands at its first."""
+    with file.open(encoding=encoding, errors="surrogateescape", newline="") as stream:
+        reader = csv.reader(stream, strict=True)
+        while True:
+            where = f"{file.name}:{reader.line_num + 1}"
             try:
-                entry, end = decoder.raw_decode(rest)
-            except json.JSONDecodeError as error:
-                if not (chunk := stream.read(max(_CHUNK, len(rest)))):
-                    raise UserError(f"{file} is not JSON after {key}[{index}]: {error.msg}") from None
-                buffer = rest + chunk
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield where, Malformed("not CSV", str(error))
                 continue
-            yield f"{file.name}:{key}[{index}]", entry
-            buffer, index = rest[end:], index + 1
+            if row:
+                yield where, row
 
 
-def _after_opening(text: str, key: str) -> int | None:
-    """Where the array of `key` begins in `text`."""
-    quoted = text.find(f'"{key}"')
-    bracket = text.find("[", quoted) if quoted >= 0 else -1
-    return bracket + 1 if bracket >= 0 else None
+def named(names: Sequence[str], row: Sequence[str]) -> dict[str, str] | Malformed:
+    """The fields of a row by the names of their columns."""
+    if any("\udc80" <= character <= "\udcff" for character in "".join(row)):
+        return Malformed("not UTF-8")  # bytes that the decoder escaped
+    return dict(zip(names, row, strict=True))
+
+
+def json_array(file: Path, key: str) -> Iterator[Record]:
+    """The entries of the array under the top-level `key` of a JSON object.
+
+    Raises UserError when the file has no such array or is not JSON.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON: {error}") from None
+    array = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(array, list):
+        raise UserError(f"{file} has no array {key!r}: it is not in the published layout")
+    for index, entry in enumerate(array):
+        yield f"{file.name}:{key}[{index}]", entry

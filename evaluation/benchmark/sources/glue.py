@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.samples import Malformed, Row, sample
 from evaluation.benchmark.sources.base import Source, field, one_sample
-from evaluation.benchmark.sources.files import Record, json_lines, tab_separated
+from evaluation.benchmark.sources.files import Record, csv_rows, json_lines, named, tab_separated
 
 HUB = "nyu-mll/glue"
 NO_LABEL = ("-", "-1", -1)  # what the data sets write where annotators did not agree, or the label is held back
@@ -30,10 +29,12 @@ def labelled(
     """
 
     def parse(record: Any) -> Row:
-        texts = [_text(field(record, _present(record, known))) for known in columns]
+        text, *seconds = (field(record, _present(record, known)).strip() for known in columns)
+        second = seconds[0] if seconds else None
         written = field(record, _present(record, gold), object)
-        answer = {"label": label_of(written, names)} if names else {"score": score_of(written)}
-        return sample(source, texts[0], None, None, None, second=texts[1] if len(texts) > 1 else None, **answer)
+        if names:
+            return sample(source, text, second=second, label=label_of(written, names))
+        return sample(source, text, second=second, score=score_of(written))
 
     return parse
 
@@ -64,10 +65,6 @@ def _present(record: Any, names: Sequence[str]) -> str:
     return next((name for name in names if isinstance(record, dict) and name in record), names[0])
 
 
-def _text(written: str) -> str:
-    return written.strip()
-
-
 def table(file: Path) -> Iterator[Record]:
     """Rows under a header, between tabs; quotation marks are part of the texts."""
     header: list[str] | None = None
@@ -91,76 +88,51 @@ def similarity_records(file: Path) -> Iterator[Record]:
     if file.suffix == ".tsv":
         yield from table(file)
         return
-    with file.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        reader = csv.reader(stream, strict=True)
-        start = 1
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                yield f"{file.name}:{start}", Malformed("not CSV", str(error))
-                start = reader.line_num + 1
-                continue
-            where, start = f"{file.name}:{start}", reader.line_num + 1
-            if not row:
-                continue
-            if len(row) != 3:
-                yield where, Malformed("not three columns", f"{len(row)} columns")
-            elif any("\udc80" <= character <= "\udcff" for value in row for character in value):
-                yield where, Malformed("not UTF-8")  # bytes that the decoder escaped
-            else:
-                yield where, dict(zip(("sentence1", "sentence2", "score"), row, strict=True))
+    for where, row in csv_rows(file):
+        if isinstance(row, list) and len(row) != 3:
+            yield where, Malformed("not three columns", f"{len(row)} columns")
+        else:
+            yield where, row if isinstance(row, Malformed) else named(("sentence1", "sentence2", "score"), row)
 
 
-SST2 = Source(
-    name="sst2",
+def _glue(name: str, split: str, parse: Callable[[Any], Row], **facts: Any) -> Source:
+    """A data set of GLUE, of the hub's `split`; `facts` are further fields of its record."""
+    layouts: dict[str, Any] = {"records": table_or_json, "suffixes": (".tsv", ".jsonl"), "hub": HUB, "hub_config": name}
+    return Source(name=name, rows=one_sample(parse), hub_splits=(split,), **layouts | facts)
+
+
+SST2 = _glue(
+    "sst2",
+    "validation",
+    labelled("sst2", [("sentence",)], SST2_LABELS),
     title="SST-2, sentences of film reviews (Socher et al. 2013)",
     url="https://nlp.stanford.edu/sentiment",
     licence="for research, as GLUE distributes it",
-    suffixes=(".tsv", ".jsonl"),
-    records=table_or_json,
-    rows=one_sample(labelled("sst2", [("sentence",)], SST2_LABELS)),
-    hub=HUB,
-    hub_config="sst2",
-    hub_splits=("validation",),
 )
-MNLI = Source(
-    name="mnli",
+MNLI = _glue(
+    "mnli",
+    "validation_mismatched",
+    labelled("mnli", [("premise", "sentence1"), ("hypothesis", "sentence2")], MNLI_LABELS, ("label", "gold_label")),
     title="MultiNLI (Williams et al. 2018)",
     url="https://cims.nyu.edu/~sbowman/multinli",
     licence="OANC and others, see the paper",
     suffixes=(".jsonl", ".tsv"),
-    records=table_or_json,
-    rows=one_sample(
-        labelled("mnli", [("premise", "sentence1"), ("hypothesis", "sentence2")], MNLI_LABELS, ("label", "gold_label"))
-    ),
-    hub=HUB,
-    hub_config="mnli",
-    hub_splits=("validation_mismatched",),
 )
-QNLI = Source(
-    name="qnli",
+QNLI = _glue(
+    "qnli",
+    "validation",
+    labelled("qnli", [("question",), ("sentence",)], QNLI_LABELS),
     title="QNLI, questions and sentences of SQuAD (Rajpurkar et al. 2016, Wang et al. 2019)",
     url="https://gluebenchmark.com",
     licence="CC BY-SA 4.0",
-    suffixes=(".tsv", ".jsonl"),
-    records=table_or_json,
-    rows=one_sample(labelled("qnli", [("question",), ("sentence",)], QNLI_LABELS)),
-    hub=HUB,
-    hub_config="qnli",
-    hub_splits=("validation",),
 )
-STSB = Source(
-    name="stsb",
+STSB = _glue(
+    "stsb",
+    "validation",
+    labelled("stsb", [("sentence1",), ("sentence2",)], gold=("score", "label")),
     title="STS benchmark (Cer et al. 2017)",
     url="https://ixa2.si.ehu.eus/stswiki",
     licence="CC BY-SA 4.0",
     suffixes=(".csv", ".tsv"),
     records=similarity_records,
-    rows=one_sample(labelled("stsb", [("sentence1",), ("sentence2",)], gold=("score", "label"))),
-    hub=HUB,
-    hub_config="stsb",
-    hub_splits=("validation",),
 )

@@ -34,7 +34,7 @@ def parse(record: Any) -> Row:
     """Raises Malformed. Line breaks that the reviews have as `<br />` stay in the text, as every model was trained."""
     label = label_of(field(record, "label", object), LABELS)
     meta = {} if record.get("rating") is None else {"rating": record["rating"]}
-    return sample("imdb", field(record, "text").strip(), None, None, None, label=label, meta=meta)
+    return sample("imdb", field(record, "text").strip(), label=label, meta=meta)
 
 
 IMDB = Source(

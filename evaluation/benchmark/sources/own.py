@@ -10,7 +10,6 @@ the task's config says so, `evidence` in the (first) text.
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 import re
@@ -24,7 +23,7 @@ from typing import Any
 from evaluation.benchmark.labels import plain
 from evaluation.benchmark.samples import Malformed, Row, Span, sample
 from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
-from evaluation.benchmark.sources.files import Record, fetch, json_lines
+from evaluation.benchmark.sources.files import Record, csv_rows, fetch, json_lines, named
 from evaluation.benchmark.sources.glue import score_of
 from lrp_core.types import UserError, nearest
 
@@ -36,7 +35,7 @@ LABELLED = ("text", "second", "label", "score")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a task whose samples have labels or scores wants of every row."""
+    """The demands of a task whose samples have labels or scores on every row."""
 
     output: str  # label or score
     labels: tuple[str, ...] = ()  # that the task's models have; none where they are not known
@@ -51,46 +50,52 @@ class Wanted:
 
 
 def parse(record: Any) -> Row:
-    """Raises Malformed."""
+    """The sample of a row. Raises Malformed."""
     written = field(record, "text")
-    if any(record.get(name) not in (None, "") for name in ("label", "score")):
+    if _has(record, "label") or _has(record, "score"):
         return _labelled(record, written)
     target = field(record, "target")
-    foil = None if record.get("foil") in (None, "") else field(record, "foil")
-    slot, marked = _slot(written, record.get("slot"))
-    text = written[:slot] + written[slot + len(marked) :]
+    foil = field(record, "foil") if _has(record, "foil") else None
+    slot, marked = _slot(written, record)
+    behind = slot + len(marked)
 
     def unmarked(span: Span) -> Span:
         """A span of what is written in the text without the marker."""
         start, end = span
-        if marked and start < slot + len(marked) and end > slot:
+        if marked and start < behind and end > slot:
             raise Malformed("evidence across the slot", written[start:end])
-        shift = len(marked) if start >= slot + len(marked) else 0
+        shift = len(marked) if start >= behind else 0
         return start - shift, end - shift
 
     evidence = [unmarked(span) for span in _evidence(written, record.get("evidence"))]
-    return sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record))
+    return sample(NAME, written[:slot] + written[behind:], slot, target, foil, evidence=evidence, meta=_rest(record))
+
+
+def _has(record: dict[str, Any], name: str) -> bool:
+    """True where a row's column is there and not empty."""
+    return record.get(name) not in (None, "")
 
 
 def _labelled(record: dict[str, Any], text: str) -> Row:
     """Raises Malformed."""
-    for name in COLUMNS[1:-1]:
-        if record.get(name) not in (None, "", []):
+    for name in ("slot", "target", "foil"):
+        if _has(record, name) and record[name] != []:
             raise Malformed(f"both a label or score and {name!r}", "a text that is judged as a whole has no slot")
-    label = None if record.get("label") in (None, "") else str(record["label"]).strip()
-    score = None if record.get("score") in (None, "") else score_of(record["score"])
+    label = str(record["label"]).strip() if _has(record, "label") else None
+    score = score_of(record["score"]) if _has(record, "score") else None
     if label is not None and score is not None:
         raise Malformed("both a label and a score")
     second = None if record.get("second") is None else field(record, "second")
-    evidence = () if record.get("evidence") in (None, "", []) else tuple(_evidence(text, record["evidence"]))
+    written = record.get("evidence")
+    evidence = () if written in (None, "", []) else tuple(_evidence(text, written))
     meta = _rest({name: value for name, value in record.items() if name not in LABELLED})
-    return sample(NAME, text, None, None, None, second=second, label=label, score=score, evidence=evidence, meta=meta)
+    return sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta)
 
 
-def _slot(text: str, given: Any) -> tuple[int, str]:
+def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:
     """(where the target goes, the marker that stands there). Raises Malformed."""
     marks = list(re.finditer("_{3,}", text))
-    if given in (None, ""):
+    if not _has(record, "slot"):
         if not marks:
             raise Malformed("no slot", f"write {SLOT} where the target goes, or give its offset as `slot`")
         if len(marks) > 1:
@@ -100,38 +105,40 @@ def _slot(text: str, given: Any) -> tuple[int, str]:
         return marks[0].start(), SLOT
     if marks:
         raise Malformed(f"both a slot and {SLOT}", text)
-    number = _parsed(given) if isinstance(given, str) else given
+    written = record["slot"]
+    number = _parsed(written)
     if isinstance(number, float) and number.is_integer():
         number = int(number)  # as tables with empty cells hold integers
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise Malformed("column 'slot' is not int", repr(given)[:80])
+    if type(number) is not int:
+        raise Malformed("column 'slot' is not int", repr(written)[:80])
     if not 0 <= number <= len(text):
         raise Malformed("slot outside the text", f"{number} of {len(text)} characters")
     return number, ""
 
 
-def _evidence(text: str, given: Any) -> Iterator[Span]:
+def _evidence(text: str, written: Any) -> Iterator[Span]:
     """Spans of `text`. Raises Malformed."""
-    if isinstance(given, str) and given.lstrip().startswith("["):
-        given = _parsed(given)
-    parts = [given] if isinstance(given, str) or _is_span(given) else given
+    if isinstance(written, str) and written.lstrip().startswith("["):
+        written = _parsed(written)
+    parts = [written] if isinstance(written, str) or _is_span(written) else written
     if parts is None or parts in ([], [""]):
         raise Malformed("no evidence", "give the words or the spans that a method should find")
     if not isinstance(parts, list):
-        raise Malformed("evidence is neither words nor spans", repr(given)[:80])
+        raise Malformed("evidence is neither words nor spans", repr(written)[:80])
     for part in parts:
         if isinstance(part, str):
             yield _only(text, part)
-        elif not _is_span(part):
+            continue
+        if not _is_span(part):
             raise Malformed("evidence is neither words nor spans", repr(part)[:80])
-        elif not 0 <= part[0] < part[1] <= len(text):
-            raise Malformed("span outside the text", f"[{part[0]}, {part[1]}) of {len(text)} characters")
-        else:
-            yield part[0], part[1]
+        start, end = part
+        if not 0 <= start < end <= len(text):
+            raise Malformed("span outside the text", f"[{start}, {end}) of {len(text)} characters")
+        yield start, end
 
 
 def _is_span(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
+    return isinstance(value, list) and [type(number) for number in value] == [int, int]
 
 
 def _only(text: str, words: str) -> Span:
@@ -147,18 +154,19 @@ def _only(text: str, words: str) -> Span:
     return matches[0].span()
 
 
-def _parsed(text: str) -> Any:
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
-    return text
+def _parsed(written: Any) -> Any:
+    """The value that a text holds as JSON; anything else as it is."""
+    with suppress(TypeError, ValueError, RecursionError):
+        return json.loads(written)
+    return written
 
 
 def _rest(record: dict[str, Any]) -> dict[str, Any]:
     """Other columns, as `meta` keeps them. Raises Malformed for a known column mistyped, and for what is not JSON."""
     rest = {str(name): value for name, value in record.items() if name not in COLUMNS}
+    missing = [column for column in COLUMNS if column not in record]
     for name in rest:
-        close = difflib.get_close_matches(name, [column for column in COLUMNS if column not in record], 1, 0.75)
-        if close:
+        if close := difflib.get_close_matches(name, missing, 1, 0.75):
             raise Malformed(f"unknown column {name!r}", f"did you mean {close[0]!r}?")
     try:
         json.dumps(rest)
@@ -181,36 +189,25 @@ def has_foils(path: str) -> bool:
     """Whether a row of the user's files names a foil. What cannot be read is told when it is prepared, hence True."""
     try:
         rows = chain.from_iterable(map(records, fetch(path, SAMPLES.suffixes, SAMPLES.nested)))
-        return any(isinstance(row, dict) and row.get("foil") not in (None, "") for _, row in rows)
+        return any(isinstance(row, dict) and _has(row, "foil") for _, row in rows)
     except UserError:
         return True
 
 
 def comma_separated(file: Path) -> Iterator[Record]:
     """Rows under a header. Raises UserError for a header that names a column twice."""
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-        reader = csv.DictReader(stream, strict=True)
-        header = reader.fieldnames or ()
-        if len(set(header)) < len(header):
-            raise UserError(f"{file} has two columns of one name: {', '.join(header)}")
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                yield f"{file.name}:{reader.reader.line_num}", Malformed("not CSV", str(error))
-                continue
-            inside = sum(str(value).count("\n") for value in row.values())  # line ends in quoted fields
-            yield f"{file.name}:{reader.line_num - inside}", _checked(row)
-
-
-def _checked(row: dict[Any, Any]) -> dict[str, str] | Malformed:
-    if None in row or None in row.values():
-        return Malformed("not as many fields as the header has")
-    if any("\udc80" <= character <= "\udcff" for value in row.values() for character in value):
-        return Malformed("not UTF-8")  # bytes that the decoder escaped
-    return row
+    header: list[str] | None = None
+    for where, row in csv_rows(file, "utf-8-sig"):
+        if isinstance(row, Malformed):
+            yield where, row
+        elif header is None:
+            header = row
+            if len(set(row)) < len(row):
+                raise UserError(f"{file} has two columns of one name: {', '.join(row)}")
+        elif len(row) != len(header):
+            yield where, Malformed("not as many fields as the header has")
+        else:
+            yield where, named(header, row)
 
 
 def parquet(file: Path) -> Iterator[Record]:
@@ -218,11 +215,10 @@ def parquet(file: Path) -> Iterator[Record]:
     import pyarrow.parquet as pq
 
     try:
-        number = 0
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{file.name}:{number}", row
+        batches = pq.ParquetFile(file).iter_batches(batch_size=1024)
+        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+        for number, row in enumerate(rows, start=1):
+            yield f"{file.name}:{number}", row
     except pa.ArrowException as error:
         raise UserError(f"{file} is not Parquet that can be read: {' '.join(str(error).split())}") from None
 

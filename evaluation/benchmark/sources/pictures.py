@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import struct
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -80,13 +80,13 @@ def _idx(file: Path, magic: int) -> np.ndarray:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{file} cannot be unpacked: {' '.join(str(error).split())}") from None
-    ranks = 3 if magic == _IMAGES else 1
-    head = 4 * (1 + ranks)
-    if len(raw) < head or struct.unpack(">I", raw[:4])[0] != magic:
+    head = 16 if magic == _IMAGES else 8  # bytes: the magic number, then the length of each dimension
+    if len(raw) < head or int.from_bytes(raw[:4]) != magic:
         raise UserError(f"{file} is no IDX file of {'images' if magic == _IMAGES else 'labels'}")
-    shape = struct.unpack(f">{ranks}I", raw[4:head])
-    if len(raw) - head != int(np.prod(shape)):
-        raise UserError(f"{file} should hold {int(np.prod(shape))} bytes by its head, and holds {len(raw) - head}")
+    shape = np.frombuffer(raw[4:head], ">u4").tolist()
+    size = math.prod(shape)
+    if len(raw) - head != size:
+        raise UserError(f"{file} should hold {size} bytes by its head, and holds {len(raw) - head}")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 

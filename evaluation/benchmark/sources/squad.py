@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row, reject, sample
+from evaluation.benchmark.samples import Malformed, Row, rejecting, sample
 from evaluation.benchmark.sources.base import Source, field
 from evaluation.benchmark.sources.files import Record, json_array
 
@@ -46,38 +46,26 @@ def first_piece(answer: str) -> str:
 def rows(record: Record) -> Iterator[Row]:
     """The samples of one article, as published. Unanswerable questions are no records; they leave no trace."""
     where, article = record
-    questions = []
-    try:
-        paragraphs = field(article, "paragraphs", list)
-    except Malformed as error:
-        yield reject("source", error.reason, where=where, detail=error.detail)
-        return
-    for number, paragraph in enumerate(paragraphs):
-        for entry in _questions(f"{where}.paragraphs[{number}]", number, paragraph):
-            if isinstance(entry, _Question):
-                questions.append(entry)
-            else:
-                yield entry
+    out: list[Row] = []
+    questions: list[_Question] = []
+    with rejecting(out, "source", where=where):
+        for number, paragraph in enumerate(field(article, "paragraphs", list)):
+            _gather(f"{where}.paragraphs[{number}]", number, paragraph, questions, out)
     for index, question in enumerate(questions):
-        try:
-            yield _sample(question, _foil(questions, index))
-        except Malformed as error:
-            yield reject("source", error.reason, where=question.where, detail=error.detail)
+        with rejecting(out, "source", where=question.where):
+            out.append(_sample(question, _foil(questions, index)))
+    return iter(out)
 
 
-def _questions(where: str, number: int, paragraph: Any) -> Iterator[_Question | Row]:
-    try:
-        context, entries = field(paragraph, "context"), field(paragraph, "qas", list)
-    except Malformed as error:
-        yield reject("source", error.reason, where=where, detail=error.detail)
-        return
-    for index, entry in enumerate(entries):
-        stands = f"{where}.qas[{index}]"
-        try:
-            if question := _question(stands, number, context, entry):
-                yield question
-        except Malformed as error:
-            yield reject("source", error.reason, where=stands, detail=error.detail)
+def _gather(where: str, number: int, paragraph: Any, questions: list[_Question], rejects: list[Row]) -> None:
+    """Appends the answerable questions of a paragraph, and the rejects."""
+    with rejecting(rejects, "source", where=where):
+        context = field(paragraph, "context")
+        for index, entry in enumerate(field(paragraph, "qas", list)):
+            stands = f"{where}.qas[{index}]"
+            with rejecting(rejects, "source", where=stands):
+                if question := _question(stands, number, context, entry):
+                    questions.append(question)
 
 
 def _question(where: str, number: int, context: str, entry: Any) -> _Question | None:
@@ -89,21 +77,20 @@ def _question(where: str, number: int, context: str, entry: Any) -> _Question | 
         raise Malformed("empty context")
     if not answers:
         raise Malformed("no answer to an answerable question", entry.get("id"))
-    given = tuple((field(answer, "text"), field(answer, "answer_start", int)) for answer in answers)
-    for text, start in given:
+    marked = tuple((field(answer, "text"), field(answer, "answer_start", int)) for answer in answers)
+    for text, start in marked:
         if not text.strip():
             raise Malformed("empty answer", entry.get("id"))
         if start < 0 or context[start : start + len(text)] != text:
             raise Malformed("answer_start does not match the text", f"{text!r} is not at {start} ({entry.get('id')})")
-    return _Question(where, number, context, field(entry, "question"), given)
+    return _Question(where, number, context, field(entry, "question"), marked)
 
 
 def _foil(questions: list[_Question], index: int) -> str:
     """Raises Malformed when the article has no answer that begins differently."""
     question = questions[index]
     others = questions[index + 1 :] + questions[:index]
-    here = [other for other in others if other.paragraph == question.paragraph]
-    for other in here + [other for other in others if other.paragraph != question.paragraph]:
+    for other in sorted(others, key=lambda other: other.paragraph != question.paragraph):
         answer = other.answers[0][0]
         if first_piece(answer) not in question.first_pieces:
             return answer
@@ -112,18 +99,11 @@ def _foil(questions: list[_Question], index: int) -> str:
 
 def _sample(question: _Question, foil: str) -> Row:
     text = PROMPT.format(context=question.context, question=question.text.strip())
-    answer, start = question.answers[0]
-    start += len(PREFIX)
-    return sample(
-        "squad",
-        text,
-        len(text),
-        answer,
-        foil,
-        evidence=[(start, start + len(answer))],
-        scope=[(len(PREFIX), len(PREFIX) + len(question.context))],
-        meta={"occurrences": question.context.count(answer)},
-    )
+    answer, offset = question.answers[0]
+    start = len(PREFIX) + offset
+    evidence, scope = (start, start + len(answer)), (len(PREFIX), len(PREFIX) + len(question.context))
+    meta = {"occurrences": question.context.count(answer)}
+    return sample("squad", text, len(text), answer, foil, evidence=[evidence], scope=[scope], meta=meta)
 
 
 def contexts(article: Any, column: str) -> Iterator[str]:
@@ -139,10 +119,9 @@ def articles(file: Path) -> Iterator[Record]:
 def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
     """The hub's rows, one a question, put together again to articles of paragraphs."""
     for number, (title, group) in enumerate(groupby(rows, key=lambda row: row.get("title"))):
-        paragraphs = [
-            {"context": context, "qas": [_entry(row) for row in questions]}
-            for context, questions in groupby(group, key=lambda row: row.get("context"))
-        ]
+        paragraphs = []
+        for context, questions in groupby(group, key=lambda row: row.get("context")):
+            paragraphs.append({"context": context, "qas": list(map(_entry, questions))})
         yield f"article {number} ({title})", {"paragraphs": paragraphs}
 
 

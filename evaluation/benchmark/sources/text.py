@@ -43,7 +43,7 @@ def texts(record: Any, column: str) -> Iterator[str]:
 def parse(record: Any) -> Row:
     """Raises Malformed."""
     (text,) = texts(record, "text")
-    return sample(TEXT.name, text, None, None, None)
+    return sample(TEXT.name, text)
 
 
 TEXT = Source(

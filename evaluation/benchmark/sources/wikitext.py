@@ -47,7 +47,7 @@ def _is_unfinished(line: str) -> bool:
 def parse(record: Any, source: str = "wikitext") -> Row:
     """Raises Malformed."""
     text = field(record, "text").strip()
-    return sample(source, text, None, None, None, meta={"title": field(record, "title")})
+    return sample(source, text, meta={"title": field(record, "title")})
 
 
 def parse_dump(record: Any) -> Row:

@@ -205,8 +205,7 @@ def test_a_limit_draws_the_lowest_sample_ids_in_the_order_of_the_source(tmp_path
     assert again.digest == survey.digest
 
 
-def test_articles_are_read_across_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources.files, "_CHUNK", 7)
+def test_every_article_of_a_file_is_read(tmp_path):
     content = json.dumps({"version": "v2.0", "data": SQUAD["data"] * 3})
     _, rows = read(tmp_path, "squad", content)
     assert [is_reject(row) for row in rows] == [False] * 2 + [True] * 4
