@@ -1,4 +1,4 @@
-"""The tasks. A new one is one file and one line here; a package's own come through :func:`register`, too."""
+"""The tasks. A new one is a record in a file of this folder and one line here; packages use :func:`register`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ from dataclasses import replace
 
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.own import SAMPLES
-from evaluation.tasks.blimp5 import BLIMP5
+from evaluation.tasks.agreement import BLIMP5, RA, SVA
+from evaluation.tasks.demo import SENTIMENT, SHAPES, SIMILARITY
 from evaluation.tasks.images import IMAGES
-from evaluation.tasks.imdb import IMDB
-from evaluation.tasks.mnli import MNLI
+from evaluation.tasks.judged import IMDB, MNLI, QNLI, SST2, STSB
 from evaluation.tasks.next_word import NEXT_WORD
 from evaluation.tasks.qa import QA
-from evaluation.tasks.qnli import QNLI
-from evaluation.tasks.ra import RA
 from evaluation.tasks.record import Task
-from evaluation.tasks.sentiment import SENTIMENT
-from evaluation.tasks.shapes import SHAPES
-from evaluation.tasks.similarity import SIMILARITY
-from evaluation.tasks.sst2 import SST2
-from evaluation.tasks.stsb import STSB
-from evaluation.tasks.sva import SVA
 from lrp_core.registry import OURS, Registry
 from lrp_core.types import UserError
 
@@ -47,9 +39,13 @@ for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB, SENT
     register(_task)
 
 
+def _feeds(source: str, task: Task) -> bool:
+    return any(known.name == source for known in task.sources)
+
+
 def fed_by(source: str) -> list[Task]:
     """The tasks of the table that have this source."""
-    return [task for task in TASKS.values() if any(own.name == source for own in task.sources)]
+    return [task for task in TASKS.values() if _feeds(source, task)]
 
 
 def task_of(name: str, source: str) -> Task:
@@ -61,7 +57,7 @@ def task_of(name: str, source: str) -> Task:
 
     Raises UserError for a source that feeds several tasks, none of them of this name.
     """
-    if name in TASKS and (source == SAMPLES.name or any(own.name == source for own in TASKS[name].sources)):
+    if name in TASKS and (source == SAMPLES.name or _feeds(source, TASKS[name])):
         return TASKS[name]
     if source == SAMPLES.name:
         return Task(name=name, title=name)

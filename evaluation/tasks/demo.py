@@ -1,0 +1,50 @@
+"""Tasks of the generated data alone: opinions with the words that decide them, pairs of sentences, and images."""
+
+from evaluation.benchmark.demo.judged import LABELS
+from evaluation.benchmark.demo.lexicon import SHAPES as SHAPE_LABELS
+from evaluation.benchmark.sources.generated import DEMO
+from evaluation.tasks.record import Task
+
+SENTIMENT = Task(
+    name="sentiment",
+    title="sentiment of the demo language",
+    about="Whether a sentence of the demo language says something negative or positive of its subject.",
+    sources=(DEMO,),
+    predicts="the sentiment",
+    output="label",
+    labels=LABELS,
+    evidence="source",
+    evidence_about=(
+        "the word of praise or blame that is said of the subject, and the negation before it, if there is one; words "
+        "of praise, blame and negation elsewhere decide nothing."
+    ),
+    published=(1000, 13),
+)
+SIMILARITY = Task(
+    name="similarity",
+    title="similarity in the demo language",
+    about="How much two sentences of the demo language share of subject (2), verb (1) and object (2).",
+    sources=(DEMO,),
+    predicts="the score",
+    output="score",
+    pair=True,
+    evidence=None,
+    evidence_about=(
+        "none: subject, verb and object of both sentences decide, and samples hold spans of the first alone. The task "
+        "is for perturbation."
+    ),
+    published=(1000, 16),
+)
+SHAPES = Task(
+    name="shapes",
+    title="shapes",
+    about="Which of two shapes is among the others on a small generated image.",
+    sources=(DEMO,),
+    predicts="the shape that decides",
+    output="label",
+    labels=SHAPE_LABELS,
+    image=True,
+    evidence="source",
+    evidence_about="the patches that share a pixel with the shape that decides; the other shapes are in both classes.",
+    published=(1000, 37),
+)
