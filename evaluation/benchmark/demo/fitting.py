@@ -58,6 +58,7 @@ _LANGUAGE = """the generated language of
 it knows nothing of English beyond that language."""
 
 Sample = TypeVar("Sample")
+Losses = Callable[[], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def train_model(
     name: str,
     model: PreTrainedModel,
     recipe: Recipe,
-    losses: Callable[[], Mapping[str, Tensor]],
+    losses: Losses,
     measure: Callable[[PreTrainedModel], Mapping[str, float]],
     card: Card,
     out: Path,
@@ -140,7 +141,7 @@ def train_model(
     return scores
 
 
-def _descend(name: str, model: PreTrainedModel, recipe: Recipe, losses: Callable[[], Mapping[str, Tensor]]) -> None:
+def _descend(name: str, model: PreTrainedModel, recipe: Recipe, losses: Losses) -> None:
     """AdamW under one cycle; prints the losses of every hundredth step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)

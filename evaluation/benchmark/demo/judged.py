@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.split import Split, distinct, side
+from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Row, Span, sample
 
 LABELS = ("negative", "positive")  # of sentiment; a model's label of this index
@@ -43,31 +43,24 @@ class Judged:
         """The texts, which no other draw has."""
         return f"{self.text} {self.second or ''}"
 
-    @property
-    def split(self) -> Split:
-        return side(self.content)
-
     def row(self) -> Row:
         """The draw as a sample. A pair has no evidence: half of it lies in the second text, where samples have none."""
-        return sample(
-            "demo",
-            self.text,
-            None,
-            None,
-            None,
-            second=self.second,
-            label=None if self.label is None else LABELS[self.label],
-            score=self.score,
-            evidence=self.evidence if self.second is None else (),
-            meta=self.meta,
-        )
+        if self.label is None:
+            return sample("demo", self.text, second=self.second, score=self.score, meta=self.meta)
+        return sample("demo", self.text, label=LABELS[self.label], evidence=self.evidence, meta=self.meta)
 
 
-class _Sentence:
+@dataclass
+class Sentence:
     """A sentence under construction, and where its marked words stand."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.marked = text, list[Span]()
+    text: str = ""
+    marked: list[Span] = field(default_factory=list)
+
+    @classmethod
+    def opened(cls, rng: random.Random) -> Sentence:
+        """A sentence that perhaps begins with a time."""
+        return cls(f"{rng.choice(lexicon.OPENINGS)}," if rng.random() < 0.2 else "")
 
     def say(self, *words: str, mark: bool = False) -> None:
         for word in words:
@@ -75,15 +68,15 @@ class _Sentence:
             if mark:
                 self.marked.append((len(self.text) - len(word), len(self.text)))
 
-    def closed(self) -> str:
-        return f"{self.text[0].upper()}{self.text[1:]}."
+    def capitalised(self) -> str:
+        return self.text[0].upper() + self.text[1:]
 
 
 def _opinion(rng: random.Random) -> Judged:
-    said = _Sentence(f"{rng.choice(lexicon.OPENINGS)}," if rng.random() < 0.2 else "")
+    said = Sentence.opened(rng)
     number, praise, negated = rng.randrange(2), rng.randrange(2), rng.random() < 0.3
     noun = rng.choice(lexicon.THINGS + lexicon.ANIMATE)[number]
-    said.say(rng.choice(lexicon.DETERMINERS), *([rng.choice(lexicon.ADJECTIVES)] if rng.random() < 0.3 else []), noun)
+    said.say(rng.choice(lexicon.DETERMINERS), *perhaps(rng, 0.3, lexicon.ADJECTIVES), noun)
     distractors = rng.choices([0, 1, 2], weights=[3, 4, 3])[0]
     for _ in range(distractors):
         _distract(said, rng)
@@ -91,26 +84,30 @@ def _opinion(rng: random.Random) -> Judged:
     negation = [rng.choice(negations)] if negated else []
     if linking in ("was", "were"):
         said.say(linking)
-        said.say(*negation, mark=True)
-    else:
-        said.say(*negation, mark=True)
+    said.say(*negation, mark=True)
+    if linking not in ("was", "were"):
         said.say(linking)
     said.say(*rng.choice([[], [rng.choice(lexicon.DEGREES)]]))
     said.say(rng.choice(lexicon.OPINIONS[praise]), mark=True)
     said.say(*rng.choice([[], [rng.choice(lexicon.ENDINGS)]]))
     label = 1 - praise if negated else praise
     meta = {"negated": negated, "distractors": distractors}
-    return Judged(said.closed(), None, label, None, tuple(said.marked), meta)
+    return Judged(f"{said.capitalised()}.", None, label, None, tuple(said.marked), meta)
 
 
-def _distract(said: _Sentence, rng: random.Random) -> None:
+def perhaps(rng: random.Random, share: float, words: list[str]) -> list[str]:
+    """One of the words, or none."""
+    return [rng.choice(words)] if rng.random() < share else []
+
+
+def _distract(said: Sentence, rng: random.Random) -> None:
     """A phrase about something else, perhaps with praise, blame or a negation that decides nothing."""
     opinions = [*lexicon.OPINIONS[0], *lexicon.OPINIONS[1], *lexicon.THING_ADJECTIVES]
     if rng.random() < 0.5:
         said.say(rng.choice(lexicon.PREPOSITIONS))
     else:
         said.say("that", *(["never"] if rng.random() < 0.3 else []), rng.choice(lexicon.TRANSITIVE)[2])
-    said.say(rng.choice(lexicon.DETERMINERS), *([rng.choice(opinions)] if rng.random() < 0.5 else []))
+    said.say(rng.choice(lexicon.DETERMINERS), *perhaps(rng, 0.5, opinions))
     said.say(rng.choice(lexicon.THINGS)[rng.randrange(2)])
 
 
@@ -121,7 +118,8 @@ def _pair(rng: random.Random) -> Judged:
     score = float(sum(_POINTS[part] for part in shared))
     texts = [_sentence(rng, words) for words in (first, second)]
     meta = {"shared": "+".join(shared) or "nothing"}
-    return Judged(texts[0].closed(), texts[1].closed(), None, score, tuple(texts[0].marked), meta)
+    text, other_text = (f"{sentence.capitalised()}." for sentence in texts)
+    return Judged(text, other_text, None, score, tuple(texts[0].marked), meta)
 
 
 def _words(rng: random.Random) -> dict[str, str]:
@@ -131,8 +129,8 @@ def _words(rng: random.Random) -> dict[str, str]:
     return {"subject": subject, "verb": rng.choice(lexicon.REFLEXIVE_VERBS[:8]), "object": thing}
 
 
-def _sentence(rng: random.Random, words: dict[str, str]) -> _Sentence:
-    said = _Sentence("")
+def _sentence(rng: random.Random, words: dict[str, str]) -> Sentence:
+    said = Sentence()
     said.say(rng.choice(lexicon.DETERMINERS))
     said.say(words["subject"], words["verb"], mark=True)
     said.say(rng.choice(lexicon.DETERMINERS))
@@ -147,4 +145,8 @@ JUDGED = tuple(_TASKS)
 def judged(task: str, seed: int, split: Split) -> Iterator[Judged]:
     """Distinct draws of one side of the split, in an order fixed by `seed`. Raises KeyError for another task."""
     make, rng = _TASKS[task], random.Random(f"{task} {split} {seed}")
-    return distinct(lambda: make(rng), split, lambda draw: draw.content)
+    return distinct(lambda: make(rng), split, _content, _content)
+
+
+def _content(draw: Judged) -> str:
+    return draw.content

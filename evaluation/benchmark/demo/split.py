@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 Split = Literal["train", "test"]
+Drawn = TypeVar("Drawn")
 
 _TEST_SHARE = 0.1
 _MAX_MISSES = 10_000  # draws in a row that bring nothing new before the language counts as exhausted
-
-
-class _Drawn(Protocol):
-    @property
-    def split(self) -> Split: ...
-
-
-Drawn = TypeVar("Drawn", bound=_Drawn)
 
 
 def side(text: str) -> Split:
@@ -26,13 +19,15 @@ def side(text: str) -> Split:
     return "test" if share < _TEST_SHARE else "train"
 
 
-def distinct(make: Callable[[], Drawn], split: Split, content: Callable[[Drawn], Hashable]) -> Iterator[Drawn]:
-    """What `make` draws of one side, each `content` once, until it draws nothing new."""
+def distinct(
+    make: Callable[[], Drawn], split: Split, key: Callable[[Drawn], str], content: Callable[[Drawn], Hashable]
+) -> Iterator[Drawn]:
+    """Draws of `make` whose `key` falls on one side, each `content` once, until nothing new is drawn."""
     seen: set[Hashable] = set()
     misses = 0
     while misses < _MAX_MISSES:
         draw = make()
-        if draw.split != split or content(draw) in seen:
+        if side(key(draw)) != split or content(draw) in seen:
             misses += 1
             continue
         seen.add(content(draw))
