@@ -1,10 +1,10 @@
-"""The benchmark's audit: what came in, what was left out and why, and figures to hold the evidence against."""
+"""The benchmark's audit: rows that came in, rows that were left out and why, and figures of the evidence."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.text import Text
 
-from evaluation.benchmark.samples import Filled, Row
+from evaluation.benchmark.samples import Filled, Row, meta_of
 
+Audit = Mapping[str, Mapping[str, Mapping[str, Any]]]  # figures by task and tokenizer
 GENERIC_COLUMNS = ["sample_id", "meta"]
 VIEW_COLUMNS = ["sample_id", "length", "evidence_mask", "special_mask", "scope_mask"]
 
@@ -23,19 +24,12 @@ def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
     `agreement` is the share of samples, in percent, whose evidence agrees in number with the target; null without any.
     """
-    agrees: Counter[str] = Counter()
-    attractors: Counter[str] = Counter()
-    annotators: Counter[str] = Counter()
-    for table in tables:
-        for text in table["meta"].to_pylist():
-            meta = json.loads(text)
-            if "annotator" in meta:
-                annotators[meta["annotator"]] += 1
-                agrees[{True: "yes", False: "no", None: "unknown"}[meta["agrees"]]] += 1
-            if "attractors" in meta:
-                attractors[str(meta["attractors"])] += 1
+    notes = [json.loads(text) for table in tables for text in table["meta"].to_pylist()]
+    annotated = [meta for meta in notes if "annotator" in meta]
+    agrees = Counter(_AGREES[meta["agrees"]] for meta in annotated)
+    attractors = Counter(str(meta["attractors"]) for meta in notes if "attractors" in meta)
     return {
-        "annotators": dict(annotators),
+        "annotators": dict(Counter(meta["annotator"] for meta in annotated)),
         "agreement": 100 * agrees["yes"] / agrees.total() if agrees else None,
         "agrees": dict(agrees),
         "attractors": dict(sorted(attractors.items())),
@@ -49,36 +43,43 @@ def of_views(tables: Iterable[pa.Table]) -> dict[str, Any]:
     there is one, else those that are not special), `evidence_share_full` among all that are not special; in percent.
     Both are null for a task without evidence.
     """
-    lengths, chosen_shares, full_shares = [], [], []
+    lengths = np.zeros(0, dtype=np.int64)
+    chosen, full = np.zeros(0), np.zeros(0)  # shares of evidence by sample
     for table in tables:
-        if not table.num_rows:
-            continue
-        lengths.append(table["length"].to_numpy())
+        of_table = table["length"].to_numpy()
+        lengths = np.append(lengths, of_table)
         if table["evidence_mask"].null_count:
             continue
-        ordinary = lengths[-1] - _counts(table, "special_mask")
+        ordinary = of_table - _counts(table, "special_mask")
         evidence = _counts(table, "evidence_mask")
         scope = ordinary if table["scope_mask"].null_count else _counts(table, "scope_mask")
-        chosen_shares.append(evidence / scope)
-        full_shares.append(evidence / ordinary)
-    tokens = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+        chosen, full = np.append(chosen, evidence / scope), np.append(full, evidence / ordinary)
     return {
-        "accepted": len(tokens),
-        "length_min": int(tokens.min()) if len(tokens) else None,
-        "length_mean": float(tokens.mean()) if len(tokens) else None,
-        "length_max": int(tokens.max()) if len(tokens) else None,
-        "evidence_share": 100 * float(np.concatenate(chosen_shares).mean()) if chosen_shares else None,
-        "evidence_share_full": 100 * float(np.concatenate(full_shares).mean()) if full_shares else None,
+        "accepted": len(lengths),
+        "length_min": _figure(np.min, lengths),
+        "length_mean": _figure(np.mean, lengths),
+        "length_max": _figure(np.max, lengths),
+        "evidence_share": _figure(_mean_percent, chosen),
+        "evidence_share_full": _figure(_mean_percent, full),
     }
 
 
+def _figure(function: Callable[[np.ndarray], Any], values: np.ndarray) -> Any:
+    """A number of the values; None where there are none."""
+    return function(values).item() if len(values) else None
+
+
+def _mean_percent(shares: np.ndarray) -> Any:
+    return 100 * shares.mean()
+
+
 def members(tables: Iterable[pa.Table], name: str) -> dict[str, list[str]]:
-    """Sample ids (of columns GENERIC_COLUMNS) by what `meta` has under `name`."""
+    """Sample ids (of columns GENERIC_COLUMNS) by the value that `meta` has under `name`."""
     samples: dict[str, list[str]] = {}
-    for table in tables:
-        for sample_id, meta in zip(*(table[column].to_pylist() for column in GENERIC_COLUMNS), strict=True):
-            if (part := json.loads(meta).get(name)) is not None:
-                samples.setdefault(part, []).append(sample_id)
+    rows = (row for table in tables for row in table.select(GENERIC_COLUMNS).to_pylist())
+    for row in rows:
+        if (part := meta_of(row).get(name)) is not None:
+            samples.setdefault(part, []).append(row["sample_id"])
     return dict(sorted(samples.items()))
 
 
@@ -91,26 +92,21 @@ def of_parts(
     evidence and were to be seen.
     """
     shards = list(tables) if parts else []
-    return {
-        part: {
-            "rows_in": rows.get(part),
-            "samples": len(ids),
-            **of_views(shard.filter(pc.is_in(shard["sample_id"], pa.array(ids, pa.string()))) for shard in shards),
-        }
-        for part in sorted({*parts, *rows})
-        for ids in [parts.get(part, [])]
-    }
+    figures = {}
+    for part in sorted({*parts, *rows}):
+        ids = parts.get(part, [])
+        chosen = pa.array(ids, pa.string())
+        views = of_views(shard.filter(pc.is_in(shard["sample_id"], chosen)) for shard in shards)
+        figures[part] = {"rows_in": rows.get(part), "samples": len(ids), **views}
+    return figures
 
 
 def _counts(table: pa.Table, mask: str) -> np.ndarray:
     """True entries of every row of a list<bool> column [N]."""
-    column = table[mask].combine_chunks()
-    values = np.concatenate([[0], np.cumsum(column.flatten().to_numpy(zero_copy_only=False))])
-    lengths = column.value_lengths().to_numpy()
-    ends = np.cumsum(lengths)
-    return values[ends] - values[ends - lengths]
+    return np.array([sum(row) for row in table[mask].to_pylist()], dtype=np.int64)
 
 
+_AGREES = {True: "yes", False: "no", None: "unknown"}
 _HEADINGS = (
     "task",
     "tokenizer",
@@ -136,31 +132,31 @@ _PART_HEADINGS = (
 )
 
 
-def table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table."""
+def table(audit: Audit) -> list[str]:
+    """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table; a table of parts follows it."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
-    for task, tokenizers in audit.items():
-        for tokenizer, own in tokenizers.items():
-            lengths = (own["length_min"], _number(own["length_mean"]), own["length_max"])
-            length = " / ".join(map(str, lengths)) if own["accepted"] else ""
-            counts = (own["rows_in"], own["accepted"], sum(own["rejects"].values()))
-            attractors = ", ".join(f"{count}: {n}" for count, n in own["attractors"].items())
-            shares = (_number(own["evidence_share"]), own["paper_share"] or "", _number(own["agreement"]))
-            rows.append((task, tokenizer, *map(str, counts), length, *shares, attractors))
-    return _aligned(rows) + _parts_table(audit)
+    of_parts: list[tuple[str, ...]] = [_PART_HEADINGS]
+    for task, tokenizer, figures in _each(audit):
+        lengths = (figures["length_min"], _number(figures["length_mean"]), figures["length_max"])
+        length = " / ".join(map(str, lengths)) if figures["accepted"] else ""
+        counts = (figures["rows_in"], figures["accepted"], sum(figures["rejects"].values()))
+        attractors = ", ".join(f"{count}: {n}" for count, n in figures["attractors"].items())
+        shares = (_number(figures["evidence_share"]), figures["paper_share"] or "", _number(figures["agreement"]))
+        rows.append((task, tokenizer, *map(str, counts), length, *shares, attractors))
+        for part, of_part in figures.get("parts", {}).items():
+            rows_in, samples = of_part["rows_in"], of_part["samples"]
+            share = _number(100 * samples / rows_in if rows_in else None)
+            means = (_number(of_part["length_mean"]), _number(of_part["evidence_share"]))
+            shown = (str(rows_in or ""), str(samples), share, tokenizer, str(of_part["accepted"]))
+            of_parts.append((task, part, *shown, *means))
+    return _aligned(rows) + (["", *_aligned(of_parts)] if len(of_parts) > 1 else [])
 
 
-def _parts_table(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """The table of the tasks' parts, after an empty line; nothing where no task has parts."""
-    rows: list[tuple[str, ...]] = [_PART_HEADINGS]
+def _each(audit: Audit) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """(task, tokenizer, figures) of an audit."""
     for task, tokenizers in audit.items():
-        for tokenizer, whole in tokenizers.items():
-            for part, own in whole.get("parts", {}).items():
-                given, samples = own["rows_in"], own["samples"]
-                counts = (str(given or ""), str(samples), _number(100 * samples / given if given else None))
-                figures = (str(own["accepted"]), _number(own["length_mean"]), _number(own["evidence_share"]))
-                rows.append((task, part, *counts, tokenizer, *figures))
-    return ["", *_aligned(rows)] if len(rows) > 1 else []
+        for tokenizer, figures in tokenizers.items():
+            yield task, tokenizer, figures
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
@@ -170,19 +166,16 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in lines]
 
 
-def reasons(audit: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Why rows were left out, a line for each task and tokenizer."""
-    return [
-        f"{task}, {tokenizer}: {rejected(own['rejects'])}"
-        for task, tokenizers in audit.items()
-        for tokenizer, own in tokenizers.items()
-    ]
+def reasons(audit: Audit) -> list[str]:
+    """The reasons of rejects, a line for each task and tokenizer."""
+    return [f"{task}, {tokenizer}: {rejected(figures['rejects'])}" for task, tokenizer, figures in _each(audit)]
 
 
 def rejected(rejects: Mapping[str, int]) -> str:
     """Counts by reason in words, the most frequent first."""
-    listed = ", ".join(f"{n} {reason}" for reason, n in sorted(rejects.items(), key=lambda item: -item[1]))
-    return f"{sum(rejects.values())} rejected" + (f" ({listed})" if listed else "")
+    counts = Counter(rejects)
+    listed = ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
+    return f"{counts.total()} rejected" + (f" ({listed})" if listed else "")
 
 
 def _number(value: float | None) -> str:
@@ -211,6 +204,6 @@ def judged(row: Row, colours: bool) -> Text:
     shown.append(text[at:])
     if row["slot"] is not None and row["foil"] is not None:
         shown.append(f"  not: {row['foil']}", style="dim")
-    if json.loads(row["meta"]).get("agrees") is False:
+    if meta_of(row).get("agrees") is False:
         shown.append("  numbers differ", style="red")
     return shown

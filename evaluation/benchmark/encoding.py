@@ -25,21 +25,19 @@ class Encoding:
     def open_ended(self) -> Encoding:
         """Without what the template adds behind the last ordinary token, for models that continue a text."""
         ordinary = (~self.special).nonzero()[0]
-        length = int(ordinary[-1]) + 1 if len(ordinary) else 0
-        return Encoding(self.ids[:length], self.offsets[:length], self.special[:length])
+        return self._only(np.arange(ordinary[-1] + 1 if len(ordinary) else 0))
 
     def without_second_opening(self) -> Encoding:
         """Without the token that both the template and the text begin with, where they do: it is read once."""
         if len(self) < 2 or not self.special[0] or self.special[1] or self.ids[0] != self.ids[1]:
             return self
-        keep = np.arange(len(self)) != 1
-        return Encoding(
-            [self.ids[0], *self.ids[2:]],
-            self.offsets[keep],
-            self.special[keep],
-            None if self.sequence is None else self.sequence[keep],
-            None if self.types is None else [self.types[0], *self.types[2:]],
-        )
+        return self._only(np.delete(np.arange(len(self)), 1))
+
+    def _only(self, kept: np.ndarray) -> Encoding:
+        """The tokens at these indices."""
+        sequence = None if self.sequence is None else self.sequence[kept]
+        types = None if self.types is None else [self.types[index] for index in kept]
+        return Encoding([self.ids[index] for index in kept], self.offsets[kept], self.special[kept], sequence, types)
 
     def covers(self, spans: Iterable[Sequence[int]], first: bool = False) -> np.ndarray:
         """Ordinary tokens that share a character with one of the spans, or the `first` of each span's, [T] bool.
@@ -87,17 +85,16 @@ def encode(
         return_token_type_ids=typed,
         verbose=False,
     )
-    columns = zip(batch["input_ids"], batch["offset_mapping"], batch["special_tokens_mask"], strict=True)
-    encodings = [
-        Encoding(ids, np.array(offsets, dtype=np.int32).reshape(-1, 2), np.array(special, dtype=bool))
-        for ids, offsets, special in columns
-    ]
-    if seconds is None:
-        return [encoding.without_second_opening() for encoding in encodings]
-    parts = [np.array([-1 if of is None else of for of in batch.sequence_ids(i)]) for i in range(len(texts))]
-    types = batch["token_type_ids"] if typed else [None] * len(texts)
-    paired = [replace(one, sequence=of, types=own) for one, of, own in zip(encodings, parts, types, strict=True)]
-    return [encoding.without_second_opening() for encoding in paired]
+    encodings = []
+    for index, ids in enumerate(batch["input_ids"]):
+        offsets = np.array(batch["offset_mapping"][index], dtype=np.int32).reshape(-1, 2)
+        encoding = Encoding(ids, offsets, np.array(batch["special_tokens_mask"][index], dtype=bool))
+        if seconds is not None:
+            sequence = np.array([-1 if number is None else number for number in batch.sequence_ids(index)])
+            types = batch["token_type_ids"][index] if typed else None
+            encoding = replace(encoding, sequence=sequence, types=types)
+        encodings.append(encoding.without_second_opening())
+    return encodings
 
 
 def opening_of(tokenizer: PreTrainedTokenizerBase) -> str:

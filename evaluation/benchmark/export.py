@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from evaluation.benchmark.audit import table
+from evaluation.benchmark.audit import Audit, table
 from evaluation.benchmark.sources import SOURCES
 from evaluation.tasks import TASKS, Task
 from lrp_core.types import UserError
@@ -19,7 +19,7 @@ from lrp_core.types import UserError
 def export(
     shards: Mapping[str, Iterable[pa.Table]],
     records: Mapping[str, Mapping[str, Any]],
-    audit: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    audit: Audit,
     to: Path,
     tasks: Mapping[str, Task] = TASKS,
 ) -> list[Path]:
@@ -45,13 +45,13 @@ def export(
 
 def card(
     records: Mapping[str, Mapping[str, Any]],
-    audit: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    audit: Audit,
     tasks: Mapping[str, Task] = TASKS,
 ) -> str:
     """The dataset card, with the front matter that tells `datasets` where each task is."""
     environment = Environment(
         loader=PackageLoader("evaluation", "benchmark"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
-    own = [tasks[name] for name in records]
-    names = {"records": records, "tasks": own, "sources": SOURCES, "table": "\n".join(table(audit))}
-    return environment.get_template("card.md").render(names)
+    listed = [tasks[name] for name in records]
+    lines = "\n".join(table(audit))
+    return environment.get_template("card.md").render(records=records, tasks=listed, sources=SOURCES, table=lines)

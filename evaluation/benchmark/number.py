@@ -9,11 +9,23 @@ if TYPE_CHECKING:
 
 Number = Literal["singular", "plural"]
 
-_VERBS: dict[str, Number] = {
-    "is": "singular", "are": "plural", "was": "singular", "were": "plural",
-    "has": "singular", "have": "plural", "does": "singular", "do": "plural",
-}  # fmt: skip
-_SINGULAR = {"it", "he", "she", "this", "that", "each", "either", "neither", "another", "much", "one"}
+_SINGULAR_VERBS, _PLURAL_VERBS = ("is", "was", "has", "does"), ("are", "were", "have", "do")
+_SINGULAR = {
+    "it",
+    "he",
+    "she",
+    "this",
+    "that",
+    "each",
+    "either",
+    "neither",
+    "another",
+    "much",
+    "one",
+    "everyone",
+    "anyone",
+    "someone",
+}
 _PLURAL = {"they", "we", "you", "i", "these", "those", "both", "many", "few", "several", "others"}
 _TAGS: dict[str, Number] = {
     "NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural",
@@ -23,7 +35,9 @@ _TAGS: dict[str, Number] = {
 
 def of_verb(form: str, other: str) -> Number:
     """The number of a present-tense form, given the other number's form: the longer one ends in s."""
-    return _VERBS.get(form.lower()) or ("singular" if len(form) > len(other) else "plural")
+    if form.lower() in _SINGULAR_VERBS:
+        return "singular"
+    return "singular" if len(form) > len(other) and form.lower() not in _PLURAL_VERBS else "plural"
 
 
 def of_determiner(word: str) -> Number:
@@ -43,7 +57,7 @@ def of_head(head: Token) -> Number | None:
         joined = any(word.lower_ == "and" for word in head.subtree if word.dep_ == "cc")
         return "plural" if joined else None
     word = head.lower_
-    if word in _SINGULAR or word.endswith(("body", "thing")) or word in ("everyone", "anyone", "someone"):
+    if word in _SINGULAR or word.endswith(("body", "thing")):
         return "singular"
     if word in _PLURAL:
         return "plural"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from evaluation.benchmark.samples import Malformed, Row, reject, sample
+from evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view_row
 from lrp_core.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
@@ -26,7 +26,21 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are decoded: bytes of any other
 _CHANNELS = {"L": 1, "RGB": 3}
 Region = Sequence[int]  # [top, left, bottom, right) in pixels
 
-#: Steps of other processors that change what a model sees, and which nothing here does.
+#: Settings where a checkpoint is silent.
+_DEFAULTS = {
+    "size": {"height": 224, "width": 224},
+    "resample": Image.Resampling.BILINEAR,
+    "rescale_factor": 1 / 255,
+    "image_mean": 0.5,
+    "image_std": 0.5,
+}
+#: Settings that leave out a step.
+_WITHOUT: dict[str, dict[str, Any]] = {
+    "do_resize": {"size": None},
+    "do_rescale": {"rescale_factor": 1.0},
+    "do_normalize": {"image_mean": 0.0, "image_std": 1.0},
+}
+#: Steps of other processors that change the pixels a model sees, and which nothing here does.
 _UNKNOWN_STEPS = ("do_pad", "do_reduce_labels", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
 
 
@@ -73,11 +87,11 @@ def picture(
         if not (0 <= top < bottom <= image.height and 0 <= left < right <= image.width):
             raise Malformed("region outside the image", f"{[top, left, bottom, right]} of {_size(image)}")
     content = json.dumps([image.mode, image.size, label]).encode() + image.tobytes()
-    return sample(source, name, None, None, None, label=label, meta=meta) | {
-        "sample_id": hashlib.sha256(content).hexdigest()[:20],
-        "image": data,
-        "regions": None if regions is None else [list(region) for region in regions],
-    }
+    row = sample(source, name, label=label, meta=meta)
+    row["sample_id"] = hashlib.sha256(content).hexdigest()[:20]
+    row["image"] = data
+    row["regions"] = None if regions is None else [list(region) for region in regions]
+    return row
 
 
 @dataclass(frozen=True)
@@ -105,27 +119,33 @@ class Preprocessing:
         for step in _UNKNOWN_STEPS:
             if settings.get(step):
                 raise UserError(f"its {SETTINGS} asks for {step}, which closelook does not do")
-        channels = config.get("num_channels", 3)
-        (height, width), patch = _pair(config.get("image_size", 224)), _pair(config.get("patch_size", 16))
-        normalises = settings.get("do_normalize", True)
-        preprocessing = cls(
-            height=height,
-            width=width,
-            patch=patch,
-            channels=channels,
-            resize=_edges(settings.get("size", {"height": 224, "width": 224}))
-            if settings.get("do_resize", True)
-            else None,
-            resample=settings.get("resample", Image.Resampling.BILINEAR),
-            crop=_box(settings) if settings.get("do_center_crop") else None,
-            rescale=settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0,
-            mean=_per_channel(settings.get("image_mean", 0.5) if normalises else 0.0, channels, "image_mean"),
-            std=_per_channel(settings.get("image_std", 0.5) if normalises else 1.0, channels, "image_std"),
-            to_rgb=bool(settings.get("do_convert_rgb")),
-        )
+        written: dict[str, Any] = {**_DEFAULTS, **settings}
+        for step, without in _WITHOUT.items():
+            if not written.get(step, True):
+                written |= without
+        height, width = _pair(config.get("image_size", 224))
+        patch = _pair(config.get("patch_size", 16))
         if height % patch[0] or width % patch[1]:
             raise UserError(f"patches of {patch[0]} × {patch[1]} pixels do not tile images of {height} × {width}")
-        return preprocessing
+        channels = config.get("num_channels", 3)
+        crop = None
+        if settings.get("do_center_crop"):
+            crop = _box(
+                settings.get("crop_size", settings.get("size")), "crops to {}: closelook knows height and width"
+            )
+        return cls(
+            height,
+            width,
+            patch,
+            channels,
+            resize=_edges(written["size"]),
+            resample=written["resample"],
+            crop=crop,
+            rescale=written["rescale_factor"],
+            mean=_per_channel(written["image_mean"], channels, "image_mean"),
+            std=_per_channel(written["image_std"], channels, "image_std"),
+            to_rgb=bool(settings.get("do_convert_rgb")),
+        )
 
     @cached_property
     def key(self) -> str:
@@ -152,10 +172,10 @@ class Preprocessing:
         if self.to_rgb and image.mode != "RGB":
             image = image.convert("RGB")
         if _CHANNELS[image.mode] != self.channels:
-            wanted = next(mode for mode, count in _CHANNELS.items() if count == self.channels)
-            raise Malformed(f"the image is {_WORDS[image.mode]}, the model reads {_WORDS[wanted]}")
+            read = next(mode for mode, count in _CHANNELS.items() if count == self.channels)
+            raise Malformed(f"the image is {_WORDS[image.mode]}, the model reads {_WORDS[read]}")
         if self.resize is not None:
-            image = image.resize(self._resized(image), resample=self.resample)
+            image = image.resize(self._resized(*image.size), resample=self.resample)
         pixels = np.asarray(image).reshape(image.height, image.width, self.channels)
         if self.crop is not None:
             pixels = _middle(pixels, self.crop)
@@ -175,29 +195,25 @@ class Preprocessing:
     def covered(self, regions: Iterable[Region], size: tuple[int, int]) -> np.ndarray:
         """[T] bool, patches that share a pixel with one of the regions of an image of `size` (w, h)."""
         patches = np.zeros(self.grid, bool)
-        tall, wide = size[1], size[0]
-        if self.resize is not None:
-            wide, tall = self._edges_of(*size)
+        wide, tall = self._resized(*size)
         cut_top, cut_left = ((tall - self.height) // 2, (wide - self.width) // 2) if self.crop else (0, 0)
         for top, left, bottom, right in regions:
             rows = self._patches(top, bottom, tall / size[1], cut_top, 0)
             columns = self._patches(left, right, wide / size[0], cut_left, 1)
             patches[rows, columns] = True
-        return np.concatenate([[False], patches.ravel()])
+        return np.append(False, patches)
 
     def _patches(self, start: int, end: int, scale: float, cut: int, axis: int) -> slice:
         """The patches along an axis that the pixels [start, end) of the image lie in, once scaled and cut."""
         first, last = (start * scale - cut) / self.patch[axis], (end * scale - cut) / self.patch[axis]
         return slice(max(0, int(np.floor(first + 1e-9))), max(0, int(np.ceil(last - 1e-9))))
 
-    def _resized(self, image: Image.Image) -> tuple[int, int]:
-        return self._edges_of(image.width, image.height)
-
-    def _edges_of(self, wide: int, tall: int) -> tuple[int, int]:
+    def _resized(self, wide: int, tall: int) -> tuple[int, int]:
         """(w, h) after resizing."""
+        if self.resize is None:
+            return wide, tall
         if isinstance(self.resize, tuple):
             return self.resize[1], self.resize[0]
-        assert self.resize is not None
         longer = int(self.resize * max(wide, tall) / min(wide, tall))
         return (self.resize, longer) if wide <= tall else (longer, self.resize)
 
@@ -210,12 +226,11 @@ def look(rows: Iterable[Row], preprocessing: Preprocessing) -> tuple[list[Row], 
 
     Labels stay the samples' own: what is explained is the model's prediction, as for texts that are read whole.
     """
-    views, rejects = [], []
+    views: list[Row] = []
+    rejects: list[Row] = []
     for row in rows:
-        try:
+        with rejecting(rejects, "view", sample_id=row["sample_id"]):
             views.append(view_of(row, preprocessing))
-        except Malformed as error:
-            rejects.append(reject("view", error.reason, sample_id=row["sample_id"], detail=error.detail))
     return views, rejects
 
 
@@ -231,20 +246,9 @@ def view_of(row: Row, preprocessing: Preprocessing) -> Row:
         if not covered.any():
             raise Malformed("no patch has evidence", "it was cut off")
         evidence = covered.tolist()
-    return {
-        "sample_id": row["sample_id"],
-        "input_ids": [0] * tokens,
-        "position": 0,
-        "target_id": None,
-        "foil_id": None,
-        "evidence_mask": evidence,
-        "special_mask": [True] + [False] * (tokens - 1),
-        "scope_mask": None,
-        "length": tokens,
-        "label": row["label"],
-        "score": None,
-        "pixels": pixels.tobytes(),
-    }
+    special = [True] + [False] * (tokens - 1)
+    shown = {"label": row["label"], "score": None, "pixels": pixels.tobytes()}
+    return view_row(row, [0] * tokens, special, 0, evidence=evidence, **shown)
 
 
 def pixels_of(view: Mapping[str, Any], preprocessing: Preprocessing) -> np.ndarray:
@@ -258,24 +262,20 @@ def _pair(value: Any) -> tuple[int, int]:
     return int(tall), int(wide)
 
 
-def _edges(size: Any) -> tuple[int, int] | int:
+def _edges(size: Any) -> tuple[int, int] | int | None:
     """Raises UserError for a way to resize that is not known here."""
+    if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
+        return int(size["shortest_edge"])
+    return None if size is None else _box(size, "resizes to {}: closelook knows height and width, or shortest_edge")
+
+
+def _box(size: Any, message: str) -> tuple[int, int]:
+    """(height, width) of a size. Raises UserError with the message, which names the size, for another form."""
     if isinstance(size, int):
         return size, size
-    if set(size) == {"shortest_edge"}:
-        return int(size["shortest_edge"])
-    if set(size) == {"height", "width"}:
-        return int(size["height"]), int(size["width"])
-    raise UserError(f"its {SETTINGS} resizes to {size}: closelook knows height and width, or shortest_edge")
-
-
-def _box(settings: Mapping[str, Any]) -> tuple[int, int]:
-    size = settings.get("crop_size", settings.get("size"))
     if isinstance(size, Mapping) and set(size) == {"height", "width"}:
         return int(size["height"]), int(size["width"])
-    if isinstance(size, int):
-        return size, size
-    raise UserError(f"its {SETTINGS} crops to {size}: closelook knows height and width")
+    raise UserError(f"its {SETTINGS} {message.format(size)}")
 
 
 def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:

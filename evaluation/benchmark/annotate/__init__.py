@@ -89,12 +89,8 @@ class Annotator:
                 head = binder(word) if clusters is None else coref.antecedent(doc, word, clusters)
                 takes = number.of_reflexive(row["target"])
             has = number.of_head(head)
-            return with_evidence(
-                row,
-                [filled.origin((head.idx, head.idx + len(head)))],
-                annotator=self._name,
-                head=head.text,
-                agrees=None if has is None else has == takes,
-            )
+            evidence = filled.origin((head.idx, head.idx + len(head)))
+            agrees = None if has is None else has == takes
+            return with_evidence(row, [evidence], annotator=self._name, head=head.text, agrees=agrees)
         except Malformed as error:
             return reject("annotate", error.reason, sample_id=row["sample_id"], detail=error.detail)

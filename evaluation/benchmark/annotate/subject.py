@@ -63,22 +63,26 @@ def subject(verb: Token) -> Token:
     return token
 
 
+def _children(token: Token, labels: set[str]) -> list[Token]:
+    """The dependents of a token under these labels."""
+    return [child for child in token.children if child.dep_ in labels]
+
+
 def _own_subject(clause: Token, verb: Token) -> Token | None:
     """The subject among the dependents of `clause` or of its auxiliaries: the nearest before `verb`, else the first."""
-    nodes = [clause, *(child for child in clause.children if child.dep_ in _FUNCTION)]
-    subjects = sorted((child for node in nodes for child in node.children if child.dep_ in _SUBJECT), key=lambda t: t.i)
+    nodes = [clause, *_children(clause, _FUNCTION)]
+    subjects = sorted(child for node in nodes for child in _children(node, _SUBJECT))
     before = [child for child in subjects if child.i < verb.i]
     if subjects:
         return before[-1] if before else subjects[0]
-    expletives = [child for child in clause.children if child.dep_ == "expl"]
-    if expletives and expletives[0].lower_ != "there":
-        return expletives[0]
-    if expletives:
-        attributes = [child for child in clause.children if child.dep_ == "attr"]  # ClearNLP: what there is
+    if expletives := _children(clause, {"expl"}):
+        if expletives[0].lower_ != "there":
+            return expletives[0]
+        attributes = _children(clause, {"attr"})  # ClearNLP: the thing that there is
         if not attributes:
             raise Malformed("no subject in the parse", "nothing that there is")
         return attributes[0]
-    if any(child.dep_ in _CLAUSE for child in clause.children):
+    if _children(clause, _CLAUSE):
         raise Malformed("the subject is a clause")
     if clause.dep_ in _RELATIVE and clause.head.lower_ in _PRONOUN:
         return clause.head  # a free relative: "what remains"
