@@ -1,7 +1,7 @@
-"""What a run is: frozen records, read from YAML files and ``--set``."""
+"""The configuration of a run: frozen records, read from YAML files and ``--set``."""
 
 from jobs.config.models import MethodConfig, ModelConfig
-from jobs.config.perturb import PerturbConfig
+from jobs.config.perturb import PerturbConfig, SelectConfig
 from jobs.config.run import (
     BenchConfig,
     NodesConfig,
@@ -11,7 +11,6 @@ from jobs.config.run import (
     RunConfig,
     TaskConfig,
 )
-from jobs.config.select import SelectConfig
 
 __all__ = [
     "BenchConfig",

@@ -25,32 +25,32 @@ def composed(raw: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(written, dict) or not written:
         return raw
     known = {name: [str(spec) for spec in specs] for name, specs in named_in(written)}
-    changed = dict(raw)
-    if isinstance(raw.get("methods"), list):
-        changed["methods"] = [_entry(one, known) for one in raw["methods"]]
+    changed = _with_methods(raw, known)
     if isinstance(raw.get("models"), list):
-        changed["models"] = [_model(one, known) for one in raw["models"]]
+        changed["models"] = [_with_methods(model, known) for model in raw["models"]]
     return changed
 
 
-def _model(model: Any, known: Mapping[str, list[str]]) -> Any:
-    if not isinstance(model, dict) or not isinstance(model.get("methods"), list):
-        return model
-    return model | {"methods": [_entry(one, known) for one in model["methods"]]}
+def _with_methods(section: Any, known: Mapping[str, list[str]]) -> Any:
+    """The raw keys of the config or of a model, with composites written out in their `methods`."""
+    if not isinstance(section, dict):
+        return section
+    methods = section.get("methods")
+    return section | ({"methods": [_entry(entry, known) for entry in methods]} if isinstance(methods, list) else {})
 
 
 def _entry(entry: Any, known: Mapping[str, list[str]]) -> Any:
-    """An entry of `methods`; what is wrong with it is said where it is read."""
+    """An entry of `methods` with its composites written out; its other errors are told where it is read."""
     try:
         method = MethodConfig.model_validate(entry)
     except ValidationError:
         return entry
     options = METHODS[method.method].options if method.method in METHODS else ()
-    taking = {option.name: option for option in options if option.named_in == KEY}
-    if not set(taking).intersection(method.options):
-        return entry
+    filled = dict(method.options)
     try:
-        filled = {n: _value(value, taking[n], known) if n in taking else value for n, value in method.options.items()}
+        for option in options:
+            if option.named_in == KEY and option.name in filled:
+                filled[option.name] = _value(filled[option.name], option, known)
     except UnknownComposite as error:
         near = nearest(error.name, [*error.known, *known])
         raise UserError(f"config key 'methods': {method.method}: no composite {error.name!r}{near}") from None
@@ -58,20 +58,15 @@ def _entry(entry: Any, known: Mapping[str, list[str]]) -> Any:
 
 
 def _value(value: Any, option: Option, known: Mapping[str, list[str]]) -> Any:
-    """What stands for the names in an option's value."""
-    every = [one for named in (value if isinstance(value, list) else [value]) for one in _named(named, option, known)]
+    """The value of an option with composites in place of their names."""
+    every: list[Any] = []
+    for name in value if isinstance(value, list) else [value]:
+        if isinstance(name, str) and name not in known and option.reads is not None:
+            try:
+                option.reads(name)
+            except UnknownComposite:
+                raise
+            except UserError:
+                pass  # told where the option is checked
+        every += known.get(name, [name]) if isinstance(name, str) else [name]
     return every[0] if len(every) == 1 and not isinstance(value, list) else every
-
-
-def _named(name: Any, option: Option, known: Mapping[str, list[str]]) -> list[Any]:
-    """The composites of a name. Raises UnknownComposite; what else is wrong is said where the option is checked."""
-    if not isinstance(name, str):
-        return [name]
-    if name not in known and option.reads is not None:
-        try:
-            option.reads(name)
-        except UnknownComposite:
-            raise
-        except UserError:
-            pass
-    return list(known.get(name, [name]))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from glob import glob, has_magic
+from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from jobs.config.base import section_in
 from lrp_core.types import UserError, nearest
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
@@ -35,7 +37,7 @@ _ALIASED_NODES = 10_000
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be run; the message names the key and what is expected there."""
+    """A configuration that cannot be run; the message names the key and the value expected there."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -50,26 +52,32 @@ class _Loader(yaml.SafeLoader):
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Nodes below and with `node`, aliases unfolded; `sizes` has those of every node seen, by id.
+    """The number of nodes below and with `node`, aliases unfolded; `sizes` has those of every node seen, by id.
 
-    Raises YAMLError for an alias of what it is in, and for a key that stands twice.
+    Raises YAMLError for an alias within the node that it repeats, and for a key that stands twice.
     """
+    if sizes.get(id(node)) == 0:
+        raise yaml.YAMLError(f"the alias in line {node.start_mark.line + 1} is of what it stands in")
     if id(node) not in sizes:
         sizes[id(node)] = 0
-        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        parts = node.value
         if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for at, (key, _) in enumerate(node.value):
-                if isinstance(key, yaml.ScalarNode) and key.value in keys[:at]:
-                    raise yaml.YAMLError(f"the key {key.value!r} stands twice, again in line {key.start_mark.line + 1}")
+            _check_keys([key for key, _ in parts if isinstance(key, yaml.ScalarNode)])
+            parts = chain.from_iterable(parts)
         sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts if isinstance(part, yaml.Node))
-    elif sizes[id(node)] == 0:
-        raise yaml.YAMLError(f"the alias in line {node.start_mark.line + 1} is of what it stands in")
     return sizes[id(node)]
 
 
+def _check_keys(keys: list[yaml.ScalarNode]) -> None:
+    seen = set()
+    for key in keys:
+        if key.value in seen:
+            raise yaml.YAMLError(f"the key {key.value!r} stands twice, again in line {key.start_mark.line + 1}")
+        seen.add(key.value)
+
+
 def _parse(text: str) -> Any:
-    """Raises YAMLError."""
+    """The value of a YAML text. Raises YAMLError."""
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except RecursionError:
@@ -86,7 +94,8 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
         _override(raw, override)
     if root is not None:
         raw["root"] = root
-    folders = _folders(raw)
+    paths = {name: str(task["path"]) for name, task in _tasks(raw).items() if task.get("path")}
+    folders = {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
     raw = _fill(raw)
     _drop_absent_tasks(raw, folders)
     return raw
@@ -95,21 +104,23 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
 def describe(error: ValidationError, raw: dict[str, Any], config: type[BaseModel]) -> str:
     """The first of pydantic's complaints in one line, with list entries by name and the nearest known key."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in _named(first["loc"], raw))
-    if first["type"] == "extra_forbidden":
-        return f"unknown config key {key!r}{nearest(str(first['loc'][-1]), _fields_at(first['loc'][:-1], config))}"
-    expected = _EXPECTED.get(first["type"])
-    message = f"expected {expected}, not {first['input']!r}" if expected else first["msg"].removeprefix("Value error, ")
+    location, kind = first["loc"], first["type"]
+    key = ".".join(map(str, _named(location, raw)))
+    if kind == "extra_forbidden":
+        return f"unknown config key {key!r}{nearest(str(location[-1]), _fields_at(location[:-1], config))}"
+    message = first["msg"].removeprefix("Value error, ")
+    if kind in _EXPECTED:
+        message = f"expected {_EXPECTED[kind]}, not {first['input']!r}"
     return f"config key {key!r}: {message}" if key else message
 
 
 def _locate(source: str | Path) -> Path:
+    """The file of a configuration, by its name in ``jobs/conf`` or its path. Raises ConfigError where there is none."""
     shipped = {path.stem: path for path in CONF_DIR.glob("*.yaml")}
-    if str(source) in shipped:
-        return shipped[str(source)]
-    if not Path(source).is_file():
+    path = shipped.get(str(source), Path(source))
+    if not path.is_file():
         raise ConfigError(f"no config {str(source)!r}: give a path or one of {', '.join(sorted(shipped))}")
-    return Path(source)
+    return path
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -120,76 +131,77 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return parse(text, str(path))
 
 
-def parse(text: str, where: str) -> dict[str, Any]:
-    """The keys of a YAML text that stands at `where`. Raises ConfigError."""
+def parse(text: str, name: str) -> dict[str, Any]:
+    """The keys of a YAML text. Raises ConfigError, in which the text is called `name`."""
     try:
         raw = _parse(text)
     except yaml.YAMLError as error:
-        raise _unreadable(where, error) from None
+        raise _unreadable(name, error) from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"{where} holds no mapping of keys")
+        raise ConfigError(f"{name} holds no mapping of keys")
     return raw
 
 
-def _unreadable(where: str, error: Exception) -> ConfigError:
-    return ConfigError(f"{where} is not readable YAML: {' '.join(str(error).split())}")
+def _unreadable(name: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{name} is not readable YAML: {' '.join(str(error).split())}")
 
 
-def yaml_value(text: str, where: str) -> Any:
-    """A value that is typed on a command line, of the option `where`. Raises ConfigError."""
+def yaml_value(text: str, option: str) -> Any:
+    """The value typed for an option of a command. Raises ConfigError."""
     try:
         return _parse(text)
-    except yaml.MarkedYAMLError:
-        raise ConfigError(f"{where}: the value is not YAML") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        reason = "the value is not YAML" if isinstance(error, yaml.MarkedYAMLError) else error
+        raise ConfigError(f"{option}: {reason}") from None
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
     """Apply ``a.b.c=value`` in place; the value is YAML, and a list of named entries is indexed by name."""
+    option = f"--set {override}"
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise ConfigError(f"--set {override}: expected key=value")
-    value = yaml_value(text, f"--set {override}")
+        raise ConfigError(f"{option}: expected key=value")
+    value = yaml_value(text, option)
     node: Any = raw
     while "." in path:
         if isinstance(node, list):
-            key, path, node = _entry(node, path, override)
+            entries = _by_name(node)
+            key = next((name for name in entries if path.startswith(f"{name}.")), None)
+            if key is None:
+                raise ConfigError(f"{option}: no such entry{nearest(path.rpartition('.')[0], entries)}")
+            path, node = path.removeprefix(f"{key}."), entries[key]
         else:
             key, _, path = path.partition(".")
             if node.get(key) is None:
                 node[key] = {}
             node = node[key]
         if not isinstance(node, dict | list):
-            raise ConfigError(f"--set {override}: {key!r} holds no keys of its own")
+            raise ConfigError(f"{option}: {key!r} holds no keys of its own")
     if isinstance(node, list):
-        raise ConfigError(f"--set {override}: name a key of the entry, as in models.NAME.KEY=value")
+        raise ConfigError(f"{option}: name a key of the entry, as in models.NAME.KEY=value")
     node[path] = value
 
 
-def _entry(entries: list[Any], path: str, override: str) -> tuple[str, str, Any]:
-    """The entry whose name starts `path`, split off; names may hold dots (Llama-3.2-1B)."""
-    names = {str(entry["name"]): entry for entry in entries if isinstance(entry, dict) and "name" in entry}
-    for name, entry in names.items():
-        if path.startswith(f"{name}."):
-            return name, path[len(name) + 1 :], entry
-    raise ConfigError(f"--set {override}: no such entry{nearest(path.rpartition('.')[0], names)}")
+def _by_name(entries: list[Any]) -> dict[str, Any]:
+    """The entries of a list that have names, which may hold dots (Llama-3.2-1B)."""
+    return {str(entry["name"]): entry for entry in entries if isinstance(entry, dict) and "name" in entry}
 
 
 def _fill(raw: dict[str, Any]) -> dict[str, Any]:
-    """Replace ``{data}`` and ``{assets}``; what needs a placeholder without a value becomes null or leaves its list.
+    """The raw keys with ``{data}`` and ``{assets}`` filled in; a value that needs a missing one is null or dropped.
 
-    `left_out` says what, and why; a configuration that a root keeps says it already.
+    `left_out` lists these values with the reason; a configuration that a root keeps lists them already.
     """
     left_out: list[str] = [*raw.get("left_out", ())]
     values = {"data": raw.get("data")}
     values["assets"] = _substitute(raw.get("assets"), values, "assets", left_out)
-    known = (*values, "left_out")
-    filled = {key: _substitute(value, values, key, left_out) for key, value in raw.items() if key not in known}
-    return {**filled, **values, "left_out": left_out}
+    done = {**values, "left_out": left_out}
+    filled = {key: _substitute(value, values, key, left_out) for key, value in raw.items() if key not in done}
+    return {**filled, **done}
 
 
 def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_out: list[str]) -> Any:
+    """`value`, at the dotted `path`, with `values` for their names in braces; None where one of them is None."""
     if isinstance(value, dict):
         return {key: _substitute(item, values, f"{path}.{key}", left_out) for key, item in value.items()}
     if isinstance(value, list):
@@ -197,66 +209,50 @@ def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_ou
         return [new for old, new in filled if new is not None or old is None]
     if isinstance(value, str):
         for name, replacement in values.items():
-            if f"{{{name}}}" in value:
-                if replacement is None:
-                    left_out.append(f"{path}: {value}, since {name!r} is not set")
-                    return None
-                value = value.replace(f"{{{name}}}", str(replacement))
+            placeholder = f"{{{name}}}"
+            if placeholder in value and replacement is None:
+                left_out.append(f"{path}: {value}, since {name!r} is not set")
+                return None
+            value = value.replace(placeholder, str(replacement))
     return value
 
 
-def _folders(raw: Mapping[str, Any]) -> dict[str, str]:
-    """The last part, as it is written, of the path of each task that reads one."""
+def _tasks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The raw tasks that are mappings of keys, by name; what is wrong with others is told when records are made."""
     tasks = raw.get("tasks")
-    items = tasks.items() if isinstance(tasks, dict) else ()
-    paths = {name: str(task["path"]) for name, task in items if isinstance(task, dict) and task.get("path")}
-    return {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
+    return {name: task for name, task in tasks.items() if isinstance(task, dict)} if isinstance(tasks, dict) else {}
 
 
 def _drop_absent_tasks(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
-    """Optional tasks whose file or folder is not there leave the run; a run left without any is an error.
+    """Drop optional tasks whose file or folder does not exist. Raises ConfigError where no task is left.
 
-    `folders` are the names of those files and folders, by task.
+    `folders` are the names of those files and folders, by task, as they are written.
     """
-    tasks = raw.get("tasks")
-    if not isinstance(tasks, dict):
-        return
-    optional = [name for name, task in tasks.items() if isinstance(task, dict) and task.get("optional")]
-    absent = [name for name in optional if not _exists(tasks[name].get("path"))]
-    if absent and len(absent) == len(tasks):
+    optional = {name: str(task.get("path") or "") for name, task in _tasks(raw).items() if task.get("optional")}
+    absent = {name: path for name, path in optional.items() if not (glob(path) or (path and Path(path).exists()))}
+    if absent and len(absent) == len(raw["tasks"]):
         named = ", ".join(f"{folders.get(name, name)}/" for name in absent)
         if raw.get("data") is None:
             raise ConfigError(f"this config reads published data: add --set data=DIR, a folder with any of {named}")
         raise ConfigError(f"no task data in {raw['data']}: it holds none of {named}")
-    raw["left_out"] += [
-        f"tasks.{name}: {tasks[name]['path']} is not there" for name in absent if tasks[name].get("path")
-    ]
-    raw["tasks"] = {name: task for name, task in tasks.items() if name not in absent}
-
-
-def _exists(path: str | None) -> bool:
-    return bool(path) and (Path(str(path)).exists() or bool(glob(str(path))))
+    raw["left_out"] += [f"tasks.{name}: {path} is not there" for name, path in absent.items() if path]
+    for name in absent:
+        del raw["tasks"][name]
 
 
 def _named(location: Sequence[str | int], raw: Any) -> Iterator[str | int]:
     """`location` with list positions replaced by the names of their entries."""
     for part in location:
-        value = raw[part] if isinstance(raw, list) and isinstance(part, int) and part < len(raw) else None
-        value = raw.get(part) if isinstance(raw, dict) else value
-        yield value["name"] if isinstance(part, int) and isinstance(value, dict) and "name" in value else part
-        raw = value
+        try:
+            raw = raw[part]
+        except (IndexError, KeyError, TypeError):
+            raw = None
+        yield raw["name"] if isinstance(part, int) and isinstance(raw, dict) and "name" in raw else part
 
 
 def _fields_at(location: Sequence[str | int], config: type[BaseModel]) -> list[str]:
     """The keys that the section at `location` knows."""
     for part in location:
         if part in config.model_fields:
-            config = next(_sections(config.model_fields[str(part)].annotation), config)
+            config = section_in(config.model_fields[str(part)].annotation)[0] or config
     return list(config.model_fields)
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)

@@ -1,10 +1,10 @@
-"""Whether there is what a configuration asks for: sources, metrics, methods, model families. No torch here."""
+"""Checks that everything a configuration asks for exists: sources, metrics, methods, model families. No torch here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS, bound, left_open
+from jobs.plan.geometries import GEOMETRIES
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil
@@ -21,7 +22,8 @@ from lrp_core.methods import METHODS as OWN_METHODS
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
-    from jobs.config.models import MethodConfig, ModelConfig
+    from evaluation.tasks import Task
+    from jobs.config.models import MethodConfig
     from jobs.config.neurons import CorpusConfig
     from jobs.config.perturb import PerturbConfig
     from jobs.config.run import RunConfig
@@ -32,51 +34,86 @@ def check(config: RunConfig) -> None:
 
     Raises UserError, naming the package, where the records of one cannot be had.
     """
-    from evaluation.scoring.metrics import METRICS  # with numpy, which a mistyped key need not wait for
+    from evaluation.scoring.metrics import METRICS, applicable  # with numpy, which a mistyped key need not wait for
 
     for table in (METHODS, sources(), METRICS, FAMILIES):
         len(table)  # packages are asked now, so that what is wrong with them is no key's fault
-    problems = []
-    for key, look_up in _look_ups(config):
+    problems: list[str] = []
+
+    @contextmanager
+    def checking(key: str) -> Iterator[None]:
+        """A UserError inside is a problem of this key."""
         try:
-            look_up()
+            yield
         except UserError as error:
             problems.append(f"config key {key!r}: {error}")
+
+    for task in config.tasks:
+        record = None
+        with checking(f"tasks.{task}.source"):
+            record = config.task(task)
+            applicable(record)
+        with checking(f"tasks.{task}"):
+            if record is not None:
+                _check_task(config, task, record)
+    for model in config.models:
+        with checking(f"models.{model.name}.id"):
+            family = type_in(model.id)
+            if family is not None and model.family is None:
+                describing(family)
+        with checking(f"models.{model.name}.shape"):
+            if model.shape is not None:
+                _check_known("geometry", model.shape, GEOMETRIES)
+    if config.perturb is not None:
+        with checking("perturb.explanations"):
+            _check_curves(config, config.perturb)
+    for task in config.labels or ():
+        with checking(f"labels.{task}"):
+            if task in config.tasks and config.task(task).output != "label":
+                raise UserError("no labels are predicted there: name tasks of classifiers")
+    corpus = None if config.neurons is None else config.neurons.corpus
+    if corpus is not None:
+        with checking("neurons.corpus"):
+            _check_corpus(corpus)
+        with checking("neurons.corpus.explain"):
+            if corpus.explain is not None:
+                by_gradients = [method.name for method in OWN_METHODS.values() if method.rules is not None]
+                _check_known("gradient method", corpus.explain, by_gradients)
+    known = {"model": [model.name for model in config.models], "method": [m.name for m in config.every_method()]}
+    for key, part in config.parts():
+        for kind in known:
+            with checking(f"{key}.{kind}s"):
+                for name in part.names(f"{kind}s") or ():
+                    _check_known(kind, name, known[kind], " in this run")
+    for entry in config.methods:
+        with checking("methods"):
+            _check_method(config, entry)
+    for model in config.models:
+        for entry in config.methods_of(model):
+            if entry not in config.methods:
+                with checking(f"models.{model.name}.methods"):
+                    _check_method(config, entry)
     if problems:
         raise ConfigError("; ".join(problems))
 
 
-def _look_ups(config: RunConfig) -> Iterator[tuple[str, Callable[[], object]]]:
-    """(config key, what raises UserError if there is nothing of the kind)."""
-    for task in config.tasks:
-        yield f"tasks.{task}.source", partial(_scored, config, task)
-        yield f"tasks.{task}", partial(_read, config, task)
-    for model in config.models:
-        yield f"models.{model.name}.id", partial(_described, model)
-        if model.shape is not None:
-            yield f"models.{model.name}.shape", partial(_shaped, model.shape)
-    if config.perturb is not None:
-        yield "perturb.explanations", partial(_explained, config, config.perturb)
-    for task in config.labels or ():
-        if task in config.tasks:
-            yield f"labels.{task}", partial(_labelled, config, task)
-    if config.neurons is not None and config.neurons.corpus is not None:
-        yield "neurons.corpus", partial(_texts, config.neurons.corpus)
-        yield "neurons.corpus.explain", partial(_explains, config.neurons.corpus)
-    models = [model.name for model in config.models]
-    methods = [entry.name for entry in config.every_method()]
-    for key, part in config.parts():
-        for kind, known in (("model", models), ("method", methods)):
-            yield f"{key}.{kind}s", partial(_named, kind, getattr(part, f"{kind}s", None) or (), known)
-    for entry in config.methods:
-        yield "methods", partial(_bound, config, entry)
-    for model in config.models:
-        for entry in config.methods_of(model):
-            if entry not in config.methods:
-                yield f"models.{model.name}.methods", partial(_bound, config, entry)
+def type_in(model_id: str) -> str | None:
+    """The `model_type` in the config.json of a model's folder; None of other models and of broken folders."""
+    try:
+        described = json.loads((Path(model_id).expanduser() / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    family = described.get("model_type") if isinstance(described, dict) else None
+    return family if isinstance(family, str) else None
 
 
-def _bound(config: RunConfig, entry: MethodConfig) -> None:
+def _check_known(kind: str, name: str, known: Collection[str], of_run: str = "") -> None:
+    if name not in known:
+        raise UserError(f"no {kind} {name!r}{of_run}{nearest(name, known)}")
+
+
+def _check_method(config: RunConfig, entry: MethodConfig) -> None:
+    """Raises UserError for an entry that cannot be bound, or that leaves options open without a `select` block."""
     bound(entry)
     alternatives = left_open(entry)
     if alternatives and config.select is None:
@@ -84,64 +121,38 @@ def _bound(config: RunConfig, entry: MethodConfig) -> None:
         raise UserError(f"{entry.name} lists values for {names}: add `select: {{}}` to choose one, or give one value")
 
 
-def _scored(config: RunConfig, task: str) -> None:
-    from evaluation.scoring.metrics import applicable
-
-    applicable(config.task(task))
-
-
-def _read(config: RunConfig, task: str) -> None:
-    """Whether what is asked of the task's texts can be asked; a task that does not exist has had its turn."""
-    try:
-        record = config.task(task)
-    except UserError:
-        return
-    if config.tasks[task].output is not None and (config.tasks[task].source != SAMPLES.name or task in known_tasks()):
+def _check_task(config: RunConfig, name: str, record: Task) -> None:
+    """Raises UserError where the settings of a task do not fit its texts."""
+    settings = config.tasks[name]
+    if settings.output is not None and (settings.source != SAMPLES.name or name in known_tasks()):
         raise UserError("what it asks for is known: leave out `output`, which is for samples of your own")
-    if config.tasks[task].evidence and config.tasks[task].output is None:
+    if settings.evidence and settings.output is None:
         raise UserError("`evidence` is for samples of your own with `output`: what evidence others have is known")
-    if record.beginning is None and (config.tasks[task].tokens or config.tasks[task].explains):
+    if record.beginning is None and (settings.tokens or settings.explains):
         raise UserError("its texts have a slot: leave out `tokens` and `explains`")
-    if all(map(needs_foil, config.explanations)) and _is_without_foils(config, task):
+    if all(map(needs_foil, config.explanations)) and _is_without_foils(config, name):
         raise UserError("it has no foils to contrast with: add 'target' to `explanations`")
 
 
 def _is_without_foils(config: RunConfig, task: str) -> bool:
-    """Whether nothing stands beside what is predicted: the next word of a text, a score, words without foils."""
+    """True where the prediction has no alternative: the next word of a text, a score, words without foils."""
     record, settings = config.task(task), config.tasks[task]
     if record.beginning is not None or record.output == "score":
         return True
-    own = settings.source == SAMPLES.name and record.output == "token"
-    return own and settings.path is not None and not has_foils(settings.path)
+    if settings.source != SAMPLES.name or record.output != "token" or settings.path is None:
+        return False
+    return not has_foils(settings.path)
 
 
-def _texts(settings: CorpusConfig) -> None:
-    if settings.source not in sources():
-        raise UserError(f"no source {settings.source!r}{nearest(settings.source, sources())}")
+def _check_corpus(settings: CorpusConfig) -> None:
+    _check_known("source", settings.source, sources())
     source_for(Corpus(settings.source, settings.path, settings.hub, settings.subset, settings.split))
     if isinstance(sources()[settings.source], Generated) and settings.limit is None:
         raise UserError(f"the {settings.source} source makes as many texts as are asked for: give a `limit`")
 
 
-def _named(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UserError(f"no {kind} {name!r} in this run{nearest(name, known)}")
-
-
-def _explains(settings: CorpusConfig) -> None:
-    names = [method.name for method in OWN_METHODS.values() if method.rules is not None]
-    if settings.explain is not None and settings.explain not in names:
-        raise UserError(f"no gradient method {settings.explain!r}{nearest(settings.explain, names)}")
-
-
-def _labelled(config: RunConfig, task: str) -> None:
-    if config.task(task).output != "label":
-        raise UserError("no labels are predicted there: name tasks of classifiers")
-
-
-def _explained(config: RunConfig, settings: PerturbConfig) -> None:
-    """Whether the run computes what curves are to be drawn of, on every task that they are drawn on."""
+def _check_curves(config: RunConfig, settings: PerturbConfig) -> None:
+    """Raises UserError where the run does not compute the explanations of its curves on every task that has curves."""
     asked = settings.explanations or config.explanations
     for name in asked:
         if name not in config.explanations:
@@ -149,21 +160,3 @@ def _explained(config: RunConfig, settings: PerturbConfig) -> None:
     for task in set(settings.tasks or config.tasks).intersection(config.tasks):
         if all(map(needs_foil, asked)) and _is_without_foils(config, task):
             raise UserError(f"task {task} has no foils to contrast with: add 'target' here or name other `tasks`")
-
-
-def _shaped(shape: str) -> None:
-    from jobs.plan.geometries import GEOMETRIES
-
-    if shape not in GEOMETRIES:
-        raise UserError(f"no geometry {shape!r}{nearest(shape, GEOMETRIES)}")
-
-
-def _described(model: ModelConfig) -> None:
-    """Looks at the config.json of a model's folder; other models, and broken folders, wait for their turn."""
-    try:
-        described = json.loads((Path(model.id).expanduser() / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return
-    known = isinstance(described, dict) and isinstance(described.get("model_type"), str)
-    if known and model.family is None:
-        describing(described["model_type"])

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
-from jobs.config.base import Frozen
+from jobs.config.base import AtLeast1, Frozen, Names
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
 
 
 def _name(value: str) -> str:
-    """Names become folders of the store, so they hold nothing that could lead out of it."""
+    """`value` unchanged. Raises ValueError for one that could lead out of the store: names become its folders."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise ValueError(
             f"{value!r} may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit"
@@ -22,13 +22,11 @@ def _name(value: str) -> str:
     return value
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 Name = Annotated[str, AfterValidator(_name)]
 Device = Annotated[str, BeforeValidator(str)]  # a GPU by its number, or cpu
-Candidates = Annotated[tuple[str, ...], BeforeValidator(_listed)]  # tried in order, the first that loads is used
+Candidates = Annotated[
+    Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]  # tried in order, the first that loads is used
 
 
 class MethodConfig(Frozen):
@@ -37,7 +35,7 @@ class MethodConfig(Frozen):
     In YAML `lrp`, `{integrated_gradients: {steps: 50}}`, or `{name: ig25, method: integrated_gradients, steps: 25}`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
     name: Name
     method: str
 
@@ -48,25 +46,24 @@ class MethodConfig(Frozen):
             return {"name": raw, "method": raw}
         if not isinstance(raw, dict):
             return raw
-        keys = set(raw) & {"name", "method"}
-        if keys:
-            (either, *_) = (raw[key] for key in ("name", "method") if key in keys)
-            return {"name": either, "method": either} | raw
-        if len(raw) != 1 or not isinstance(options := next(iter(raw.values())), dict | NoneType):
+        if "name" in raw or "method" in raw:
+            name = raw.get("name", raw.get("method"))
+            return {"name": name, "method": name} | raw
+        name, options = next(iter(raw.items()), (None, None))
+        if len(raw) != 1 or not isinstance(options, dict | NoneType):
             raise ValueError("a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}")
-        (name,) = raw
         return {"name": name} | (options or {}) | {"method": name}
 
     @model_serializer
     def _shortest(self) -> Any:
-        """The method as a config would write it."""
+        """The method in the shortest form that a configuration takes."""
         if self.name != self.method:
             return {"name": self.name, "method": self.method, **self.options}
         return {self.name: self.options} if self.options else self.name
 
     @property
     def is_bare(self) -> bool:
-        """Whether it is only a name."""
+        """True for a name alone, without options."""
         return self.name == self.method and not self.options
 
     @property
@@ -77,30 +74,51 @@ class MethodConfig(Frozen):
 class ModelConfig(Frozen):
     """One model: where it comes from, in which precisions it runs, and what it asks of the cluster."""
 
-    name: Name  # what tables and folders call it
-    id: str  # hub id, local directory, demo/<name>, or random/<geometry>
-    revision: str | None = None  # of the model on the hub
-    tokenizer: Candidates = ()  # empty: the model's own
-    decoder_tokenizer: Candidates = ()  # of an encoder-decoder whose answers another tokenizer writes than reads texts
-    dtype: Dtype = "float32"  # the precision of its weights
-    dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)  # task -> precisions, in place of `dtype`
-    tasks: tuple[str, ...] | None = None  # null: all whose answers are of the kind that the model gives
-    # Of a classifier, its labels in the order of its outputs, where its config.json does not name them as the tasks do.
-    # Of random weights, the labels to make; one alone is a score.
-    classes: tuple[str, ...] | None = Field(default=None, min_length=1)
-    methods: tuple[MethodConfig, ...] | None = None  # in place of the run's; a bare name may be one of the run's names
-    family: Literal["generic"] | None = None  # generic: run as a whole, by methods that need no description of it
-    shape: str | None = None  # a geometry, such as bert-base: what `plan` takes it for while it is out of reach
-    adapter: str | None = None  # a LoRA adapter: its folder or hub id
-    merge: bool = True  # the adapter into the weights, rather than beside them
-    attn: Literal["sdpa", "eager"] = "sdpa"  # which implementation of attention; rules and relevance are the same
-    gpus: float = Field(default=1, gt=0)  # share of each worker: whole, several or a fraction
-    workers: tuple[int, int] = (1, 1)  # fewest and most
-    labels: dict[str, str] = Field(default_factory=dict)  # node labels the workers need
-    max_memory: dict[Device, str] | None = None  # device -> limit ("12GiB"); what does not fit is offloaded
-    offload: bool = False  # spill to a scratch folder of the node what the CPU limit does not hold
-    checkpoint: bool = False  # recompute each block in the backward pass (always on when weights are offloaded)
-    token_budget: int | None = Field(default=None, ge=1)  # in place of the run's
+    name: Name
+    """what tables and folders call it"""
+    id: str
+    """hub id, local directory, demo/<name>, or random/<geometry>"""
+    revision: str | None = None
+    """of the model on the hub"""
+    tokenizer: Candidates = ()
+    """empty: the model's own"""
+    decoder_tokenizer: Candidates = ()
+    """of an encoder-decoder whose answers another tokenizer writes than reads texts"""
+    dtype: Dtype = "float32"
+    """the precision of its weights"""
+    dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)
+    """task -> precisions, in place of `dtype`"""
+    tasks: Names | None = None
+    """null: all whose answers are of the kind that the model gives"""
+    classes: Names | None = Field(default=None, min_length=1)
+    """Of a classifier, its labels in the order of its outputs, where its config.json does not name them as the tasks
+    do. Of random weights, the labels to make; one alone is a score."""
+    methods: tuple[MethodConfig, ...] | None = None
+    """in place of the run's; a bare name may be one of the run's names"""
+    family: Literal["generic"] | None = None
+    """generic: run as a whole, by methods that need no description of it"""
+    shape: str | None = None
+    """a geometry, such as bert-base: what `plan` takes it for while it is out of reach"""
+    adapter: str | None = None
+    """a LoRA adapter: its folder or hub id"""
+    merge: bool = True
+    """the adapter into the weights, rather than beside them"""
+    attn: Literal["sdpa", "eager"] = "sdpa"
+    """which implementation of attention; rules and relevance are the same"""
+    gpus: float = Field(default=1, gt=0)
+    """share of each worker: whole, several or a fraction"""
+    workers: tuple[int, int] = (1, 1)
+    """fewest and most"""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """node labels the workers need"""
+    max_memory: dict[Device, str] | None = None
+    """device -> limit ("12GiB"); what does not fit is offloaded"""
+    offload: bool = False
+    """spill to a scratch folder of the node what the CPU limit does not hold"""
+    checkpoint: bool = False
+    """recompute each block in the backward pass (always on when weights are offloaded)"""
+    token_budget: AtLeast1 | None = None
+    """in place of the run's"""
 
     @model_validator(mode="after")
     def _bounds(self) -> ModelConfig:

@@ -10,7 +10,7 @@ from evaluation.benchmark.demo import EVERY, model_dir
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES
 from jobs.plan.hub import ModelUnavailable, hash_files, hub_reachable, one_line
-from jobs.store.retry import causes, hub_patience_s, retried
+from jobs.store.retry import HUB_PATIENCE_S, causes, retried
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
     offline = not directory.is_dir() and not hub_reachable()
     try:
         return location, retried(
-            lambda: loading.read_config(location, model.revision, offline, model.family), hub_patience_s
+            lambda: loading.read_config(location, model.revision, offline, model.family), HUB_PATIENCE_S
         )
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
@@ -93,7 +93,7 @@ def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
 
     offline = not Path(adapter).expanduser().is_dir() and not hub_reachable()
     try:
-        return retried(lambda: adapters.folder_of(adapter, offline), hub_patience_s)
+        return retried(lambda: adapters.folder_of(adapter, offline), HUB_PATIENCE_S)
     except OSError as error:
         nowhere = f"there is no directory {adapter}, the hub does not answer, and it is not in the local cache"
         reason = nowhere if offline else one_line(error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluation.benchmark.pictures import SETTINGS, Preprocessing
 from jobs.plan.hub import ModelUnavailable, fetch
-from jobs.store.retry import StillUnavailable, hub_patience_s, retried
+from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, retried
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _settings(model: ModelConfig, location: str) -> dict[str, Any]:
     try:
         path: Path | str | None = Path(location) / SETTINGS
         if not Path(location).is_dir():
-            path = retried(lambda: fetch(location, SETTINGS, model.revision), hub_patience_s)
+            path = retried(lambda: fetch(location, SETTINGS, model.revision), HUB_PATIENCE_S)
         if path is None or not Path(path).is_file():
             raise UserError(
                 f"model {model.name}: {location} has no {SETTINGS}, which says how images are prepared: put it there"

@@ -21,7 +21,7 @@ from jobs.plan.checkpoints import adapter_key, location_of, numbers_of, read_con
 from jobs.plan.geometries import geometry_of
 from jobs.plan.heads import head_of
 from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
-from jobs.store.retry import StillUnavailable, hub_patience_s, retried
+from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, retried
 from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, introduce
 from lrp_core.kinds import BLACK
@@ -202,7 +202,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
         if not Path(resolved.location).is_dir():
-            retried(lambda: fetch_weights(resolved.location, resolved.revision), hub_patience_s)
+            retried(lambda: fetch_weights(resolved.location, resolved.revision), HUB_PATIENCE_S)
         view = load_model(
             resolved.location,
             dtype=dtype,
@@ -254,7 +254,7 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
             offline = not Path(candidate).is_dir() and not hub_reachable()
             if not Path(candidate).is_dir() and not offline:
                 for name in ("tokenizer_config.json", "tokenizer.json"):
-                    retried(partial(fetch, candidate, name), hub_patience_s)
+                    retried(partial(fetch, candidate, name), HUB_PATIENCE_S)
             tokenizer = AutoTokenizer.from_pretrained(
                 candidate, trust_remote_code=False, local_files_only=offline, **known
             )

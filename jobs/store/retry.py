@@ -14,10 +14,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
+STORE_PATIENCE_S = 120.0  # object stores ask for less load for seconds; a server of one's own restarts in a minute
+HUB_PATIENCE_S = 20.0  # the hub may be out of reach for good
+HUB_COUNTS_S = 600.0  # with status 429: the hub counts requests over five minutes
 _WORTH_A_WARNING_S = 4.0
 
 _STATUS_CODES = (408, 429, 500, 502, 503, 504)
-#: What pyarrow's file systems, transformers and the hub say; the names in capitals are of AWS and Google.
+#: Messages of pyarrow's file systems, transformers and the hub; the names in capitals are of AWS and Google.
 _MESSAGE = re.compile(
     r"SLOW_?DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|NETWORK_CONNECTION|REQUEST_TIMEOUT|THROTTL|RESOURCE_EXHAUSTED"
     r"|\bUNAVAILABLE\b|DEADLINE_EXCEEDED|HTTP status (?:408|429|500|502|503|504)\b|\b429\b.*Too Many Requests"
@@ -35,20 +38,10 @@ class StillUnavailable(OSError):
     """An error that should have passed and did not. What needed the call fails now; a later run may succeed."""
 
 
-def store_patience_s(error: BaseException) -> float:
-    """Object stores ask for less load for seconds; a server of one's own restarts in a minute."""
-    return 120.0
-
-
-def hub_patience_s(error: BaseException) -> float:
-    """The hub counts requests over five minutes. One that is out of reach may be so for good."""
-    return 600.0 if any(_status(cause) == 429 for cause in causes(error)) else 20.0
-
-
-def retried(call: Callable[[], T], patience_s: Callable[[BaseException], float] = store_patience_s) -> T:
+def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
     """The result of `call`, which must be safe to repeat.
 
-    Raises StillUnavailable when a passing error occurs after so many seconds, any other error at once.
+    Raises StillUnavailable when a passing error occurs after `patience_s` seconds, any other error at once.
     """
     begun = time.monotonic()
     wait_s, tries = FIRST_WAIT_S, 0
@@ -61,7 +54,8 @@ def retried(call: Callable[[], T], patience_s: Callable[[BaseException], float] 
                 raise
             reason = " ".join(str(error).split()) or type(error).__name__
             passed_s = time.monotonic() - begun
-            if passed_s >= patience_s(error):
+            too_many = any(_status(cause) == 429 for cause in causes(error))
+            if passed_s >= (HUB_COUNTS_S if too_many else patience_s):
                 raise StillUnavailable(f"{reason} (tried {tries} times in {passed_s:.0f} s)") from error
         pause_s = wait_s * random.uniform(0.5, 1)  # workers that failed together should not return together
         if pause_s >= _WORTH_A_WARNING_S:
@@ -71,15 +65,17 @@ def retried(call: Callable[[], T], patience_s: Callable[[BaseException], float] 
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the call may succeed when it is made again: the other side is busy, restarts, or was not reached."""
+    """True where the call may succeed when it is made again: the other side is busy, restarts, or was not reached."""
     chain = causes(error)
-    if any(isinstance(cause, StillUnavailable) or _is_offline(cause) for cause in chain):
-        return False  # tried long enough, or told not to try
-    return any(_passes(cause) for cause in chain)
+    for cause in chain:
+        # It was tried long enough, or the hub's client refused to go online (a connection error to it).
+        if isinstance(cause, StillUnavailable) or "OfflineModeIsEnabled" in _classes(cause):
+            return False
+    return any(map(_passes, chain))
 
 
 def causes(error: BaseException | None) -> list[BaseException]:
-    """The error and what led to it."""
+    """The error and the errors that led to it."""
     chain = []
     while error is not None:
         chain.append(error)
@@ -97,14 +93,10 @@ def _passes(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of the HTTP response that the error is about."""
+    """The status of the HTTP response that the error is about; None for other errors."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _is_offline(error: BaseException) -> bool:
-    """Whether the hub's client refused to go online, which it counts among connection errors."""
-    return "OfflineModeIsEnabled" in _classes(error)
-
-
 def _classes(error: BaseException) -> set[str]:
+    """The names of the error's class and its base classes."""
     return {kind.__name__ for kind in type(error).__mro__}

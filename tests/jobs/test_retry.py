@@ -72,7 +72,7 @@ def test_what_does_not_pass_in_time_says_how_often_it_was_tried(monkeypatch):
         raise ConnectionResetError("Connection reset by peer")
 
     with pytest.raises(StillUnavailable, match=r"^Connection reset by peer \(tried [4-9] times in \d s\)$") as raised:
-        retried(call, lambda error: 5)
+        retried(call, 5)
     assert not is_passing(raised.value), "who calls the caller does not wait as long again"
 
 

@@ -1,8 +1,8 @@
 """Prepare: sources become generic samples with evidence, and tokenised views for every tokenizer of the run.
 
-The driver looks through each source once (what it holds, what is drawn, how much is broken) and works out what the
-store lacks. Ray Data then streams parts of the sources to workers, which annotate, tokenise and commit them. A task is
-done when its rows add up: rows read = accepted + rejected + beyond the limit, and accepted = views + view rejects.
+The driver looks through each source once (its rows, those drawn, those broken) and finds the missing artifacts. Ray
+Data then streams parts of the sources to workers, which annotate, tokenise and commit them. A task is done when its
+rows add up: rows read = accepted + rejected + beyond the limit, and accepted = views + view rejects.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
@@ -23,9 +24,9 @@ from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.schema import REJECT
 from jobs.cluster.pools import connect
 from jobs.commands.audit import audit_table
-from jobs.config import ModelConfig, RunConfig
-from jobs.stages.prepare.parts import PartWorker, Tally, TaskWork, parts_of, read_parts, shards_of
-from jobs.stages.prepare.wanted import Reader, listed, origin_of, readers_of, work_of
+from jobs.config import RunConfig
+from jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
+from jobs.stages.prepare.wanted import listed, origin_of, readers_of, work_of
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
@@ -50,7 +51,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     work = {task: plan for task, plan in plans.items() if not plan.has_generic or plan.views}
     for plan in work.values():
         _clear(ledger, plan)
-    tallies = _run(config, store, work, readers) if work else {}
+    tallies = _run(config, store, work) if work else {}
     failures: list[str] = []
     computed = 0
     for task, plan in work.items():
@@ -66,21 +67,23 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
 
 
 def _clear(ledger: Ledger, work: TaskWork) -> None:
-    """Remove what another source, annotator or tokenizer left, and what is damaged; shards of this very work stay."""
-    for artifact in (*(() if work.has_generic else (work.artifact,)), *(view.artifact for view in work.views)):
+    """Remove shards of other sources, annotators or tokenizers, and damaged ones; shards of these keys stay."""
+    artifacts = [view.artifact for view in work.views]
+    if not work.has_generic:
+        artifacts.insert(0, work.artifact)
+    for artifact in artifacts:
         ledger.discard_damaged(artifact)
         ledger.forget(artifact)
 
 
-def _run(config: RunConfig, store: Store, work: dict[str, TaskWork], readers: list[Reader]) -> dict[str, Tally]:
-    """Commits every part of every task."""
-    models = {reader.key: reader.model for reader in readers}
+def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str, Tally]:
+    """Commits every part of every task; gives the reports of each task, added up."""
     if sum(plan.survey.drawn for plan in work.values()) <= DRIVER_ROWS:
-        worker = PartWorker(store, work, models)
-        parts = chain.from_iterable(parts_of(plan) for plan in work.values())
-        reports: Iterable[str] = (worker(part)["report"][0].as_py() for part in parts)
+        parts = chain.from_iterable(map(parts_of, work.values()))
+        tables = map(PartWorker(config, store, work), parts)
+        reports: Iterable[str] = (table["report"][0].as_py() for table in tables)
     else:
-        reports = _stream(config, store, work, models)
+        reports = _stream(config, store, work)
     tallies = {task: Tally() for task in work}
     for text in _shown(reports, sum(plan.parts for plan in work.values())):
         report = json.loads(text)
@@ -88,29 +91,23 @@ def _run(config: RunConfig, store: Store, work: dict[str, TaskWork], readers: li
     return tallies
 
 
-def _stream(
-    config: RunConfig, store: Store, work: dict[str, TaskWork], models: dict[str, ModelConfig]
-) -> Iterator[str]:
+def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Iterator[str]:
     """The Ray Data pipeline: read the sources part by part, where their files are, and let workers commit the parts."""
     connect(config)
     import ray.data
 
     parts = sum(plan.parts for plan in work.values())
     workers = max(1, min(int(ray.cluster_resources().get("CPU", 1)), parts // 2))
-    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-    dataset = (
-        ray.data.from_arrow([pa.table({"task": [task]}) for task in work])
-        .map_batches(
-            partial(read_parts, work=work), batch_size=1, batch_format="pyarrow", num_cpus=0, label_selector=here
-        )
-        .map_batches(
-            PartWorker,
-            fn_constructor_args=[store, work, models],
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=1,
-        )
+    on_driver = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    one_by_one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
+    tasks = ray.data.from_arrow([pa.table({"task": [task]}) for task in work])
+    read = tasks.map_batches(partial(read_parts, work=work), num_cpus=0, label_selector=on_driver, **one_by_one)
+    dataset = read.map_batches(
+        PartWorker,
+        fn_constructor_args=[config, store, work],
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=1,
+        **one_by_one,
     )
     dataset.set_name("prepare")
     dataset.context.enable_progress_bars = False
@@ -135,20 +132,20 @@ def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
 
 
 def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> list[str]:
-    """Writes the manifests of a task whose rows add up. Returns what does not, one line each."""
+    """Writes the manifests of a task whose rows add up. Returns a line for each artifact whose rows do not."""
     if tally.error:
         return [f"{work.task}: {tally.error}"]
-    survey, accepted = work.survey, tally.rows["generic"]
-    if tally.out("generic") != survey.drawn + survey.rejected:
-        return [f"{work.task}: {survey.drawn + survey.rejected} rows in, {tally.out('generic')} out"]
+    survey, accepted, rows_in = work.survey, tally.rows["generic"], work.survey.drawn + work.survey.rejected
+    if tally.out("generic") != rows_in:
+        return [f"{work.task}: {rows_in} rows in, {tally.out('generic')} out"]
     settings = config.model_dump(mode="json")
     if not work.has_generic:
+        described = asdict(survey)
         record = {
             "task": work.task,
             "configured": asdict(origin_of(config, work.task)),
-            "origin": asdict(survey.origin),
-            "survey": {name: value for name, value in asdict(survey).items() if name != "origin"},
-            **({} if work.wanted is None else {"wanted": listed(work.wanted)}),
+            "origin": described.pop("origin"),
+            "survey": described,
             "annotator": work.evidence and work.evidence.name,
             "read": survey.read,
             "beyond_limit": survey.left,
@@ -157,17 +154,19 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
             "rejects": tally.rejects["generic"],
             "versions": versions("datasets", "spacy", "fastcoref"),
         }
+        if work.wanted is not None:
+            record["wanted"] = listed(work.wanted)
         ledger.commit(work.artifact, record, config=settings)
     problems = []
     for view in work.views:
-        name = view.tokenizer
+        name = view.reader.key
         if tally.out(name) != accepted:
             problems.append(f"{work.task} for {name}: {accepted} rows in, {tally.out(name)} out")
             continue
         record = {
             "task": work.task,
             "tokenizer": name,
-            "kind": view.kind.name,
+            "kind": view.reader.kind.name,
             "benchmark": work.artifact.key,
             "shards": shards_of(view.artifact, work.parts),
             "rows": tally.rows[name],
@@ -182,11 +181,14 @@ def _left_out(ledger: Ledger, task: str) -> list[str]:
     """Rows of users' own samples that are left out: file and line, and why; the first of them."""
     samples = replace(samples_of(task), key=key_in(ledger.latest(samples_of(task)) or {}) or "")
     folder, store = samples.folders[1], ledger.store
-    files = [path for path in store.files(folder) if samples.owns(path.rpartition("/")[2])]
-    rows = [row for path in files for row in store.read(path, REJECT).to_pylist()]
-    told = [": ".join(filter(None, (row["where"], row["reason"], row["detail"]))) for row in rows]
-    more = [f"  and {len(told) - MOST_TOLD:,} more, in {store.root}/{folder}"] if len(told) > MOST_TOLD else []
-    return [*(f"  left out: {line}" for line in told[:MOST_TOLD]), *more]
+    rejects: list[str] = []
+    for path in store.files(folder):
+        if samples.owns(path.rpartition("/")[2]):
+            for row in store.read(path, REJECT).to_pylist():
+                facts = filter(None, (row["where"], row["reason"], row["detail"]))
+                rejects.append(f"  left out: {': '.join(facts)}")
+    more = len(rejects) - MOST_TOLD
+    return rejects[:MOST_TOLD] + ([f"  and {more:,} more, in {store.root}/{folder}"] if more > 0 else [])
 
 
 def _accounts(ledger: Ledger, task: str, readers: list[Reader]) -> list[str]:

@@ -1,7 +1,7 @@
 """Parts: so many rows of a task, the unit in which the benchmark is annotated, tokenised and committed.
 
-A part's shards are named by the key of what made them, so those that are there are not made again. Rejects are written
-before the shard they belong to: where the shard is, the part is complete.
+A part's shards are named by their key, so those that exist are not made again. Rejects are written before the shard
+they belong to: a part whose shard exists is complete.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from evaluation.benchmark import sources
 from evaluation.benchmark.pictures import Preprocessing, look
-from evaluation.benchmark.samples import Beginning, Row, Words, is_reject, reject
+from evaluation.benchmark.samples import Row, is_reject, reject
 from evaluation.benchmark.sources.own import Wanted
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
-from jobs.config import ModelConfig
+from jobs.config import ModelConfig, RunConfig
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
 from jobs.store import Artifact, Store, StoreError
@@ -40,54 +40,58 @@ PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large
 
 @dataclass(frozen=True)
 class Evidence:
-    """Who finds the evidence of a task, and what it is."""
+    """An annotator and the kind of evidence that it finds for a task."""
 
     kind: Finds
     spacy: str
     coref: str | None
-    name: str  # what stands in `meta.annotator`
+    name: str  # as `meta.annotator` has it
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A tokenizer of the run, or settings of images, with the tasks and limits of the models that use it."""
+
+    key: str
+    model: ModelConfig  # one of them, which says where the tokenizer comes from
+    kind: Kind
+    max_length: int
+    tasks: frozenset[str]
+    preprocessing: Preprocessing | None = None  # of models of images, which have no tokenizer
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its models, by task
+
+    def joined(self, other: Reader) -> Reader:
+        """The reader of the models of both, which share a tokenizer."""
+        tasks = self.tasks | other.tasks
+        both = {task: (*self.labels.get(task, ()), *other.labels.get(task, ())) for task in tasks}
+        labels = {task: tuple(dict.fromkeys(names)) for task, names in both.items()}
+        return replace(self, max_length=min(self.max_length, other.max_length), tasks=tasks, labels=labels)
 
 
 @dataclass(frozen=True)
 class ViewWork:
-    """Views to make of a task: for which tokenizer, or settings of images, under which key."""
+    """Views of a task to make for a reader."""
 
     artifact: Artifact
-    kind: Kind
-    max_length: int
-    truncate: bool
-    answers: bool
-    words: Words
-    beginning: Beginning | None
-    first_piece: bool
-    preprocessing: Preprocessing | None  # of models of images, which have no tokenizer
-
-    @property
-    def tokenizer(self) -> str:
-        """The key of the tokenizer."""
-        return self.artifact.tokenizer
+    reader: Reader
 
 
 @dataclass(frozen=True)
 class TaskWork:
-    """What is missing of a task. `evidence` is None where the source brings it."""
+    """The missing artifacts of a task. `evidence` is None where the source brings it."""
 
     survey: sources.Survey
     artifact: Artifact  # the generic samples
+    parts: int
     part_rows: int
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
-    has_generic: bool  # all generic shards are there: the source is not read again
+    has_generic: bool  # all generic shards exist: the source is not read again
     wanted: Wanted | None = None  # of every row of users' own with labels or scores
-    marked: bool | None = None  # whether samples must have evidence, or must have none; None: as the source has it
 
     @property
     def task(self) -> str:
         return self.artifact.task
-
-    @property
-    def parts(self) -> int:
-        return -(-(self.survey.drawn + self.survey.rejected) // self.part_rows)
 
 
 def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]:
@@ -97,43 +101,35 @@ def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]
 
 
 def parts_of(work: TaskWork) -> Iterator[pa.Table]:
+    """The parts of a task, one table of schema PART each."""
     tasks()  # a package's sources are entered in the table where they are read
     rows = iter(()) if work.has_generic else sources.read(work.survey, work.wanted)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
-        rows_text = json.dumps(batch, default=_as_text)
-        yield pa.table({"task": [work.task], "part": [part], "rows": [rows_text]}, schema=PART)
-
-
-def _as_text(data: bytes) -> str:
-    """The bytes of an image, in JSON."""
-    return b64encode(data).decode()
+        text = json.dumps(batch, default=lambda image: b64encode(image).decode())
+        yield pa.table({"task": [work.task], "part": [part], "rows": [text]}, schema=PART)
 
 
 def _rows(text: str) -> list[Row]:
-    """The rows of a part."""
+    """The rows of a part from their JSON."""
     rows: list[Row] = json.loads(text)
     return [row if row.get("image") is None else {**row, "image": b64decode(row["image"])} for row in rows]
 
 
 def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
-    """Where a part's rows lie, and its rejects."""
-    rows, rejects = (f"{folder}/{_shard(artifact, part)}" for folder in artifact.folders)
+    """The paths of a part's rows and of its rejects."""
+    rows, rejects = (f"{folder}/{artifact.shard(f'{part:05d}')}" for folder in artifact.folders)
     return rows, rejects
 
 
 def shards_of(artifact: Artifact, parts: int) -> list[str]:
     """The file names of so many parts."""
-    return [_shard(artifact, part) for part in range(parts)]
-
-
-def _shard(artifact: Artifact, part: int) -> str:
-    return artifact.shard(f"{part:05d}")
+    return [artifact.shard(f"{part:05d}") for part in range(parts)]
 
 
 @dataclass
 class Tally:
-    """The reports of a task's parts, added up. Names are "generic" and the keys of tokenizers."""
+    """The reports of a task's parts, added up. Names are "generic" and the keys of readers."""
 
     rows: Counter[str] = field(default_factory=Counter)
     rejects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -158,45 +154,50 @@ class PartWorker:
     Pipelines and tokenizers are loaded when the first part asks for them, then kept.
     """
 
-    def __init__(self, store: Store, work: dict[str, TaskWork], models: dict[str, ModelConfig]) -> None:
-        """`models`, by the key of their tokenizer, say where it comes from."""
-        self._store, self._work, self._models = store, work, models
+    def __init__(self, config: RunConfig, store: Store, work: dict[str, TaskWork]) -> None:
+        self._config, self._store, self._work = config, store, work
         self._annotators: dict[Evidence, Annotator] = {}
         self._tokenizers: dict[str, tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]] = {}
 
     def __call__(self, parts: pa.Table) -> pa.Table:
-        """A report for each part, as JSON: what was committed, or the `error` of a store or hub that failed."""
+        """A report for each part, as JSON: counts of the committed rows, or the `error` of a store or hub."""
         reports = []
         for part in parts.to_pylist():
             try:
-                reports.append(self.commit(part))
+                report = self.commit(part)
             except (OSError, ModelUnavailable, StoreError) as error:
-                reports.append({"task": part["task"], "counts": {}, "error": " ".join(str(error).split())})
-        return pa.table({"report": [json.dumps(report) for report in reports]})
+                report = {"task": part["task"], "counts": {}, "error": " ".join(str(error).split())}
+            reports.append(json.dumps(report))
+        return pa.table({"report": reports})
 
     def commit(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Writes what is missing of the part. Its report counts rows and rejects, of samples and for each tokenizer."""
-        work, name = self._work[part["task"]], part["part"]
-        path, refused = _paths(work.artifact, name)
-        if not self._store.exists(path):
-            rows, rejects = self._annotated(work, _rows(part["rows"]))
-            self._write(path, rows, GENERIC, refused, rejects)
-        counts = {"generic": self._count(path, GENERIC, refused)}
-        counts |= {view.tokenizer: self._commit_view(work, view, name, path) for view in work.views}
+        """Writes the missing shards of the part. Its report counts rows and rejects, of samples and by tokenizer."""
+        work, number = self._work[part["task"]], part["part"]
+        samples, refused = _paths(work.artifact, number)
+        if not self._store.exists(samples):
+            self._write(samples, GENERIC, refused, *self._annotated(work, _rows(part["rows"])))
+        counts = {"generic": self._count(samples, GENERIC, refused)}
+        for view in work.views:
+            path, refused = _paths(view.artifact, number)
+            if not self._store.exists(path):
+                rows = self._store.read(samples, GENERIC).to_pylist()
+                self._write(path, VIEW, refused, *self._read(work.task, view.reader, rows))
+            counts[view.reader.key] = self._count(path, VIEW, refused)
         return {"task": work.task, "counts": counts}
 
     def _annotated(self, work: TaskWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
         """(generic rows with evidence, rejects)."""
-        accepted, rejects = [row for row in rows if not is_reject(row)], [row for row in rows if is_reject(row)]
+        accepted, rejects = _parted(rows)
         if work.evidence is not None:
-            annotated = self._annotator(work.evidence).annotate(accepted, work.evidence.kind)
-            accepted = [row for row in annotated if not is_reject(row)]
-            rejects += [row for row in annotated if is_reject(row)]
-        if work.marked is not None:
-            why = "no evidence" if work.marked else "evidence: say `evidence: true` of its task"
-            wrong = [row for row in accepted if bool(row["evidence"]) != work.marked]
-            rejects += [reject("source", why, sample_id=row["sample_id"]) for row in wrong]
-            accepted = [row for row in accepted if bool(row["evidence"]) == work.marked]
+            annotator = self._annotator(work.evidence)
+            accepted, refused = _parted(annotator.annotate(accepted, work.evidence.kind))
+            rejects += refused
+        settings = self._config.tasks[work.task]
+        if settings.output is not None:
+            reason = "no evidence" if settings.evidence else "evidence: say `evidence: true` of its task"
+            wrong = [row for row in accepted if bool(row["evidence"]) != settings.evidence]
+            rejects += [reject("source", reason, sample_id=row["sample_id"]) for row in wrong]
+            accepted = [row for row in accepted if bool(row["evidence"]) == settings.evidence]
         return accepted, rejects
 
     def _annotator(self, evidence: Evidence) -> Annotator:
@@ -206,52 +207,58 @@ class PartWorker:
             self._annotators[evidence] = Annotator(evidence.spacy, evidence.coref)
         return self._annotators[evidence]
 
-    def _tokenizer(self, key: str) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
-        """The tokenizer of this key, and that of answers where there is another."""
-        if key not in self._tokenizers:
-            tokenizer, writer = load_tokenizer(self._models[key]), decoder_tokenizer_of(self._models[key])
-            if tokenizers_key(tokenizer, writer) != key:
-                here = f"{tokenizer.name_or_path} is {tokenizers_key(tokenizer, writer)} on this node"
-                raise RuntimeError(f"{here}, {key} on the driver")
+    def _tokenizer(self, reader: Reader) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
+        """The tokenizer of a reader, and that of answers where there is another.
+
+        Raises RuntimeError for one that is not the driver's.
+        """
+        if reader.key not in self._tokenizers:
+            tokenizer, writer = load_tokenizer(reader.model), decoder_tokenizer_of(reader.model)
+            key = tokenizers_key(tokenizer, writer)
+            if key != reader.key:
+                name = tokenizer.name_or_path
+                raise RuntimeError(f"{name} is {key} on this node, {reader.key} on the driver")
             self._tokenizers[key] = tokenizer, writer
-        return self._tokenizers[key]
+        return self._tokenizers[reader.key]
 
-    def _commit_view(self, work: TaskWork, view: ViewWork, part: int, generic: str) -> dict[str, Any]:
-        path, refused = _paths(view.artifact, part)
-        if not self._store.exists(path):
-            rows = self._store.read(generic, GENERIC).to_pylist()
-            views, rejects = self._read(view, rows)
-            self._write(path, views, VIEW, refused, rejects)
-        return self._count(path, VIEW, refused)
-
-    def _read(self, view: ViewWork, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """(view rows, reject rows)."""
-        if view.preprocessing is not None:
-            return look(rows, view.preprocessing)
-        tokenizer, writer = self._tokenizer(view.tokenizer)
+    def _read(self, name: str, reader: Reader, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+        """(view rows, reject rows) of generic rows of the task `name`."""
+        if reader.preprocessing is not None:
+            return look(rows, reader.preprocessing)
+        tokenizer, writer = self._tokenizer(reader)
+        settings, task = self._config.tasks[name], self._config.task(name)
         return tokenise(
             rows,
             tokenizer,
-            kind=view.kind,
-            max_length=view.max_length,
-            truncate=view.truncate,
-            answers=view.answers,
-            words=view.words,
-            beginning=view.beginning,
-            first_piece=view.first_piece,
+            kind=reader.kind,
+            max_length=reader.max_length,
+            truncate=settings.truncate,
+            answers=task.answer,
+            words=task.words,
+            beginning=task.beginning,
+            first_piece=settings.first_piece,
             decoder_tokenizer=writer,
         )
 
-    def _write(self, path: str, rows: list[Row], schema: pa.Schema, refused: str, rejects: list[Row]) -> None:
+    def _write(self, path: str, schema: pa.Schema, refused: str, rows: list[Row], rejects: list[Row]) -> None:
         if rejects:
             self._store.write_shard(refused, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
         self._store.write_shard(path, pa.Table.from_pylist(rows, schema=schema), schema)
 
     def _count(self, path: str, schema: pa.Schema, refused: str) -> dict[str, Any]:
-        """What was committed, read back."""
-        rows = self._store.read(path, schema, ["cut"] if "cut" in schema.names else ["sample_id"])
-        cut = len(rows) - rows["cut"].null_count if "cut" in schema.names else 0
+        """Counts of the committed rows, read back: all, those cut to fit a model, and rejects by reason."""
+        column = "cut" if "cut" in schema.names else "sample_id"
+        rows = self._store.read(path, schema, [column])[column]
+        cut = len(rows) - rows.null_count if column == "cut" else 0
         reasons: list[str] = []
         if self._store.exists(refused):
             reasons = self._store.read(refused, REJECT, ["reason"])["reason"].to_pylist()
         return {"rows": len(rows), "cut": cut, "rejects": dict(Counter(reasons))}
+
+
+def _parted(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """(accepted rows, rejects)."""
+    parted: tuple[list[Row], list[Row]] = ([], [])
+    for row in rows:
+        parted[is_reject(row)].append(row)
+    return parted
