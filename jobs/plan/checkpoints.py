@@ -1,26 +1,30 @@
-"""Checkpoints of configured models: where they lie, their configs with those of adapters, and the files of numbers."""
+"""Checkpoints of configured models: their location, config, adapter, settings of images, and files of weights."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluation.benchmark.demo import EVERY, model_dir
 from jobs.config import ModelConfig
 from jobs.plan.geometries import GEOMETRIES
-from jobs.plan.hub import ModelUnavailable, hash_files, hub_reachable, one_line
-from jobs.store.retry import HUB_PATIENCE_S, causes, retried
+from jobs.plan.hub import ModelUnavailable, fetch, hash_files, hub_reachable
+from jobs.store.retry import HUB_PATIENCE_S, causes, one_line, retried
 from lrp_core.types import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from evaluation.benchmark.pictures import Preprocessing
+
 
 def location_of(model: ModelConfig) -> str:
     """The directory of a model's files, or its id on the hub. Raises UserError for a demo that does not exist."""
     if not model.id.startswith("demo/"):
-        return str(Path(model.id).expanduser()) if Path(model.id).expanduser().is_dir() else model.id
+        folder = Path(model.id).expanduser()
+        return str(folder) if folder.is_dir() else model.id
     name = model.id.removeprefix("demo/")
     if name not in EVERY:
         raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('demo'))}")
@@ -33,23 +37,26 @@ def reserved(prefix: str) -> list[str]:
 
 
 def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
-    """Where a model lies, and its config. Raises UserError for none, ModelUnavailable where it cannot be reached."""
+    """The location of a model and its config. Raises UserError for none, ModelUnavailable for one out of reach."""
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     from lrp_core import loading
 
     location = location_of(model)
     directory = Path(location)
-    if directory.is_dir():
+    is_directory = directory.is_dir()
+    if is_directory:
         if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
             raise UserError(f"model {model.name}: {directory} holds no config.json with *.safetensors weights")
     elif directory.is_absolute() or location.startswith((".", "~")) or location.count("/") > 1:
         raise UserError(_no_directory(model, directory))
-    offline = not directory.is_dir() and not hub_reachable()
+    offline = not is_directory and not hub_reachable()
+
+    def read() -> PretrainedConfig:
+        return loading.read_config(location, model.revision, offline, model.family)
+
     try:
-        return location, retried(
-            lambda: loading.read_config(location, model.revision, offline, model.family), HUB_PATIENCE_S
-        )
+        return location, retried(read, HUB_PATIENCE_S)
     except UserError as error:
         raise type(error)(f"model {model.name}: {error}") from None
     except (OSError, ValueError) as error:
@@ -57,12 +64,16 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
             raise UserError(f"model {model.name}: {location} is neither a directory nor a model on the hub") from None
         if directory.parent != Path() and directory.parent.is_dir():
             raise UserError(_no_directory(model, directory)) from None
-        reason = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
-        raise ModelUnavailable(f"model {model.name}: {reason if offline else one_line(error)}") from error
+        raise ModelUnavailable(f"model {model.name}: {_why_unread(location, offline, error)}") from error
+
+
+def _why_unread(location: str, offline: bool, error: Exception) -> str:
+    nowhere = f"there is no directory {location}, the hub does not answer, and it is not in the local cache"
+    return nowhere if offline else one_line(error)
 
 
 def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) -> tuple[PretrainedConfig, str]:
-    """`config` with what the model's adapter adds to it, and what the adapter adds to the model's identity.
+    """`config` with the fields of the model's adapter, and the adapter's part of the model's identity.
 
     Raises UserError for an adapter that is none or of another base, ModelUnavailable for one that cannot be reached.
     """
@@ -78,7 +89,7 @@ def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) ->
 
 
 def adapter_key(model: ModelConfig) -> str:
-    """What the model's adapter adds to its identity, by its files as they are. Raises ModelUnavailable."""
+    """The adapter's part of the model's identity: a hash of its files; "" without one. Raises ModelUnavailable."""
     if model.adapter is None:
         return ""
     from lrp_core import adapters
@@ -95,8 +106,7 @@ def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
     try:
         return retried(lambda: adapters.folder_of(adapter, offline), HUB_PATIENCE_S)
     except OSError as error:
-        nowhere = f"there is no directory {adapter}, the hub does not answer, and it is not in the local cache"
-        reason = nowhere if offline else one_line(error)
+        reason = _why_unread(adapter, offline, error)
         raise ModelUnavailable(f"model {model.name}: its adapter cannot be read: {reason}") from error
 
 
@@ -106,9 +116,50 @@ def numbers_of(directory: Path) -> list[Path]:
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:
-    """Says so, and names the folder beside it that is meant perhaps."""
-    beside = directory.expanduser().parent
-    folders = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
+    """An error message that names the directory, and the nearest name of a folder beside it."""
+    folders = [path.name for path in directory.expanduser().parent.glob("*/")]
     close = difflib.get_close_matches(directory.name, folders, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"model {model.name}: there is no directory {directory}{hint}"
+
+
+def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig) -> Preprocessing:
+    """The preprocessing of the images of a model; random weights get that of the first vision transformers.
+
+    Raises UserError for settings that are missing, unreadable or not known, ModelUnavailable where the hub does not
+    answer.
+    """
+    from evaluation.benchmark.pictures import Preprocessing
+
+    if not location.startswith("random/"):
+        settings = _image_settings(model, location)
+    elif isinstance(config.image_size, int):
+        settings = {"size": {"height": config.image_size, "width": config.image_size}}
+    else:
+        raise UserError(f"model {model.name}: images of random weights are square")
+    try:
+        return Preprocessing.of(settings, config.to_dict())
+    except UserError as error:
+        raise UserError(f"model {model.name}: {error}") from None
+
+
+def _image_settings(model: ModelConfig, location: str) -> dict[str, Any]:
+    """The settings in the file SETTINGS of a checkpoint. Raises as :func:`preprocessing_of` does."""
+    from evaluation.benchmark.pictures import SETTINGS
+
+    path: Path | str | None = Path(location) / SETTINGS
+    try:
+        if not Path(location).is_dir():
+            path = retried(lambda: fetch(location, SETTINGS, model.revision), HUB_PATIENCE_S)
+        if path is None or not Path(path).is_file():
+            raise UserError(
+                f"model {model.name}: {location} has no {SETTINGS}, which says how images are prepared: put it there"
+            )
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:  # StillUnavailable too
+        raise ModelUnavailable(f"model {model.name}: its {SETTINGS} cannot be read: {error}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"model {model.name}: its {SETTINGS} is not JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"model {model.name}: its {SETTINGS} is not an object of JSON")
+    return settings

@@ -1,45 +1,47 @@
-"""Which tasks of a run a model takes: those that ask for what its head puts out, with labels that it has."""
+"""The tasks of a run that a model takes: those that ask for the predictions of its head, with its labels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from evaluation.tasks.record import Output
 from jobs.config import RunConfig
 from jobs.plan.models import ResolvedModel
 from lrp_core.types import UserError
 
-if TYPE_CHECKING:
-    from evaluation.tasks import Task
-
-_PUTS_OUT = {"token": "words", "label": "labels", "score": "a score"}
-_OF_WHAT = {False: "", True: " of images"}
+_PREDICTION = {"token": "words", "label": "labels", "score": "a score"}
 
 
 def tasks_of(config: RunConfig, resolved: ResolvedModel) -> list[str]:
     """The run's tasks that the model takes.
 
-    A model that names no tasks takes those that ask for what its head puts out. Raises UserError for a task that asks
-    for something else and is named, and for labels that the model does not have.
+    A model that names no tasks takes those that ask for the predictions of its head. Raises UserError for a named task
+    that asks for others, and for labels that the model does not have.
     """
     taken = []
-    for name in config.tasks_for(resolved.config):
+    model, labels, is_of_images = resolved.config, resolved.labels, resolved.kind.images
+    for name in config.tasks_for(model):
         task = config.task(name)
-        if (task.output, task.image) != (resolved.output, resolved.kind.images):
-            if resolved.config.tasks is not None:
-                predicts = _PUTS_OUT[resolved.output] + _OF_WHAT[resolved.kind.images]
+        if (task.output, task.image) == (resolved.output, is_of_images):
+            if any(resolved.label_id(label) is None for label in task.labels):
                 raise UserError(
-                    f"model {resolved.config.name} predicts {predicts}, and task {name} asks for {_asks_for(task)}: "
-                    "leave it out of the model's `tasks`, or give another model"
+                    f"the labels of task {name} ({', '.join(task.labels)}) are not those of model {model.name} "
+                    f"({', '.join(labels)}): say as the model's `classes` what its labels mean, in their order, or "
+                    "leave the task out of its `tasks`"
                 )
-            continue
-        _check_labels(resolved, name, task)
-        taken.append(name)
+            taken.append(name)
+        elif model.tasks is not None:
+            predicted = _prediction(resolved.output, is_of_images)
+            raise UserError(
+                f"model {model.name} predicts {predicted}, and task {name} asks for "
+                f"{_prediction(task.output, task.image)}: leave it out of the model's `tasks`, or give another model"
+            )
     return taken
 
 
-def _asks_for(task: Task) -> str:
-    return _PUTS_OUT[task.output] + _OF_WHAT[task.image]
+def _prediction(output: Output, is_of_images: bool) -> str:
+    """The words for a kind of prediction: "labels of images"."""
+    return _PREDICTION[output] + (" of images" if is_of_images else "")
 
 
 def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
@@ -48,17 +50,8 @@ def check_taken(config: RunConfig, taken: Mapping[str, list[str]]) -> None:
     `taken` are the tasks that each model takes, by name.
     """
     for name in config.tasks:
-        asked = [model for model in config.models if name in config.tasks_for(model)]
-        if asked and not any(name in taken[model.name] for model in asked):
-            wanted = _asks_for(config.task(name))
-            raise UserError(f"task {name} asks for {wanted}, which no model of the run predicts: add one that does")
-
-
-def _check_labels(resolved: ResolvedModel, name: str, task: Task) -> None:
-    lacking = [label for label in task.labels if resolved.label_id(label) is None]
-    if lacking:
-        raise UserError(
-            f"the labels of task {name} ({', '.join(task.labels)}) are not those of model {resolved.config.name} "
-            f"({', '.join(resolved.labels)}): say as the model's `classes` what its labels mean, in their order, or "
-            f"leave the task out of its `tasks`"
-        )
+        asked = [model.name for model in config.models if name in config.tasks_for(model)]
+        if asked and not any(name in taken[model] for model in asked):
+            task = config.task(name)
+            asks = _prediction(task.output, task.image)
+            raise UserError(f"task {name} asks for {asks}, which no model of the run predicts: add one that does")

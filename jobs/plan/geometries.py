@@ -1,4 +1,4 @@
-"""The shapes of the papers' models, Close Look's from its table 9, so that plans and dry runs need no weights."""
+"""The shapes of the papers' models (Close Look, table 9, and later ones), for plans and dry runs without weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a transformers config needs to build the model, and what cost estimates read."""
+    """The sizes of a model: enough for its transformers config and for cost estimates."""
 
     name: str
     hub_id: str
@@ -29,7 +29,7 @@ class Geometry:
     feed_forward: int
     kv_heads: int | None = None
     tied: bool = True  # unembedding shares the embedding's weights
-    constants: Mapping[str, Any] = field(default_factory=dict, hash=False)  # further fields of the config
+    constants: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)  # further fields of the config
 
     @property
     def model_family(self) -> Family:
@@ -62,133 +62,80 @@ class Geometry:
         return replace(self, layers=2, heads=4, width=64, feed_forward=128, kv_heads=kv_heads)
 
     def config(self, labels: Sequence[str] = ()) -> PretrainedConfig:
-        """The transformers config of this geometry; with `labels`, of a classifier, with one of them of a regressor."""
+        """The transformers config of this geometry; with `labels`, of a classifier, with one of them of a regressor.
+
+        Models of images always have labels: the rows of the head, as many as the vocabulary unless they are named.
+        """
         from transformers import AutoConfig
+        from transformers.models.auto import modeling_auto
 
         family = self.model_family
+        fields: dict[str, Any] = {
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "hidden_size": self.width,
+            family.feed_forward_field: self.feed_forward,
+        }
         if family.kind.images:
-            return self._of_images(labels)
-        sizes = {family.feed_forward_field: self.feed_forward, family.max_length_field: self.max_length}
+            labels = labels or [f"LABEL_{at}" for at in range(self.vocabulary)]
+        else:
+            fields["vocab_size"] = self.vocabulary
+            fields["tie_word_embeddings"] = self.tied
+            fields[family.max_length_field] = self.max_length
+            if labels:
+                head = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[self.family]
+                fields |= {"architectures": [head], "pad_token_id": 0}
         if family.grouped:
-            sizes["num_key_value_heads"] = self.kv_heads or self.heads
-        return AutoConfig.for_model(
-            self.family,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            hidden_size=self.width,
-            vocab_size=self.vocabulary,
-            tie_word_embeddings=self.tied,
-            **(_head(self.family, labels) if labels else {}),
-            **sizes,
-            **self.constants,
-        )
-
-    def _of_images(self, labels: Sequence[str]) -> PretrainedConfig:
-        """The config of a model that reads images: its labels are the head's rows, with `labels` by these names."""
-        from transformers import AutoConfig
-
-        names = labels or [f"LABEL_{at}" for at in range(self.vocabulary)]
-        family = self.model_family
-        return AutoConfig.for_model(
-            self.family,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            hidden_size=self.width,
-            id2label=dict(enumerate(names)),
-            label2id={name: at for at, name in enumerate(names)},
-            **{family.feed_forward_field: self.feed_forward},
-            **self.constants,
-        )
+            fields["num_key_value_heads"] = self.kv_heads or self.heads
+        if labels:
+            fields["id2label"] = dict(enumerate(labels))
+            fields["label2id"] = {label: at for at, label in enumerate(labels)}
+        return AutoConfig.for_model(self.family, **fields, **self.constants)
 
 
-def _head(family: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Fields of the config of models with these labels."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSES
-
-    return {
-        "architectures": [CLASSES[family]],
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: at for at, label in enumerate(labels)},
-        "pad_token_id": 0,
-    }
-
-
-_LLAMA_3 = {
-    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
-    "bos_token_id": 128000,
-    "eos_token_id": 128001,
+#: Fields of config.json files beside the sizes, by the beginning of the names of their geometries.
+_CONSTANTS: dict[str, dict[str, Any]] = {
+    "Llama-3": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        "bos_token_id": 128000,
+        "eos_token_id": 128001,
+    },
+    "roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "deberta-v3": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_buckets": 256,
+        "max_relative_positions": -1,
+    },
+    "flan-t5": {"d_kv": 64, "feed_forward_proj": "gated-gelu", "pad_token_id": 0, "decoder_start_token_id": 0},
 }
-#: What their config.json say beside the sizes.
-_ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
-_DEBERTA_V3 = {
-    "relative_attention": True,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_biased_input": False,
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
-    "position_buckets": 256,
-    "max_relative_positions": -1,
-}
-_FLAN_T5 = {"d_kv": 64, "feed_forward_proj": "gated-gelu", "pad_token_id": 0, "decoder_start_token_id": 0}
+#: The fields of `Geometry` in their order; those without `kv_heads` and `tied` have the defaults.
+_TABLE: tuple[tuple[Any, ...], ...] = (
+    ("bert-base", "google-bert/bert-base-uncased", "bert", 12, 12, 768, 30522, 512, 3072),
+    ("bert-large", "google-bert/bert-large-uncased", "bert", 24, 16, 1024, 30522, 512, 4096),
+    ("deberta-v3-base", "microsoft/deberta-v3-base", "deberta-v2", 12, 12, 768, 128100, 512, 3072),
+    ("roberta-base", "FacebookAI/roberta-base", "roberta", 12, 12, 768, 50265, 514, 3072),
+    ("gpt2", "openai-community/gpt2", "gpt2", 12, 12, 768, 50257, 1024, 3072),
+    ("gpt2-medium", "openai-community/gpt2-medium", "gpt2", 24, 16, 1024, 50257, 1024, 4096),
+    ("gpt2-large", "openai-community/gpt2-large", "gpt2", 36, 20, 1280, 50257, 1024, 5120),
+    ("gpt2-xl", "openai-community/gpt2-xl", "gpt2", 48, 25, 1600, 50257, 1024, 6400),
+    ("Llama-3.2-1B", "meta-llama/Llama-3.2-1B", "llama", 16, 32, 2048, 128256, 131072, 8192, 8, True),
+    ("Llama-3.2-3B", "meta-llama/Llama-3.2-3B", "llama", 28, 24, 3072, 128256, 131072, 8192, 8, True),
+    ("Llama-3.1-8B", "meta-llama/Llama-3.1-8B", "llama", 32, 32, 4096, 128256, 131072, 14336, 8, False),
+    ("flan-t5-xl", "google/flan-t5-xl", "t5", 24, 32, 2048, 32128, 512, 5120, None, False),
+    ("vit-base-patch16-224", "google/vit-base-patch16-224", "vit", 12, 12, 768, 1000, 197, 3072),
+    ("Llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 32000, 4096, 11008, None, False),
+)
 
 
-def _bert(name: str, hub_id: str, layers: int, heads: int, width: int) -> Geometry:
-    return Geometry(name, hub_id, "bert", layers, heads, width, 30522, 512, 4 * width)
+def _constants_of(name: str) -> dict[str, Any]:
+    return next((fields for beginning, fields in _CONSTANTS.items() if name.startswith(beginning)), {})
 
 
-def _gpt2(name: str, layers: int, heads: int, width: int) -> Geometry:
-    return Geometry(name, f"openai-community/{name}", "gpt2", layers, heads, width, 50257, 1024, 4 * width)
-
-
-def _llama(name: str, layers: int, heads: int, width: int, feed_forward: int, tied: bool) -> Geometry:
-    hub_id = f"meta-llama/{name}"
-    return Geometry(name, hub_id, "llama", layers, heads, width, 128256, 131072, feed_forward, 8, tied, _LLAMA_3)
-
-
-GEOMETRIES = {
-    geometry.name: geometry
-    for geometry in (
-        _bert("bert-base", "google-bert/bert-base-uncased", 12, 12, 768),
-        _bert("bert-large", "google-bert/bert-large-uncased", 24, 16, 1024),
-        Geometry(
-            "deberta-v3-base",
-            "microsoft/deberta-v3-base",
-            "deberta-v2",
-            12,
-            12,
-            768,
-            128100,
-            512,
-            3072,
-            constants=_DEBERTA_V3,
-        ),
-        Geometry(
-            "roberta-base", "FacebookAI/roberta-base", "roberta", 12, 12, 768, 50265, 514, 3072, constants=_ROBERTA
-        ),
-        _gpt2("gpt2", 12, 12, 768),
-        _gpt2("gpt2-medium", 24, 16, 1024),
-        _gpt2("gpt2-large", 36, 20, 1280),
-        _gpt2("gpt2-xl", 48, 25, 1600),
-        _llama("Llama-3.2-1B", 16, 32, 2048, 8192, tied=True),
-        _llama("Llama-3.2-3B", 28, 24, 3072, 8192, tied=True),
-        _llama("Llama-3.1-8B", 32, 32, 4096, 14336, tied=False),
-        Geometry(
-            "flan-t5-xl",
-            "google/flan-t5-xl",
-            "t5",
-            24,
-            32,
-            2048,
-            32128,
-            512,
-            5120,
-            tied=False,
-            constants=_FLAN_T5,
-        ),
-        Geometry("vit-base-patch16-224", "google/vit-base-patch16-224", "vit", 12, 12, 768, 1000, 197, 3072),
-        Geometry("Llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 32000, 4096, 11008, tied=False),
-    )
-}
+GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for name, *sizes in _TABLE}
 
 
 def geometry_of(model_id: str) -> Geometry | None:
@@ -199,6 +146,6 @@ def geometry_of(model_id: str) -> Geometry | None:
 
 
 def shape_of(model: ModelConfig) -> Geometry | None:
-    """What estimates of a model's cost take for its geometry: that of its id, else the one that its config names."""
+    """The geometry by which a model's cost is estimated: that of its id, else the one that its config names."""
     known = geometry_of(model.id)
     return known if known is not None or model.shape is None else GEOMETRIES[model.shape]

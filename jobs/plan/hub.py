@@ -1,4 +1,4 @@
-"""Files of models, on the hub and in directories: whether they can be reached, and which exactly they are."""
+"""Files of models, on the hub and in directories: reaching them, and hashes that say which they are."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobs.store.retry import is_passing
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig
 
-_INDEX = "model.safetensors.index.json"
 PATIENCE_S = 5.0  # with each step of the question whether the hub answers
 
 
@@ -24,7 +23,7 @@ class ModelUnavailable(RuntimeError):
 
 @cache
 def hub_reachable() -> bool:
-    """Whether the hub answers anything, through a proxy where there is one.
+    """True where the hub answers anything, through a proxy where there is one.
 
     It is asked once by a process, for all models: its client tries for half a minute with each before it gives up.
     """
@@ -50,10 +49,14 @@ def commit_of(model: ModelConfig, location: str) -> str:
 
 
 def fetch_weights(location: str, revision: str | None) -> None:
-    """Into the hub's cache. Raises what the hub says: transformers takes a file it is refused for a missing one."""
-    index = None if fetch(location, "model.safetensors", revision) else fetch(location, _INDEX, revision)
-    for name in sorted(set(json.loads(Path(index).read_bytes())["weight_map"].values())) if index else ():
-        fetch(location, name, revision)
+    """Bring weights into the hub's cache. Raises its errors: transformers takes a refused file for a missing one."""
+    if fetch(location, "model.safetensors", revision) is not None:
+        return
+    index = fetch(location, "model.safetensors.index.json", revision)
+    if index is not None:
+        files = json.loads(Path(index).read_bytes())["weight_map"].values()
+        for name in sorted(set(files)):
+            fetch(location, name, revision)
 
 
 def fetch(location: str, name: str, revision: str | None = None) -> str | None:
@@ -84,7 +87,3 @@ def _hash_file(path: Path, stamp: tuple[int, ...]) -> str:
     """Read once by a process, and again when its size, times or inode are others: every stage asks for weights."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def one_line(error: Any) -> str:
-    return " ".join(str(error).split())

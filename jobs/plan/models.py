@@ -1,4 +1,4 @@
-"""Configured models made definite: which weights exactly, which tokenizer, and how a worker opens them."""
+"""Configured models pinned to exact weights, their tokenizers, and how a worker opens them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any
 from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
-from jobs.plan.checkpoints import adapter_key, location_of, numbers_of, read_config, reserved, with_adapter
+from jobs.plan.checkpoints import (
+    adapter_key,
+    location_of,
+    numbers_of,
+    preprocessing_of,
+    read_config,
+    reserved,
+    with_adapter,
+)
 from jobs.plan.geometries import geometry_of
 from jobs.plan.heads import head_of
-from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable, one_line
-from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, retried
+from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable
+from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, introduce
 from lrp_core.kinds import BLACK
@@ -56,20 +64,20 @@ class ResolvedModel:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What methods may need of a model and this one has."""
+        """The properties of the model that methods may need."""
         return self.family.capabilities
 
     def taken(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """View rows as the model takes them: of pictures, `pixel_values` [C, H, W] in place of `pixels`."""
-        if self.preprocessing is None:
+        images = self.preprocessing
+        if images is None:
             return rows
         from evaluation.benchmark.pictures import pixels_of
 
-        own = self.preprocessing
-        return [{**row, "pixel_values": own.values(pixels_of(row, own)), "pixels": None} for row in rows]
+        return [{**row, "pixel_values": images.values(pixels_of(row, images)), "pixels": None} for row in rows]
 
     def filled(self, flips: Flips) -> Flips:
-        """`flips` with what stands, of images, in the place of pixels that are gone."""
+        """`flips` with the values that, in images, take the place of removed pixels."""
         if self.preprocessing is None:
             return flips
         black = self.preprocessing.black
@@ -80,29 +88,33 @@ class ResolvedModel:
 
         Raises UserError for a label that the model does not have.
         """
-        return {**row, "gold_id": None if row["label"] is None else self.label_ids([row["label"]])[row["label"]]}
+        label = row["label"]
+        return {**row, "gold_id": None if label is None else self.label_ids([label])[label]}
 
     def label_ids(self, names: Iterable[str]) -> dict[str, int]:
         """The number of each label. Raises UserError for one that the model does not have."""
-        numbers = {name: self.label_id(name) for name in names}
-        for name, number in numbers.items():
+        numbers = {}
+        for name in names:
+            number = self.label_id(name)
             if number is None:
                 raise UserError(
-                    f"model {self.config.name}: samples are labelled {name!r}, "
-                    f"and its labels are {', '.join(self.labels)}: say as its `classes` what they mean, or leave the "
-                    "task out of its `tasks`"
+                    f"model {self.config.name}: samples are labelled {name!r}, and its labels are "
+                    f"{', '.join(self.labels)}: say as its `classes` what they mean, or leave the task out of its "
+                    "`tasks`"
                 )
-        return {name: number for name, number in numbers.items() if number is not None}
+            numbers[name] = number
+        return numbers
 
     def label_id(self, name: str) -> int | None:
-        """Which output of a classifier means this label, whatever its case; None where none does.
+        """The output of a classifier that means this label, whatever its case; None where no output does.
 
         Raises UserError for a name that several outputs have.
         """
         if several := sharing(name, self.labels):
             names = " or ".join(map(repr, several))
             raise UserError(f"model {self.config.name} has the label {name!r} more than once: say {names}")
-        return next((at for at, own in enumerate(self.labels) if plain(own) == plain(name)), None)
+        labels = list(map(plain, self.labels))
+        return labels.index(plain(name)) if plain(name) in labels else None
 
 
 def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
@@ -110,75 +122,65 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
 
     Raises UserError for a model that cannot exist, ModelUnavailable for one that cannot be reached.
     """
-    if model.id.startswith("random/"):
-        geometry = geometry_of(model.id)
-        if geometry is None:
-            raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('random'))}")
-        identity = f"{model.id}@seed{seed}{''.join(f'+{label}' for label in model.classes or ())}"
-        config = geometry.config(model.classes or ())
-        _check_decoder(model, config)
-        family = family_of(config)
-        identity += family.marks_of(config)
-        head = head_of(model, family, config)
-        images = _preprocessing(model, model.id, family, config)
-        return ResolvedModel(model, model.id, None, identity, family, family.most_tokens(config), *head, images)
-    location, config = read_config(model)
-    _check_decoder(model, config)
-    try:
-        config, adapted = with_adapter(model, location, config)
-        family = family_of(config, name=model.family)
-    except UserError as error:
-        raise type(error)(f"model {model.name}: {error}") from None
-    head, most = head_of(model, family, config), family.most_tokens(config)
-    images = _preprocessing(model, location, family, config)
-    commit = None if Path(location).is_dir() else commit_of(model, location)
-    identity = _identity(model, location, commit, f"{adapted}{_run_as(model, family, config)}")
-    return ResolvedModel(model, location, commit, identity, family, most, *head, images)
-
-
-def _check_decoder(model: ModelConfig, config: PretrainedConfig) -> None:
-    """Raises UserError where a model without a decoder names a tokenizer for it."""
+    location, config = _config_of(model)
     if model.decoder_tokenizer and not config.is_encoder_decoder:
         raise UserError(f"model {model.name} is no encoder-decoder: leave out its decoder_tokenizer")
+    is_random = model.id.startswith("random/")
+    adapted = ""
+    try:
+        if not is_random:
+            config, adapted = with_adapter(model, location, config)
+        family = family_of(config, name=None if is_random else model.family)
+    except UserError as error:
+        raise type(error)(f"model {model.name}: {error}") from None
+    output, labels = head_of(model, family, config)
+    images = preprocessing_of(model, location, config) if family.kind.images else None
+    commit = None
+    if is_random:
+        classes = "".join(f"+{label}" for label in model.classes or ())
+        identity = f"{model.id}@seed{seed}{classes}{family.marks_of(config)}"
+    else:
+        commit = None if Path(location).is_dir() else commit_of(model, location)
+        identity = _identity(model, location, commit, adapted, family, config)
+    return ResolvedModel(model, location, commit, identity, family, family.most_tokens(config), output, labels, images)
 
 
-def _run_as(model: ModelConfig, family: Family, config: PretrainedConfig) -> str:
-    """What a family that is not the model's own, and corrections of its family, add to the model's identity."""
+def _config_of(model: ModelConfig) -> tuple[str, PretrainedConfig]:
+    """The location of a model and its transformers config. Raises as :func:`resolve` does."""
+    if not model.id.startswith("random/"):
+        return read_config(model)
+    geometry = geometry_of(model.id)
+    if geometry is None:
+        raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('random'))}")
+    return model.id, geometry.config(model.classes or ())
+
+
+def architecture(model: ModelConfig) -> PretrainedConfig:
+    """The transformers config of a model that resolves. Raises as :func:`resolve` does."""
+    return _config_of(model)[1]
+
+
+def _identity(
+    model: ModelConfig, location: str, commit: str | None, adapted: str, family: Family, config: PretrainedConfig
+) -> str:
+    """The name of exact weights (the commit on the hub, or a hash of the files in a directory) and how they are run.
+
+    A family that is not the model's own, and corrections of its family, are part of how they are run.
+    """
+    weights = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
     generic = "" if model.family is None else f" as {model.family}"
-    return f"{generic}{family.marks_of(config)}"
-
-
-def _identity(model: ModelConfig, location: str, commit: str | None, run_as: str) -> str:
-    """Which weights exactly: the commit on the hub, or the files of a directory as they are, and how they are run."""
-    own = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
-    return f"{own}{run_as}"
+    return f"{weights}{adapted}{generic}{family.marks_of(config)}"
 
 
 def _check_opened(resolved: ResolvedModel, config: PretrainedConfig) -> None:
     """Raises ModelUnavailable where the files, just opened, are not those that the model was pinned to."""
     model = resolved.config
-    run_as = f"{adapter_key(model)}{_run_as(model, resolved.family, config)}"
-    opened = _identity(model, resolved.location, resolved.revision, run_as)
+    opened = _identity(model, resolved.location, resolved.revision, adapter_key(model), resolved.family, config)
     if opened != resolved.identity:
         raise ModelUnavailable(
             f"model {model.name}: its weights changed during the run: opened are {opened}, planned were "
             f"{resolved.identity}: run again"
         )
-
-
-def _preprocessing(model: ModelConfig, location: str, family: Family, config: PretrainedConfig) -> Preprocessing | None:
-    """The preprocessing of a model of images, None of others. Raises UserError, ModelUnavailable."""
-    if not family.kind.images:
-        return None
-    from jobs.plan.images import preprocessing_of
-
-    return preprocessing_of(model, location, config)
-
-
-def architecture(model: ModelConfig) -> PretrainedConfig:
-    """The transformers config of a model that resolves. Raises as :func:`resolve` does."""
-    geometry = geometry_of(model.id) if model.id.startswith("random/") else None
-    return read_config(model)[1] if geometry is None else geometry.config(model.classes or ())
 
 
 @spending(LOAD)
@@ -194,10 +196,10 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
 
     disable_progress_bar()
     model = resolved.config
-    geometry = geometry_of(resolved.location)
-    if resolved.location.startswith("random/") and geometry is not None:
-        view = random_model(geometry.config(model.classes or ()), seed, dtype, attn=model.attn, device=device)
-        return replace(view, read_tokenizer=partial(load_tokenizer, model))
+    read_tokenizer = partial(load_tokenizer, model)
+    if model.id.startswith("random/"):
+        view = random_model(_config_of(model)[1], seed, dtype, attn=model.attn, device=device)
+        return replace(view, read_tokenizer=read_tokenizer)
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
@@ -217,23 +219,26 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         )
     except StillUnavailable:
         raise
-    except (
-        Exception
-    ) as error:  # whatever a broken checkpoint raises: safetensors, transformers and torch have their own
+    except Exception as error:  # of a broken checkpoint: safetensors, transformers and torch have errors of their own
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
     _check_opened(resolved, view.config)
-    return replace(view, read_tokenizer=partial(load_tokenizer, model))
+    return replace(view, read_tokenizer=read_tokenizer)
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     """The first of the model's tokenizer candidates that loads. Raises as :func:`_first_of`."""
-    return _first_of(_tokenizer_candidates(model), model)
+    if model.tokenizer:
+        return _first_of(model.tokenizer, model)
+    geometry = geometry_of(model.id)
+    if model.id.startswith("random/") and geometry is not None:
+        return _first_of([geometry.hub_id], model)
+    return _first_of([location_of(model)], model)
 
 
 def decoder_tokenizer_of(model: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of what the decoder says, where the model names its own; else None. Raises as :func:`_first_of`."""
+    """The tokenizer of the decoder's words, where the model names one; else None. Raises as :func:`_first_of`."""
     return _first_of(model.decoder_tokenizer, model) if model.decoder_tokenizer else None
 
 
@@ -251,8 +256,9 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
     failures = []
     for candidate in candidates:
         try:
-            offline = not Path(candidate).is_dir() and not hub_reachable()
-            if not Path(candidate).is_dir() and not offline:
+            on_hub = not Path(candidate).is_dir()
+            offline = on_hub and not hub_reachable()
+            if on_hub and not offline:
                 for name in ("tokenizer_config.json", "tokenizer.json"):
                     retried(partial(fetch, candidate, name), HUB_PATIENCE_S)
             tokenizer = AutoTokenizer.from_pretrained(
@@ -272,7 +278,7 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
 
 
 def reading_of(resolved: ResolvedModel) -> tuple[str, int | None]:
-    """The key of what reads the model's samples, a tokenizer or the settings of images, and the mask token's id.
+    """The key of the tokenizer of the model's samples, or of its settings of images, and the mask token's id.
 
     Raises as :func:`load_tokenizer` does.
     """
@@ -283,9 +289,9 @@ def reading_of(resolved: ResolvedModel) -> tuple[str, int | None]:
 
 
 def tokenizers_key(tokenizer: PreTrainedTokenizerBase, decoder_tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """The key of what reads a model's samples and, where another one does, writes their answers."""
-    own = tokenizer_key(tokenizer)
-    return own if decoder_tokenizer is None else f"{own}-{tokenizer_key(decoder_tokenizer)}"
+    """The key of the tokenizer of a model's samples and, where another one writes their answers, of that too."""
+    keys = [tokenizer_key(each) for each in (tokenizer, decoder_tokenizer) if each is not None]
+    return "-".join(keys)
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -294,14 +300,4 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     state.update(truncation=None, padding=None, special=sorted(map(str, tokenizer.all_special_tokens)))
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
     named = re.sub(r"tokenizer(s?backend|fast)?$|fast$", "", type(tokenizer).__name__.lower())
-    kind = named or state["model"]["type"].lower()
-    return f"{kind}-{digest[:8]}"
-
-
-def _tokenizer_candidates(model: ModelConfig) -> tuple[str, ...]:
-    if model.tokenizer:
-        return model.tokenizer
-    geometry = geometry_of(model.id)
-    if model.id.startswith("random/") and geometry is not None:
-        return (geometry.hub_id,)
-    return (location_of(model),)
+    return f"{named or state['model']['type'].lower()}-{digest[:8]}"

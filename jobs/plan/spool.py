@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +23,14 @@ PART_ROWS = 1 << 18  # hashed, copied and written at a time; part of the hash
 def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """The rows `rows` [N] of a table of any number of chunks, in that order, in one chunk."""
     batches = table.to_batches()
-    starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    ends = np.cumsum([batch.num_rows for batch in batches])
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
-    edges = np.searchsorted(ascending, starts)
-    parts = [
-        batches[i].take(pa.array(ascending[start:end] - starts[i]))
-        for i, (start, end) in enumerate(pairwise(edges))
-        if end > start
-    ]
+    pieces = np.split(ascending, np.searchsorted(ascending, ends[:-1])) if batches else []
+    parts = []
+    for batch, end, piece in zip(batches, ends, pieces, strict=True):
+        if len(piece):
+            parts.append(batch.take(pa.array(piece - (end - batch.num_rows))))
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return pa.Table.from_batches(parts, table.schema).combine_chunks().take(pa.array(back)).combine_chunks()
@@ -78,17 +76,18 @@ class _HashingFile(io.RawIOBase):
 def spooled(
     tables: Iterable[pa.Table], hashed: Mapping[str, Sequence[str]], part_rows: int = PART_ROWS
 ) -> tuple[pa.Table, dict[str, str]]:
-    """The rows of all `tables`, and where they lie in a file, what `digest_of` would give of the columns `hashed`.
+    """The rows of all `tables`; where they lie in a file, also the `digest_of` each list of columns in `hashed`.
 
-    Up to `part_rows` rows stay in memory, and are hashed by who asks. Raises OSError where no temporary file can be
-    written.
+    Up to `part_rows` rows stay in memory, without digests. Raises OSError where no temporary file can be written.
     """
     parts = _parts(tables, part_rows)
     first = next(parts)
     second = next(parts, None)
     if second is None:
         return first, {}
-    digests = {name: Hashed(first.select(columns).schema) for name, columns in hashed.items()}
+    digests = {}
+    for name, columns in hashed.items():
+        digests[name] = Hashed(first.select(columns).schema)
     file, path = tempfile.mkstemp(prefix="closelook-samples-", suffix=".arrow")
     try:
         with os.fdopen(file, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
@@ -108,24 +107,18 @@ def spooled(
 
 
 def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
-    """All rows, `part_rows` at a time, at least one part. Where files ended cannot be told from a part of several."""
-    pending: list[pa.Table] = []
-    rows = 0
+    """All rows, `part_rows` at a time, at least one part. Several parts do not show where the `tables` ended."""
+    rest: pa.Table | None = None
     several = False
     for table in tables:
-        pending.append(table)
-        rows += table.num_rows
-        while rows > part_rows:
-            whole = pa.concat_tables(pending)
+        rest = table if rest is None else pa.concat_tables([rest, table])
+        while rest.num_rows > part_rows:
             several = True
-            yield _copied(whole, 0, part_rows)
-            rows -= part_rows
-            pending = [whole.slice(part_rows)]
-            del whole
-    last = pa.concat_tables(pending)
-    yield _copied(last, 0, rows) if several else last
+            yield _copied(rest.slice(0, part_rows))
+            rest = rest.slice(part_rows)
+    yield _copied(rest) if several else rest
 
 
-def _copied(table: pa.Table, start: int, end: int) -> pa.Table:
+def _copied(table: pa.Table) -> pa.Table:
     """The rows in memory of their own: a slice would show where it was cut, and hold the whole."""
-    return table.take(np.arange(start, end)).combine_chunks()
+    return table.take(np.arange(table.num_rows)).combine_chunks()

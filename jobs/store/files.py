@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from jobs.store.retry import retried
+from jobs.store.retry import one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
 from lrp_core.types import UserError
 
@@ -59,8 +59,9 @@ class Files:
         try:
             self._fs, base = retried(lambda: pafs.FileSystem.from_uri(_with_single_puts(self.root)))
         except (pa.ArrowInvalid, OSError) as error:
-            raise StoreError(f"cannot use the root {root}: {_one_line(error)}{self._hint()}") from None
-        self._check: Callable[[], None] = _nothing
+            raise StoreError(f"cannot use the root {root}: {one_line(error)}{self._hint()}") from None
+        #: Called before every write and removal; raises, if the store may be written no more, why.
+        self.check: Callable[[], None] = _nothing
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
         self._base = os.path.realpath(base) if self._local else base.rstrip("/")
         if self._local and os.path.exists(self._base) and not os.path.isdir(self._base):
@@ -71,16 +72,12 @@ class Files:
 
     @contextmanager
     def guarded(self, check: Callable[[], None]) -> Iterator[None]:
-        """Inside, `check` is called before every write and removal; it raises when they may no longer be."""
-        self._check = check
+        """Inside, this `check` is called before every write and removal."""
+        self.check = check
         try:
             yield
         finally:
-            self._check = _nothing
-
-    def check(self) -> None:
-        """Raises, if the store is guarded and may be written no more, why."""
-        self._check()
+            self.check = _nothing
 
     def url(self, path: str = "") -> str:
         """`path` as a person would type it."""
@@ -92,7 +89,7 @@ class Files:
             self.write_bytes(f"{TEMPORARY}probe", b"")
             self.delete(f"{TEMPORARY}probe")
         except OSError as error:
-            raise StoreError(f"cannot write to the root {self.root}: {_one_line(error)}{self._hint()}") from None
+            raise StoreError(f"cannot write to the root {self.root}: {one_line(error)}{self._hint()}") from None
 
     def _hint(self) -> str:
         return _CREDENTIALS.get(self.root.partition("://")[0], "")
@@ -101,7 +98,7 @@ class Files:
     def write_bytes(self, path: str, data: bytes) -> None:
         """Replace the file at `path` in one step. Raises StoreFull when the disk is full, else OSError."""
         target = self._at(path)
-        self._check()
+        self.check()
         try:
             retried(lambda: self._put(target, data))
         except OSError as error:
@@ -127,17 +124,18 @@ class Files:
         return retried(read)
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        """The content of each file, None where it is not there (any more)."""
-        return self._at_once(self._read_or_none, paths)
+        """The content of each file; None of files that do not exist (any more)."""
 
-    def _read_or_none(self, path: str) -> bytes | None:
-        try:
-            return self.read_bytes(path)
-        except FileNotFoundError:
-            return None
+        def read(path: str) -> bytes | None:
+            try:
+                return self.read_bytes(path)
+            except FileNotFoundError:
+                return None
+
+        return self._at_once(read, paths)
 
     def _at_once(self, read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
-        """What `read` gives of each path, in order; of an object store, whose answers take their time, many at once."""
+        """The results of `read` for each path, in order; many at once from object stores, whose answers take time."""
         if self._local or len(paths) < 2:
             return [read(path) for path in paths]
         with ThreadPoolExecutor(min(_READS_AT_ONCE, len(paths))) as threads:
@@ -146,7 +144,7 @@ class Files:
     @spending(COMMIT)
     def delete(self, path: str) -> None:
         """Remove a file; one that is gone already is no error."""
-        self._check()
+        self.check()
         try:
             retried(lambda: self._fs.delete_file(self._at(path)))
         except FileNotFoundError:
@@ -158,17 +156,22 @@ class Files:
 
     def stamps(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> dict[str, tuple[int, int]]:
         """Time of change (ns) and size of the complete files below `folder`, by their paths, sorted."""
-        selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
-        infos = [info for info in self._info(selector) if info.is_file and info.path.endswith(suffix)]
-        skip = len(self._base) + 1
-        complete = (i for i in infos if not i.base_name.startswith((".", "_")))
-        return dict(sorted((i.path[skip:], (i.mtime_ns or 0, i.size)) for i in complete))
+        stamps = {}
+        for path, info in self._listed(folder, recursive).items():
+            if info.is_file and path.endswith(suffix) and not info.base_name.startswith((".", "_")):
+                stamps[path] = info.mtime_ns or 0, info.size
+        return stamps
 
     def temporaries(self) -> list[str]:
-        """What killed writers left behind."""
-        selector = pafs.FileSelector(self._base, allow_not_found=True, recursive=True)
-        skip = len(self._base) + 1
-        return sorted(i.path[skip:] for i in self._info(selector) if i.base_name.startswith(TEMPORARY))
+        """The files that killed writers left behind."""
+        listed = self._listed("", recursive=True)
+        return [path for path, info in listed.items() if info.base_name.startswith(TEMPORARY)]
+
+    def _listed(self, folder: str, recursive: bool) -> dict[str, pafs.FileInfo]:
+        """All that is below `folder`, by its path, sorted."""
+        selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
+        infos = {info.path[len(self._base) + 1 :]: info for info in self._info(selector)}
+        return dict(sorted(infos.items()))
 
     def exists(self, path: str) -> bool:
         return self._info(self._at(path)).type != pafs.FileType.NotFound
@@ -178,16 +181,18 @@ class Files:
         modified = self._info(self._at(path)).mtime_ns
         return None if modified is None else modified / 1e9
 
-    def _info(self, where: Any) -> Any:
-        """What the file system says of a path, or of all that a selector selects."""
-        return retried(lambda: self._fs.get_file_info(where))
+    def _info(self, path_or_selector: str | pafs.FileSelector) -> Any:
+        """The file system's facts about a path, or about all that a selector selects."""
+        return retried(lambda: self._fs.get_file_info(path_or_selector))
 
     def _at(self, path: str) -> str:
         """The absolute path of `path`. Raises StoreError if it would lie outside the root."""
         parts = PurePosixPath(path).parts
         full = "/".join([self._base, *parts])
         outside = ".." in parts or path.startswith("/")
-        if outside or (self._local and os.path.commonpath([self._base, os.path.realpath(full)]) != self._base):
+        if self._local and not outside:
+            outside = os.path.commonpath([self._base, os.path.realpath(full)]) != self._base
+        if outside:
             raise StoreError(f"{path} lies outside the root {self.root}")
         return full
 
@@ -207,7 +212,7 @@ def _with_single_puts(root: str) -> str:
 
 
 def _nothing() -> None:
-    """What an unguarded store asks."""
+    """The check of a store that is not guarded."""
 
 
 def _write_local(target: str, data: bytes) -> None:
@@ -224,7 +229,3 @@ def _write_local(target: str, data: bytes) -> None:
         if os.path.exists(temporary):
             os.remove(temporary)
         raise
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

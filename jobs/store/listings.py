@@ -1,4 +1,4 @@
-"""Files that manifests list, with their bytes, and those that are there: folders are listed, no file is asked for."""
+"""Files that manifests list, with their bytes, and those that exist: folders are listed, no file is asked for."""
 
 from __future__ import annotations
 
@@ -21,16 +21,12 @@ class Listings:
         """The bytes of the files of a folder by name, listed once with the other folders of its root."""
         root = _root(folder)
         if root not in self._known:
-            folders: dict[str, dict[str, int]] = defaultdict(dict)
-            for path, (_, size) in self._files.stamps(root, recursive=True).items():
-                parent, _, name = path.rpartition("/")
-                folders[parent][name] = size
-            self._known[root] = folders
+            self._known[root] = self._listed(root, recursive=True)
         return self._known[root].get(folder, {})
 
     def anew(self, folder: str) -> dict[str, int]:
         """The same of a folder as it is now."""
-        sizes = {path.removeprefix(f"{folder}/"): size for path, (_, size) in self._files.stamps(folder).items()}
+        sizes = self._listed(folder).get(folder, {})
         if _root(folder) in self._known:
             self._known[_root(folder)][folder] = sizes
         return dict(sizes)
@@ -40,39 +36,49 @@ class Listings:
         folder, _, name = path.rpartition("/")
         self._known.get(_root(folder), {}).get(folder, {}).pop(name, None)
 
+    def _listed(self, root: str, recursive: bool = False) -> dict[str, dict[str, int]]:
+        """The bytes of files by folder and name."""
+        folders: dict[str, dict[str, int]] = defaultdict(dict)
+        for path, (_, size) in self._files.stamps(root, recursive=recursive).items():
+            folder, _, name = path.rpartition("/")
+            folders[folder][name] = size
+        return folders
+
 
 def _root(folder: str) -> str:
-    """What is listed at once: a product's folder of one model, as `relevance/model=gpt2`."""
+    """The folder that is listed at once: a product's of one model, as `relevance/model=gpt2`."""
     return "/".join(folder.split("/")[:2])
 
 
 def shards_in(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
-    """File names that a manifest in this place lists."""
+    """File names that a manifest of this artifact's columns lists."""
     if artifact.layout.shard is not None and not artifact.is_keyed():
         return [artifact.shard()]  # the only one
     return list(record.get("shards", ()))
 
 
 def paths_in(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
-    """Paths of what a manifest in this place lists."""
-    paths = [f"{folder}/{shard}" for folder in artifact.folders for shard in shards_in(artifact, record)]
+    """Paths of the files that such a manifest lists."""
+    names = shards_in(artifact, record)
+    paths = [f"{folder}/{name}" for folder in artifact.folders for name in names]
     return [*paths, record["file"]] if "file" in record else paths  # of measurements, where older versions wrote it
 
 
 def bytes_in(artifact: Artifact, record: Mapping[str, Any]) -> Sequence[Mapping[str, int | None]]:
     """By folder of the artifact, the files that a manifest lists with their bytes; None where it does not say."""
-    if not record:
-        return [{}] * len(artifact.folders)
-    return record.get("bytes") or [dict.fromkeys(shards_in(artifact, record))] * len(artifact.folders)
+    names = shards_in(artifact, record) if record else ()
+    return record.get("bytes") or [dict.fromkeys(names)] * len(artifact.folders)
 
 
 def bytes_there(
-    artifact: Artifact, record: Mapping[str, Any], there: Sequence[Mapping[str, int]]
+    artifact: Artifact, record: Mapping[str, Any], sizes: Sequence[Mapping[str, int]]
 ) -> list[dict[str, int | None]]:
-    """What a manifest says of the bytes of its files: in the first folder of all, in others of those that are there."""
+    """The bytes that a manifest records, by folder: all its files in the first folder, existing ones in the others.
+
+    `sizes` are the bytes of the existing files of each folder.
+    """
     names = shards_in(artifact, record)
-    first, *others = there
-    sizes: list[dict[str, int | None]] = [{name: first.get(name) for name in names}]
-    for own in others:
-        sizes.append({name: own[name] for name in names if name in own})
-    return sizes
+    recorded: list[dict[str, int | None]] = [{name: sizes[0].get(name) for name in names}]
+    for existing in sizes[1:]:
+        recorded.append({name: existing[name] for name in names if name in existing})
+    return recorded

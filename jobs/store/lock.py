@@ -62,6 +62,8 @@ def run_lock(store: Store, wait_s: float = 0.0) -> Iterator[None]:
 
 
 class _Claim:
+    """A file of one contender for the root: its record, and the time of its last renewal as the file's own."""
+
     def __init__(self, store: Store) -> None:
         self._store = Store(store.root)  # not the one that asks before it writes
         self._path = f"lock/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
@@ -87,11 +89,13 @@ class _Claim:
         self._write(held=True)
         for _ in range(_LOOKS):
             time.sleep(SETTLE_S)
-            held = [(earlier, record) for earlier, record in self._live() if record["held"]]
-            first = next((record for earlier, record in held if earlier), None)
-            if first is not None or not held:
-                return first
-        return held[0][1]
+            rivals = [(earlier, record) for earlier, record in self._live() if record["held"]]
+            if not rivals:
+                return None
+            for earlier, record in rivals:
+                if earlier:
+                    return record
+        return rivals[0][1]
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -135,8 +139,8 @@ class _Claim:
 
     def _write(self, held: bool) -> None:
         self._renewed = time.monotonic()
-        record = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": self._since}
-        record |= {"held": held, "stale_s": STALE_S}
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": self._since}
+        record = {**process, "held": held, "stale_s": STALE_S}
         self._store.write_bytes(self._path, json.dumps(record).encode())
 
     def _live(self) -> Iterator[tuple[bool, dict[str, Any]]]:
@@ -160,23 +164,21 @@ class _Claim:
 
 
 def _is_dead_neighbour(record: dict[str, Any]) -> bool:
-    """Whether the claim is of a process that this one could see and that is gone: such a run is not waited out."""
+    """True where the claim is of a process that this one could see and that is gone: such a run is not waited out."""
     if record.get("pids") is None or record["pids"] != _pid_space():
         return False
     try:
         os.kill(record["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)  # not one of another user
     return False
 
 
 @cache
 def _pid_space() -> str | None:
-    """Where this process's id means this process: a boot of a machine and, on Linux, a PID namespace.
+    """A name of the processes among which this one's id is its own: a boot of a machine and a PID namespace (Linux).
 
-    Containers of one host, or of one name, have namespaces of their own. None where it cannot be told.
+    Containers of one host, or of one name, have namespaces of their own. None where the name cannot be read.
     """
     if sys.platform != "linux":
         return socket.gethostname()

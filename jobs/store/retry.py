@@ -52,7 +52,7 @@ def retried(call: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
         except Exception as error:
             if not is_passing(error):
                 raise
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = one_line(error) or type(error).__name__
             passed_s = time.monotonic() - begun
             too_many = any(_status(cause) == 429 for cause in causes(error))
             if passed_s >= (HUB_COUNTS_S if too_many else patience_s):
@@ -72,6 +72,11 @@ def is_passing(error: BaseException) -> bool:
         if isinstance(cause, StillUnavailable) or "OfflineModeIsEnabled" in _classes(cause):
             return False
     return any(map(_passes, chain))
+
+
+def one_line(error: BaseException) -> str:
+    """The error's message without line breaks."""
+    return " ".join(str(error).split())
 
 
 def causes(error: BaseException | None) -> list[BaseException]:

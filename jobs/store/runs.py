@@ -1,4 +1,4 @@
-"""What every run that did something leaves of itself, ROOT/runs/TIME.json: settings, versions and all errors."""
+"""The record of every run that did something, ROOT/runs/TIME.json: settings, versions and all errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from jobs.secrets import without_secrets
+from jobs.store.retry import one_line
 from jobs.versions import commit, versions
 from lrp_core.types import UserError
 
@@ -21,39 +22,36 @@ if TYPE_CHECKING:
 
 @contextmanager
 def recorded(config: RunConfig, store: Store, stages: Sequence[str]) -> Iterator[Callable[[StageSummary], None]]:
-    """A run's stages end inside, each told with its summary. A run that had nothing to do leaves nothing.
+    """Record a run: the function that this gives is called with the summary of each stage that ends inside.
 
-    A run that an error or a signal ends is recorded with it; one whose configuration cannot be run is none. Where the
-    store takes no record, as on a full disk, the run ends as it would have.
+    A run that had nothing to do, or whose configuration cannot be run, leaves no record. A run that an error or a
+    signal ends is recorded with it. Where the store takes no record, as on a full disk, the run ends as it would have.
     """
     begun, done = time.time(), list[dict[str, Any]]()
 
     def ended(summary: StageSummary) -> None:
         seconds = time.time() - begun - sum(stage["seconds"] for stage in done)
-        counts = {"stage": summary.stage, "computed": summary.computed, "up_to_date": summary.skipped}
-        done.append({**counts, "seconds": round(seconds, 1), "failures": list(map(without_secrets, summary.failures))})
+        stage: dict[str, Any] = {"stage": summary.stage, "computed": summary.computed, "up_to_date": summary.skipped}
+        stage["seconds"] = round(seconds, 1)
+        stage["failures"] = list(map(without_secrets, summary.failures))
+        done.append(stage)
 
     def write(error: str | None) -> None:
-        record = {
-            "stages_asked_for": list(stages),
-            "stages": done,
-            "error": error and without_secrets(error),
-            "begun": _utc(begun),
-            "ended": _utc(time.time()),
-            "versions": versions(),
-            "commit": commit(),
-            "config": config.model_dump(mode="json"),
-        }
+        record: dict[str, Any] = {"stages_asked_for": list(stages), "stages": done}
+        record["error"] = error and without_secrets(error)
+        record |= {"begun": _utc(begun), "ended": _utc(time.time())}
+        record |= {"versions": versions(), "commit": commit(), "config": config.model_dump(mode="json")}
         text = without_secrets(json.dumps(record, indent=1, ensure_ascii=False))
+        name = f"{_utc(begun).replace(':', '')}-{uuid.uuid4().hex[:4]}"
         with suppress(OSError, RuntimeError):  # of a store that is full, or that another run owns by now
-            store.write_bytes(f"runs/{_utc(begun).replace(':', '')}-{uuid.uuid4().hex[:4]}.json", text.encode())
+            store.write_bytes(f"runs/{name}.json", text.encode())
 
     try:
         yield ended
     except UserError:
         raise
     except BaseException as error:
-        write(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        write(f"{type(error).__name__}: {one_line(error)}")
         raise
     if any(stage["computed"] or stage["failures"] for stage in done):
         write(None)

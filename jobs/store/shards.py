@@ -1,4 +1,4 @@
-"""The store: files of one root that are Parquet with a schema, or manifests; where products lie, artifacts say.
+"""The store: files of one root that are Parquet with a schema, or manifests; artifacts name their paths.
 
 Every read is checked against a schema, and nothing is ever unpickled.
 """
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from evaluation.schema import check
 from jobs.store.files import Files, StoreError
 from jobs.store.manifests import Manifests
-from jobs.store.retry import retried
+from jobs.store.retry import one_line, retried
 from jobs.store.spent import COMMIT, READ, spending
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ class Store(Files):
 
     @staticmethod
     def runtime(model: str, task: str, dtype: str) -> str:
-        """The folder of what was timed while relevance was computed: measurements, which have no key."""
+        """The folder of times taken while relevance was computed: measurements, which have no key."""
         return f"runtime/model={model}/task={task}/dtype={dtype}"
 
     def kept(self, name: Any, stamp: Any, make: Callable[[], T]) -> T:
-        """What `make` gave under this name when the stamp was the same, else what it gives now."""
+        """The result of `make()`, kept under this name and made again when the stamp is another."""
         if name not in self._kept or self._kept[name][0] != stamp:
             self._kept[name] = stamp, make()
         return self._kept[name][1]
@@ -79,13 +79,15 @@ class Store(Files):
         Raises FileNotFoundError for a missing file or an empty folder, SchemaMismatch for a file of another schema,
         StoreError for one that is no whole Parquet file.
         """
-        if isinstance(path, str):
-            shards = [path] if path.endswith(".parquet") else self.files(path)
-        else:
+        if not isinstance(path, str):
             shards = list(path)
+        elif path.endswith(".parquet"):
+            shards = [path]
+        else:
+            shards = self.files(path)
         if not shards:
             raise FileNotFoundError(errno.ENOENT, "no Parquet files", self.url(str(path)))
-        return pa.concat_tables(self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards))
+        return pa.concat_tables(self._tables(shards, schema, columns))
 
     def read_each(
         self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None = None
@@ -93,8 +95,10 @@ class Store(Files):
         """The shards in order, a few in memory at a time. Raises as `read` does."""
         window = 1 if self._local else _HELD_AT_ONCE
         for start in range(0, len(shards), window):
-            some = shards[start : start + window]
-            yield from self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], some)
+            yield from self._tables(shards[start : start + window], schema, columns)
+
+    def _tables(self, shards: Sequence[str], schema: pa.Schema, columns: list[str] | None) -> list[pa.Table]:
+        return self._at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards)
 
     @spending(READ)
     def read_shard(
@@ -113,22 +117,25 @@ class Store(Files):
         try:
             table = retried(read)
         except pa.ArrowInvalid as error:
-            why = " ".join(str(error).split())
-            raise StoreError(f"{self.url(path)} cannot be read, {why}: remove it and run again") from error
+            advice = "remove it and run again"
+            raise StoreError(f"{self.url(path)} cannot be read, {one_line(error)}: {advice}") from error
         metadata = dict(table.schema.metadata)
         rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
         return table.replace_schema_metadata(metadata), rejects
 
     def has_values(self, path: str, column: str) -> bool:
-        """Whether a shard holds anything but nulls in a column, by its footer."""
+        """True where a column of a shard holds anything but nulls, by its footer."""
 
         def read() -> bool:
             with self._fs.open_input_file(self._at(path)) as stream:
                 metadata = pq.read_metadata(stream)
-                groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-                columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-                own = [one for one in columns if one.path_in_schema.split(".")[0] == column]
-                return any(one.statistics is None or one.statistics.null_count < one.num_values for one in own)
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                for chunk in map(group.column, range(group.num_columns)):
+                    counts = chunk.statistics
+                    has_values = counts is None or counts.null_count < chunk.num_values
+                    if has_values and chunk.path_in_schema.split(".")[0] == column:
+                        return True
+            return False
 
         return retried(read)
 
@@ -145,7 +152,7 @@ class Store(Files):
             return None
 
     def manifests(self) -> dict[str, bytes]:
-        """The content of every manifest by its name. Listed every time; read are those that are new or have changed."""
+        """The content of every manifest by its name. Listed every time; only new and changed ones are read."""
         return self._manifests.contents(packed=not self._local)
 
     def pack_manifests(self) -> None:
@@ -165,5 +172,6 @@ def _leaves(schema: pa.Schema) -> tuple[list[str], list[str]]:
         path, kind = field.name, field.type
         while pa.types.is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
-        (floats if pa.types.is_floating(kind) else others).append(path)
+        columns = floats if pa.types.is_floating(kind) else others
+        columns.append(path)
     return floats, others

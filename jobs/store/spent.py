@@ -1,6 +1,6 @@
-"""What a unit's seconds were spent on, by thread: the store says when it reads and writes, workers what they do else.
+"""The seconds of a unit by kind of work, for each thread: the store marks reads and writes, workers the rest.
 
-Of nested parts, a second counts for the innermost. Telling costs about a microsecond a part.
+Of nested parts, a second counts for the innermost. A mark costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KINDS = {
 
 
 class _Thread(threading.local):
-    """What this thread does, since when, and the seconds of each kind so far."""
+    """The present work of this thread, its start, and the seconds of each kind so far."""
 
     def __init__(self) -> None:
         self.doing, self.since = "", 0.0
         self.seconds = dict.fromkeys(KINDS, 0.0)
 
     def turn_to(self, kind: str) -> str:
-        """What it did before; no kind is none that counts."""
+        """Begin work of this kind ("": work that does not count); gives the kind of the work before."""
         now, before = time.perf_counter(), self.doing
         if before:
             self.seconds[before] += now - self.since
@@ -41,7 +41,7 @@ _THREAD = _Thread()
 
 @contextmanager
 def spending(kind: str) -> Iterator[None]:
-    """What is done inside counts as `kind`; also a decorator."""
+    """Count the seconds inside as `kind`; also a decorator."""
     before = _THREAD.turn_to(kind)
     try:
         yield
@@ -51,9 +51,9 @@ def spending(kind: str) -> Iterator[None]:
 
 @contextmanager
 def unit_timed() -> Iterator[dict[str, float]]:
-    """A unit is done inside, and computed while nothing else is said; its seconds by kind, whole at the end.
+    """Time the unit that is done inside: gives its seconds by kind, complete at the end.
 
-    What this thread has read since the last unit belongs to it.
+    Unmarked seconds count as computing. Seconds of reading since the last unit of this thread belong to the unit.
     """
     seconds: dict[str, float] = {}
     try:

@@ -28,7 +28,7 @@ from jobs.config import RunConfig
 from jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
 from jobs.stages.prepare.wanted import listed, origin_of, readers_of, work_of
 from jobs.stages.summary import StageSummary
-from jobs.store import Ledger, Store
+from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from jobs.store.ledger import key_in
 from jobs.versions import versions
@@ -62,8 +62,8 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
         lines += _left_out(ledger, task) if config.tasks[task].source == SAMPLES.name else []
     if computed and not failures:
         lines += table(audit_table(config, store, list(config.tasks)))
-    wanted = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
-    return StageSummary("prepare", computed - len(failures), wanted - computed, tuple(failures), tuple(lines))
+    total = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
+    return StageSummary("prepare", computed - len(failures), total - computed, tuple(failures), tuple(lines))
 
 
 def _clear(ledger: Ledger, work: TaskWork) -> None:
@@ -141,21 +141,17 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
     settings = config.model_dump(mode="json")
     if not work.has_generic:
         described = asdict(survey)
-        record = {
-            "task": work.task,
+        record = _committed(work.artifact, work.parts, tally, "generic") | {
             "configured": asdict(origin_of(config, work.task)),
             "origin": described.pop("origin"),
             "survey": described,
             "annotator": work.evidence and work.evidence.name,
             "read": survey.read,
             "beyond_limit": survey.left,
-            "shards": shards_of(work.artifact, work.parts),
-            "rows": accepted,
-            "rejects": tally.rejects["generic"],
             "versions": versions("datasets", "spacy", "fastcoref"),
         }
-        if work.wanted is not None:
-            record["wanted"] = listed(work.wanted)
+        if work.required is not None:
+            record["wanted"] = listed(work.required)
         ledger.commit(work.artifact, record, config=settings)
     problems = []
     for view in work.views:
@@ -163,18 +159,17 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         if tally.out(name) != accepted:
             problems.append(f"{work.task} for {name}: {accepted} rows in, {tally.out(name)} out")
             continue
-        record = {
-            "task": work.task,
-            "tokenizer": name,
-            "kind": view.reader.kind.name,
-            "benchmark": work.artifact.key,
-            "shards": shards_of(view.artifact, work.parts),
-            "rows": tally.rows[name],
-            "cut": tally.cut[name],
-            "rejects": tally.rejects[name],
-        }
+        record = _committed(view.artifact, work.parts, tally, name)
+        record |= {"tokenizer": name, "kind": view.reader.kind.name, "cut": tally.cut[name]}
+        record["benchmark"] = work.artifact.key
         ledger.commit(view.artifact, record, config=settings)
     return problems
+
+
+def _committed(artifact: Artifact, parts: int, tally: Tally, name: str) -> dict[str, Any]:
+    """The entries of a manifest that samples and views share."""
+    record: dict[str, Any] = {"task": artifact.task, "shards": shards_of(artifact, parts)}
+    return record | {"rows": tally.rows[name], "rejects": tally.rejects[name]}
 
 
 def _left_out(ledger: Ledger, task: str) -> list[str]:

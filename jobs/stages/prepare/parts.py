@@ -26,6 +26,7 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
 from jobs.store import Artifact, Store, StoreError
+from jobs.store.retry import one_line
 from jobs.tasks import tasks
 from lrp_core.kinds import Kind
 
@@ -87,7 +88,7 @@ class TaskWork:
     evidence: Evidence | None
     views: tuple[ViewWork, ...]
     has_generic: bool  # all generic shards exist: the source is not read again
-    wanted: Wanted | None = None  # of every row of users' own with labels or scores
+    required: Wanted | None = None  # of every row of users' own with labels or scores
 
     @property
     def task(self) -> str:
@@ -103,7 +104,7 @@ def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]
 def parts_of(work: TaskWork) -> Iterator[pa.Table]:
     """The parts of a task, one table of schema PART each."""
     tasks()  # a package's sources are entered in the table where they are read
-    rows = iter(()) if work.has_generic else sources.read(work.survey, work.wanted)
+    rows = iter(()) if work.has_generic else sources.read(work.survey, work.required)
     for part in range(work.parts):
         batch = list(islice(rows, work.part_rows))
         text = json.dumps(batch, default=lambda image: b64encode(image).decode())
@@ -166,7 +167,7 @@ class PartWorker:
             try:
                 report = self.commit(part)
             except (OSError, ModelUnavailable, StoreError) as error:
-                report = {"task": part["task"], "counts": {}, "error": " ".join(str(error).split())}
+                report = {"task": part["task"], "counts": {}, "error": one_line(error)}
             reports.append(json.dumps(report))
         return pa.table({"report": reports})
 

@@ -66,17 +66,17 @@ def _reader(config: RunConfig, resolved: ResolvedModel) -> Reader:
     return Reader(key, model, kind, max_length, tasks, labels=labels)
 
 
-def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader], all_reached: bool = True) -> TaskWork:
+def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader], all_reached: bool) -> TaskWork:
     """The missing artifacts of a task.
 
-    Where not `all_reached` the models of the run, labels that the samples were made with stay known.
+    Unless all models of the run are reached, labels that the samples were made with stay known.
     """
     settings, known = config.tasks[task], config.task(task)
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
     entered = None if all_reached or record is None else record.get("wanted")
-    wanted = wanted_of(config, task, readers, () if entered is None else entered[1:])
-    survey = _survey(origin_of(config, task), record, known.parts, wanted)
+    required = required_of(config, task, readers, () if entered is None else entered[1:])
+    survey = _survey(origin_of(config, task), record, known.parts, required)
     parts = -(-(survey.drawn + survey.rejected) // config.shard_rows)
     numbers = {
         "version": VERSION,
@@ -101,10 +101,10 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
         if task in reader.tasks and not _is_whole(ledger, artifact, parts):
             views.append(ViewWork(artifact, reader))
     has_generic = _is_whole(ledger, samples, parts)
-    return TaskWork(survey, samples, parts, config.shard_rows, evidence, tuple(views), has_generic, wanted)
+    return TaskWork(survey, samples, parts, config.shard_rows, evidence, tuple(views), has_generic, required)
 
 
-def wanted_of(config: RunConfig, task: str, readers: list[Reader], labels_before: Sequence[str]) -> Wanted | None:
+def required_of(config: RunConfig, task: str, readers: list[Reader], labels_before: Sequence[str]) -> Wanted | None:
     """The output and labels that every row of users' own samples must have; None of other tasks."""
     output = config.task(task).output
     if config.tasks[task].source != SAMPLES.name or output == "token":
@@ -125,34 +125,24 @@ def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
 
 def origin_of(config: RunConfig, task: str) -> Origin:
     """The origin of the samples of a task, as the config says."""
-    settings = config.tasks[task]
-    return Origin(
-        task=task,
-        source=settings.source,
-        path=settings.path,
-        hub=settings.hub,
-        revision=settings.revision,
-        sha256=settings.sha256,
-        limit=settings.limit,
-        seed=config.seed,
-        balance=settings.balance,
-    )
+    shared = {"source", "path", "hub", "revision", "sha256", "limit", "balance"}
+    return Origin(task=task, seed=config.seed, **config.tasks[task].model_dump(include=shared))
 
 
-def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, wanted: Wanted | None) -> Survey:
+def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
     """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
-    asked = (asdict(origin), listed(wanted))
+    asked = (asdict(origin), listed(required))
     generated = isinstance(sources.source_of(origin.source), Generated)
     if record is not None and (record["configured"], record.get("wanted")) == asked and not generated:
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or sources.pinned(origin) == known.origin:
             return known
-    return sources.survey(origin, part, wanted)
+    return sources.survey(origin, part, required)
 
 
-def listed(wanted: Wanted | None) -> list[str] | None:
-    """The output and labels of `wanted`, as a manifest holds them."""
-    return None if wanted is None else [wanted.output, *wanted.labels]
+def listed(required: Wanted | None) -> list[str] | None:
+    """The output and labels of `required`, as a manifest holds them."""
+    return None if required is None else [required.output, *required.labels]
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
