@@ -41,7 +41,7 @@ def _root(value: str) -> str:
 
 
 class TaskConfig(Frozen):
-    """Where the samples of one task come from and how their evidence is found."""
+    """The source of the samples of a task, and how their evidence is found."""
 
     source: str
     """of the tasks' records: published data, "demo", or "samples", a file of the user's own"""
@@ -108,7 +108,7 @@ class BenchConfig(Frozen):
 
 
 class ReportConfig(Frozen):
-    """What the report shows beyond its tables."""
+    """The contents of the report beyond its tables."""
 
     samples: AtLeast0 = 12
     """heatmaps per task"""
@@ -134,7 +134,7 @@ class NodesConfig(Frozen):
 
 
 class RayConfig(Frozen):
-    """How to use Ray; nothing here changes a number."""
+    """The use of Ray; nothing here changes a number."""
 
     address: str | None = None
     """null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
@@ -260,7 +260,6 @@ class RunConfig(Frozen):
         """(config key, tasks) for every key that names tasks of the run."""
         for model in self.models:
             yield f"models.{model.name}.tasks", model.tasks
-        for model in self.models:
             yield f"models.{model.name}.dtypes", model.dtypes
         for key in ("heads", "layers", "labels", "neurons"):
             yield key, self.finer(key)
