@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -11,28 +10,25 @@ from typing import Annotated
 import typer
 
 from jobs.bench import BENCHES
-from jobs.commands import asking, own, terminal
-from jobs.commands.options import Config, Root, Set, Wait
-from jobs.commands.stopping import Stoppable
+from jobs.commands.app import MODEL, Config, Root, Set, Wait, app
+from jobs.commands.asking import explain, neurons
+from jobs.commands.terminal import complain, load_run, run_stages, say
 from jobs.stages.run import STAGES
 from lrp_core.types import UserError
 
-app = typer.Typer(
-    cls=Stoppable,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
-)
+NewFolder = Annotated[Path, typer.Option("--to", help="A new folder for the benchmark and its card.")]
+Keys = Annotated[str | None, typer.Option("--keys", help="Explain keys with this in their name; '' for all.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from jobs.versions import versions
+def _version(is_asked: bool) -> None:
+    if not is_asked:
+        return
+    from jobs.versions import versions
 
-        known = versions()
-        for name in sorted(known, key=lambda name: name != "closelook"):
-            terminal.console.print(f"{name} {known[name]}", markup=False)
-        raise typer.Exit
+    known = versions()
+    for name in sorted(known, key=lambda name: name != "closelook"):
+        say(f"{name} {known[name]}")
+    raise typer.Exit
 
 
 @app.callback()
@@ -44,43 +40,40 @@ def _every(
     """Options of closelook itself."""
 
 
-@app.command(help=f"Everything that is missing: {', '.join(STAGES)}.")
-def run(config: Config = None, root: Root = None, set: Set = None, wait: Wait = 0) -> None:
-    terminal.run_stages(tuple(STAGES), config, root, set, wait)
+def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
+    """Add a command that runs these stages."""
 
-
-def _stage_command(name: str, doc: str) -> Callable[..., None]:
     def command(config: Config = None, root: Root = None, set: Set = None, wait: Wait = 0) -> None:
-        terminal.run_stages((name,), config, root, set, wait)
+        run_stages(stages, config, root, set, wait)
 
-    command.__doc__ = doc
-    return command
+    app.command(name, help=about)(command)
 
 
+_add_stages("run", f"Everything that is missing: {', '.join(STAGES)}.", tuple(STAGES))
 for _stage in STAGES.values():
     if not _stage.own_command:
-        app.command(_stage.name)(_stage_command(_stage.name, _stage.about))
+        _add_stages(_stage.name, _stage.about, (_stage.name,))
 
 
 @app.command()
 def status(config: Config = None, root: Root = None, set: Set = None) -> None:
     """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
-    loaded, store = terminal.load_run(config, root, set, is_made=root is not None and config is None, is_read=True)
+    loaded, store = load_run(config, root, set, is_read=True)
 
     from jobs.commands.status import status as show
 
-    if not show(loaded, store, terminal.console):
+    if not show(loaded, store):
         raise typer.Exit(1)
 
 
 @app.command()
 def plan(config: Config = None, root: Root = None, set: Set = None) -> None:
     """The cells of a run and what they will cost, from measured runtimes where there are any."""
-    loaded, store = terminal.load_run(config, root, set, is_made=root is not None and config is None)
+    loaded, store = load_run(config, root, set)
 
     from jobs.commands.plan import show
 
-    show(loaded, store, terminal.console)
+    show(loaded, store)
 
 
 @app.command()
@@ -92,11 +85,11 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Remove what is stale too, not only leftovers.")] = False,
 ) -> None:
     """Remove leftovers of killed writers and, with --yes, what this configuration has no use for; say why."""
-    loaded, store = terminal.load_run(config, root, set, is_made=True)
+    loaded, store = load_run(config, root, set, is_made=True)
 
     from jobs.commands.gc import collect
 
-    collect(loaded, store, terminal.console, dry_run=dry_run, stale_too=yes)
+    collect(loaded, store, dry_run=dry_run, stale_too=yes)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
@@ -117,17 +110,20 @@ def bench(
     from jobs.config.file import nearest
 
     if name == "--help":
-        terminal.console.print(context.get_help(), markup=False)
-        return
+        return say(context.get_help())
     if not name:
         if quick or json or context.args:
             raise UserError(f"say which benchmark: {', '.join(BENCHES)}")
-        return terminal.run_stages(("bench",), config, root, set, wait)
+        return run_stages(("bench",), config, root, set, wait)
     if name not in BENCHES:
         raise UserError(f"no benchmark {name!r}{nearest(name, BENCHES)}")
-    given = [("--config", config), ("--root", root), *(("--set", value) for value in set or ()), ("--json", json)]
-    arguments = [text for option, value in given if value is not None for text in (option, str(value))]
-    import_module(f"jobs.bench.{name}").main([*arguments, *["--quick"] * quick, *context.args])
+    arguments = ["--quick"] if quick else []
+    for option, value in (("--config", config), ("--root", root), ("--json", json)):
+        if value is not None:
+            arguments += [option, str(value)]
+    for override in set or ():
+        arguments += ["--set", override]
+    import_module(f"jobs.bench.{name}").main([*arguments, *context.args])
 
 
 @app.command()
@@ -141,28 +137,28 @@ def audit(
     json: Annotated[Path | None, typer.Option("--json", help="Write the audit there.")] = None,
 ) -> None:
     """The benchmark's audit: rows in, accepted, rejected by reason, shares of evidence. Exit code 1 for lost files."""
-    loaded, store = terminal.load_run(config, root, set, is_made=True)
+    loaded, store = load_run(config, root, set, is_made=True)
 
     from jobs.commands.audit import audit as show
 
-    if not show(loaded, store, terminal.console, task=task, part=part, n=n, json_file=json):
+    if not show(loaded, store, task, part, n, json):
         raise typer.Exit(1)
 
 
 @app.command()
 def export(
-    to: Annotated[Path, typer.Option("--to", help="A new folder for the benchmark and its card.")],
+    to: NewFolder,
     config: Config = None,
     root: Root = None,
     set: Set = None,
 ) -> None:
     """Write the prepared benchmark as a data set with a card."""
-    loaded, store = terminal.load_run(config, root, set, is_made=True)
+    loaded, store = load_run(config, root, set, is_made=True)
 
     from jobs.commands.audit import export as write
 
     for path in write(loaded, store, to):
-        terminal.console.print(str(path), markup=False)
+        say(str(path))
 
 
 @app.command()
@@ -172,26 +168,70 @@ def methods(
     """The methods there are: what they need and give, what they cost, their options."""
     from jobs.commands.methods import show
 
-    show(terminal.console, name)
+    show(name)
 
 
-def _listing(name: str, doc: str) -> Callable[..., None]:
-    def command() -> None:
-        import_module(f"jobs.commands.{name}").show(terminal.console)
+@app.command()
+def tasks() -> None:
+    """The tasks there are: what is predicted, from which sources, and what counts as evidence."""
+    from jobs.commands.tasks import show
 
-    command.__doc__ = doc
-    return command
-
-
-for _name, _doc in {
-    "tasks": "The tasks there are: what is predicted, from which sources, and what counts as evidence.",
-    "models": "The kinds and families of models there are, and which methods apply to them.",
-}.items():
-    app.command(_name)(_listing(_name, _doc))
+    show()
 
 
-asking.add_to(app)
-own.add_to(app)
+@app.command()
+def models() -> None:
+    """The kinds and families of models there are, and which methods apply to them."""
+    from jobs.commands.models import show
+
+    show()
+
+
+app.command()(explain)
+app.command()(neurons)
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")],
+    model: Annotated[str, MODEL],
+    data: Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Lines, CSV or Parquet.")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")] = None,
+) -> None:
+    """Write a commented config for your model and data."""
+    from jobs.commands.init import write
+
+    write(file, model, data, method)
+
+
+@app.command()
+def config(
+    config: Config = None,
+    root: Root = None,
+    set: Set = None,
+    keys: Keys = None,
+) -> None:
+    """Print the configuration in effect, defaults filled in; or, with --keys, what keys there are."""
+    from jobs.commands.config import show, show_keys
+
+    if keys is not None:
+        return show_keys(keys)
+    loaded, _ = load_run(config, root, set)
+    show(loaded)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="The root of one run.")],
+    second: Annotated[str, typer.Argument(help="The root of the other.")],
+    metric: Annotated[str | None, typer.Option("--metric", help="What to compare; default: the leading one.")] = None,
+    to: Annotated[Path | None, typer.Option("--csv", help="Also write every number there.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with samples of both runs.")] = None,
+) -> None:
+    """Compare two runs: settings, cells, scores with paired tests, cost."""
+    from jobs.commands.compare import show
+
+    show(first, second, metric, to, html)
 
 
 def main() -> None:
@@ -229,7 +269,7 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _fail(error: Exception, code: int) -> None:
-    terminal.errors.print(f"error: {' '.join(str(error).split())}", style="red", markup=False)
+    complain(f"error: {' '.join(str(error).split())}", "red")
     sys.exit(code)
 
 

@@ -39,8 +39,11 @@ def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
     Options without a list are not in them; () where no option has one. Raises UserError for lists that cannot be.
     """
     options = {option.name: option for option in method(entry.method).options}
-    given = {n: options[n].alternatives(value, entry.method) for n, value in entry.options.items() if n in options}
-    lists = {name: values for name, values in given.items() if values is not None}
+    lists = {}
+    for name, value in entry.options.items():
+        values = options[name].alternatives(value, entry.method) if name in options else None
+        if values is not None:
+            lists[name] = values
     return tuple(dict(zip(lists, values, strict=True)) for values in product(*lists.values())) if lists else ()
 
 
@@ -52,7 +55,9 @@ def defined_options(
     One empty set where no option is left open; `capabilities` None stands for a model that may have everything.
     """
     options = left_open(entry) or ({},)
-    return [one for one in options if capabilities is None or not record.configured(**one).missing(capabilities)]
+    if capabilities is None:
+        return list(options)
+    return [values for values in options if not record.configured(**values).missing(capabilities)]
 
 
 def bound(entry: MethodConfig) -> Method:

@@ -32,7 +32,7 @@ def typed(text: str) -> Method:
 def every_typed(text: str) -> list[Method]:
     """Methods separated by commas. Raises UserError as :func:`typed`, and for one that is there twice."""
     entries = [typed(part.strip()) for part in _split(text, ",")]
-    names = [one.name for one in entries]
+    names = [entry.name for entry in entries]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"method {name!r} is named twice")

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
 
 from evaluation.benchmark import audit as figures
 from evaluation.benchmark import export as card
 from evaluation.benchmark.samples import Row, meta_of
 from evaluation.schema import GENERIC, VIEW
+from jobs.commands import terminal
+from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.file import nearest
 from jobs.store import Artifact, Ledger, Store
@@ -28,8 +29,6 @@ from lrp_core.types import UserError
 def audit(
     config: RunConfig,
     store: Store,
-    console: Console,
-    *,
     task: str | None = None,
     part: str | None = None,
     n: int | None = None,
@@ -37,107 +36,114 @@ def audit(
 ) -> bool:
     """Print the audit of every task, or of one; with `n`, so many of its sentences with their evidence instead.
 
-    Returns whether everything that the root's manifests list is there, with a line for each artifact where it is not.
-    Of a task that has parts, so many sentences of each `part`, or of one. Raises UserError for a task or part that does
-    not exist, a task that is not prepared or not whole, and a part that is asked for without `n`.
+    Returns True where all files that the root's manifests list are there and whole; otherwise prints a line for each
+    damaged artifact. Of a task that has parts, prints so many sentences of each `part`, or of one. Raises UserError for
+    a task or part that does not exist, a task that is not prepared or not whole, and a part that is asked for without
+    `n`.
     """
     if task is not None and task not in config.tasks:
         raise UserError(f"no task {task!r} in config {config.name!r}{nearest(task, config.tasks)}")
     if part is not None and (task is None or n is None):
         raise UserError("--part asks for sentences: say which --task, and how many (--n)")
-    tasks = [task] if task is not None else list(config.tasks)
+    ledger = Ledger(store)
+    tasks = list(config.tasks) if task is None else [task]
     if n is not None:
         for name in tasks:
-            _print_samples(config, store, name, part, n, console)
-    tables = audit_table(config, store, tasks) if n is None or json_file is not None else {}
+            _print_samples(config, ledger, name, part, n)
+    if n is None or json_file is not None:
+        tables = audit_table(config, store, tasks)
     if n is None:
         for line in (*figures.table(tables), *figures.reasons(tables)):
-            console.print(line, soft_wrap=True, markup=False)
+            say(line)
     if json_file is not None:
         json_file.write_text(json.dumps(tables, indent=1, ensure_ascii=False))
-    ledger = Ledger(store)
-    artifacts = filter(None, (artifact_in(record) for _, record in ledger.records()))
-    damage = [*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()]
-    for text in damage:
-        console.print(text, soft_wrap=True, markup=False)
-    return not damage
+    artifacts = (artifact_in(record) for _, record in ledger.records())
+    damage = [ledger.described_damage(artifact) for artifact in artifacts if artifact is not None]
+    lines = [*filter(None, damage), *ledger.unreadable().values()]
+    for line in lines:
+        say(line)
+    return not lines
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """{task: {tokenizer: figures}}, where rows_in = accepted + all rejects. Raises UserError for an unprepared task."""
     tables: dict[str, dict[str, dict[str, Any]]] = {}
     ledger = Ledger(store)
-    for task in tasks:
-        record, known = _record(ledger, task), config.task(task)
-        shares = known.share if known.is_published(record["origin"]["source"]) else {}
-        own, columns = samples_of(task), figures.GENERIC_COLUMNS
-        samples = figures.of_samples(_shards(ledger, own, GENERIC, columns))
-        parts = figures.members(_shards(ledger, own, GENERIC, columns), known.parts) if known.parts else {}
-        tables[task] = {}
+    for name in tasks:
+        record, task = _record(ledger, name), config.task(name)
+        shares = task.share if task.is_published(record["origin"]["source"]) else {}
+        samples = figures.of_samples(_samples(ledger, name, figures.GENERIC_COLUMNS))
+        parts = figures.members(_samples(ledger, name, figures.GENERIC_COLUMNS), task.parts) if task.parts else {}
+        rows_of_parts = record["survey"].get("parts", {})
+        tables[name] = {}
         for _, view in ledger.records("views"):
-            if view["task"] != task or view["benchmark"] != record["key"]:
+            if (view["task"], view["benchmark"]) != (name, record["key"]):
                 continue
-            own, columns = views_of(view["tokenizer"], task), figures.VIEW_COLUMNS
-            tables[task][view["tokenizer"]] = {
-                "rows_in": record["read"] - record["beyond_limit"],
-                "beyond_limit": record["beyond_limit"],
-                **figures.of_views(_shards(ledger, own, VIEW, columns)),
-                "rejects": dict(Counter(record["rejects"]) + Counter(view["rejects"])),
-                "paper_share": shares.get(view["kind"]),
-                **samples,
-                "parts": figures.of_parts(
-                    _shards(ledger, own, VIEW, columns), parts, record["survey"].get("parts", {})
-                ),
-            }
+            views = views_of(view["tokenizer"], name)
+            row = {"rows_in": record["read"] - record["beyond_limit"], "beyond_limit": record["beyond_limit"]}
+            row |= figures.of_views(_shards(ledger, views, VIEW, figures.VIEW_COLUMNS))
+            row["rejects"] = dict(Counter(record["rejects"]) + Counter(view["rejects"]))
+            row["paper_share"] = shares.get(view["kind"])
+            tokens = _shards(ledger, views, VIEW, figures.VIEW_COLUMNS)
+            row |= {**samples, "parts": figures.of_parts(tokens, parts, rows_of_parts)}
+            tables[name][view["tokenizer"]] = row
     return tables
 
 
 def export(config: RunConfig, store: Store, to: Path) -> list[Path]:
-    """Write the generic benchmark and its card to the folder `to`; the files written.
+    """Write the generic benchmark and its card to the folder `to`; returns the files written.
 
     Raises UserError for an unprepared task, and when the folder cannot be written.
     """
     ledger = Ledger(store)
-    records = {task: _record(ledger, task) for task in config.tasks}
-    shards = {task: _shards(ledger, samples_of(task), GENERIC, None) for task in config.tasks}
-    tasks = {task: config.task(task) for task in config.tasks}
+    records, shards, tasks = {}, {}, {}
+    for name in config.tasks:
+        records[name] = _record(ledger, name)
+        shards[name] = _samples(ledger, name)
+        tasks[name] = config.task(name)
     return card.export(shards, records, audit_table(config, store, list(tasks)), to, tasks)
 
 
 def _record(ledger: Ledger, task: str) -> dict[str, Any]:
+    """The manifest of the task's samples. Raises UserError where they are not prepared."""
     record = ledger.latest(samples_of(task))
     if record is None:
         raise UserError(f"task {task} is not prepared in {ledger.store.root}; run `closelook prepare`")
     return record
 
 
-def _shards(ledger: Ledger, own: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
-    """The shards of samples or views. Raises StoreError where they are not as their manifest says."""
-    return ledger.read_whole(own, list(ledger.whole(own)), schema, columns)
+def _samples(ledger: Ledger, task: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The shards of the task's samples. Raises StoreError where they are not as their manifest says."""
+    return _shards(ledger, samples_of(task), GENERIC, columns)
 
 
-def _print_samples(config: RunConfig, store: Store, task: str, part: str | None, n: int, console: Console) -> None:
+def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: list[str] | None) -> Iterator[pa.Table]:
+    return ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns)
+
+
+def _print_samples(config: RunConfig, ledger: Ledger, task: str, part: str | None, n: int) -> None:
     """Print `n` random samples of each part, the same every time: they are drawn by a hash of their id."""
-    ledger = Ledger(store)
     _record(ledger, task)
-    name, drawn = config.task(task).parts, defaultdict[str, list[Row]](list)
+    key = config.task(task).parts
+    drawn = defaultdict[str, list[Row]](list)
     counts: Counter[str] = Counter()
 
     def draw(row: Row) -> bytes:
         return hashlib.sha256(f"{config.seed}:{row['sample_id']}".encode()).digest()
 
-    for shard in _shards(ledger, samples_of(task), GENERIC, None):
+    for shard in _samples(ledger, task):
         for row in shard.to_pylist():
-            member = (meta_of(row).get(name) if name else None) or ""
+            member = (key and meta_of(row).get(key)) or ""
             counts[member] += 1
             drawn[member].append(row)
         for member, rows in drawn.items():
             drawn[member] = heapq.nsmallest(n, rows, key=draw)
     if part is not None and part not in counts:
         parts = list(filter(None, counts))
-        raise UserError(f"task {task} has no part {part!r}{nearest(part, parts) if parts else ': it has none'}")
+        advice = nearest(part, parts) if parts else ": it has none"
+        raise UserError(f"task {task} has no part {part!r}{advice}")
     for member in sorted(counts) if part is None else [part]:
         if member:
-            console.print(f"{task}, {member}: {len(drawn[member])} of {counts[member]}", highlight=False, markup=False)
+            say(f"{task}, {member}: {len(drawn[member])} of {counts[member]}")
         for row in drawn[member]:
-            console.print(figures.judged(row, bool(console.color_system)), soft_wrap=True)
+            say(figures.judged(row, bool(terminal.console.color_system)))

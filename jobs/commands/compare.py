@@ -1,107 +1,163 @@
-"""`closelook compare`: what changed between two runs: cells, scores with paired tests, cost, configuration."""
+"""`closelook compare`: the differences between two runs: cells, scores with paired tests, cost, configuration."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from evaluation.schema import RUNTIME
+from evaluation.report.results import Place, Variant, variant_rank
+from evaluation.schema import RUNTIME, SCORES_SAMPLES
 from evaluation.scoring.metrics import METRICS, lead
-from evaluation.scoring.statistics import stars
-from jobs.commands.changes import Change, changes, keys_of
-from jobs.commands.terminal import write_file
+from evaluation.scoring.samples import VARIANT
+from evaluation.scoring.statistics import sign_flip_p, stars, step_down
+from jobs.commands.terminal import say, say_table, write_file
 from jobs.config.kept import differences
 from jobs.config.lacking import told
 from jobs.notebook.run import Run, open_run
 from lrp_core.types import UserError, nearest
 
+FLIPS, SEED = 10_000, 0
 
-def show(one: str, other: str, metric: str | None, to: Path | None, html: Path | None, console: Console) -> None:
-    """Print what is in one root alone, what the configurations differ in, every place's scores side by side, and what
-    both cost. `html` is a page with the same, and with samples of both runs beside each other.
 
+@dataclass(frozen=True)
+class Change:
+    """A metric of one cell in both runs, on the samples that both predict rightly."""
+
+    model: str
+    task: str
+    dtype: str
+    method: str
+    metric: str
+    n: int
+    first: float
+    second: float
+    p: float  # paired signs, after Holm over all changes
+    same_key: bool  # made of the same numbers, so that no difference can be but of the metric
+
+    @property
+    def difference(self) -> float:
+        return self.second - self.first
+
+
+def changes(first: Run, second: Run, metric: str) -> list[Change]:
+    """The change of every cell that both runs scored by `metric`, in the order of the first."""
+    first_keys, second_keys = keys_of(first), keys_of(second)
+    first_values, second_values = _values(first, metric), _values(second, metric)
+    compared, raw = [], []
+    for cell, values in first_values.items():
+        others = second_values.get(cell, {})
+        common = sorted(values.keys() & others.keys())
+        if common:
+            pairs = np.array([(values[sample], others[sample]) for sample in common])  # [N, 2]
+            compared.append((cell, pairs))
+            raw.append(float(sign_flip_p(pairs[:, :, None], FLIPS, SEED)[0, 1, 0]))
+    result = []
+    for (cell, pairs), p in zip(compared, step_down(raw), strict=True):
+        means = pairs.mean(axis=0) * METRICS[metric].scale
+        same_key = first_keys.get(cell) == second_keys.get(cell)
+        result.append(Change(*cell, metric, len(pairs), float(means[0]), float(means[1]), p, same_key))
+    return result
+
+
+def keys_of(run: Run) -> dict[Place, str]:
+    """The key of every cell's relevance."""
+    return {Place(a.model, a.task, a.dtype, a.method): a.key for a, _ in run.current("relevance")}
+
+
+def _values(run: Run, metric: str) -> dict[Place, dict[str, float]]:
+    """The metric of every rightly predicted sample in each cell's first variant, by sample."""
+    values: dict[Place, dict[str, float]] = {}
+    for cell, table in run.read_each("scores", SCORES_SAMPLES, folder=1):
+        if metric not in table.column_names:
+            continue
+        columns = (table[name].to_pylist() for name in VARIANT)
+        first = min({Variant(*row) for row in zip(*columns, strict=True)}, key=variant_rank)
+        keep = pc.and_(table["correct"], pc.is_valid(table[metric]))
+        for name, value in zip(VARIANT, first, strict=True):
+            keep = pc.and_(keep, pc.equal(table[name], value))
+        rows = table.filter(keep)
+        values[cell] = dict(zip(rows["sample_id"].to_pylist(), rows[metric].to_pylist(), strict=True))
+    return values
+
+
+def show(first_root: str, second_root: str, metric: str | None, to: Path | None, html: Path | None) -> None:
+    """Print the cells of one root alone, the differing settings, every cell's scores side by side, and both costs.
+
+    `to` is a CSV file of the scores, `html` a page with the same, and with samples of both runs beside each other.
     Raises UserError for a root without a run, an unknown metric, and a file that cannot be written.
     """
     metric = metric or lead()
     if metric not in METRICS:
         raise UserError(f"no metric {metric!r}{nearest(metric, METRICS)}")
-    first, second = open_run(one), open_run(other)
+    first, second = open_run(first_root), open_run(second_root)
     if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
-        raise UserError(f"{one} and {other} are the same run: give two to compare")
+        raise UserError(f"{first_root} and {second_root} are the same run: give two to compare")
     facts = [f"{run.store.root}: {told(run.lacking)}" for run in (first, second) if run.lacking]
-    facts += [*_settings(first, second), *_alone(first, second)]
+    facts += [*_settings(first, second), *_alone(first, second), *_alone(second, first)]
     for line in facts:
-        console.print(line, markup=False)
+        say(line)
     changed = changes(first, second, metric)
-    _print(changed, metric, console)
-    costs = [sum(_seconds(run).values()) for run in (first, second)]
-    facts.append(f"seconds of methods: {costs[0]:,.1f} against {costs[1]:,.1f}")
-    console.print(facts[-1], markup=False)
+    _print(changed, METRICS[metric].label)
+    facts.append(f"seconds of methods: {_seconds(first):,.1f} against {_seconds(second):,.1f}")
+    say(facts[-1])
     if to is not None:
         write_file(to, _csv(changed), newline="")
-        console.print(f"written to {to}", markup=False)
     if html is not None:
         from jobs.commands.compare_page import page
 
-        write_file(html, page({one: first, other: second}, facts, changed, metric))
-        console.print(f"written to {html}", markup=False)
+        write_file(html, page({first_root: first, second_root: second}, facts, changed, metric))
 
 
 def _settings(first: Run, second: Run) -> Iterator[str]:
-    """What the kept configurations differ in."""
-    lines = [str(difference) for difference in differences(_plain(first), _plain(second))]
+    """The differences between the kept configurations."""
+    lines = [f"  {difference}" for difference in differences(_plain(first), _plain(second))]
     if lines:
         yield "configurations differ:"
-        yield from (f"  {line}" for line in lines)
-
-
-def _alone(first: Run, second: Run) -> Iterator[str]:
-    """What only one of both holds."""
-    for run, other in ((first, second), (second, first)):
-        alone = sorted(set(keys_of(run)) - set(keys_of(other)))
-        if alone:
-            yield f"only in {run.store.root}: {len(alone)} cells"
-            yield from (f"  {' · '.join(place)}" for place in alone)
+        yield from lines
 
 
 def _plain(run: Run) -> dict[str, Any]:
     return {} if run.config is None else run.config.model_dump(mode="json", exclude={"root", "name"})
 
 
-def _seconds(run: Run) -> dict[str, float]:
-    """Wall seconds of methods, by method."""
+def _alone(run: Run, other: Run) -> Iterator[str]:
+    """The cells that only `run` holds."""
+    alone = sorted(keys_of(run).keys() - keys_of(other).keys())
+    if alone:
+        yield f"only in {run.store.root}: {len(alone)} cells"
+        yield from (f"  {' · '.join(cell)}" for cell in alone)
+
+
+def _seconds(run: Run) -> float:
+    """Wall seconds of all methods."""
     files = run.store.files("runtime", recursive=True)
     if not files:
-        return {}
-    table = run.store.read(files, RUNTIME, ["method", "stage", "wall_s"])
-    sums = table.filter(pc.equal(table["stage"], "method")).group_by("method").aggregate([("wall_s", "sum")])
-    return dict(zip(sums["method"].to_pylist(), sums["wall_s_sum"].to_pylist(), strict=True))
+        return 0.0
+    table = run.store.read(files, RUNTIME, ["stage", "wall_s"])
+    return pc.sum(table.filter(pc.equal(table["stage"], "method"))["wall_s"]).as_py() or 0.0
 
 
-def _print(changed: Sequence[Change], metric: str, console: Console) -> None:
+def _print(changed: Sequence[Change], label: str) -> None:
     if not changed:
-        console.print(f"no place was scored by {METRICS[metric].label} in both runs")
+        say(f"no place was scored by {label} in both runs")
         return
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
-    for heading in ("model", "task", "dtype", "method"):
-        table.add_column(heading)
-    for heading in ("samples", "first", "second", "difference", "p"):
-        table.add_column(heading, justify="right")
-    for one in changed:
-        change = "same numbers" if one.same_key else f"{one.second - one.first:+.1f}{stars(one.p)}"
-        numbers = (str(one.n), f"{one.first:.1f}", f"{one.second:.1f}", change, "" if one.same_key else f"{one.p:.3g}")
-        table.add_row(one.model, one.task, one.dtype, one.method, *numbers)
-    console.print(f"{METRICS[metric].label}, samples that both runs predict rightly; p: paired signs, after Holm:")
-    console.print(table)
+    rows = []
+    for change in changed:
+        difference, p = f"{change.difference:+.1f}{stars(change.p)}", f"{change.p:.3g}"
+        if change.same_key:
+            difference, p = "same numbers", ""
+        cell = (change.model, change.task, change.dtype, change.method)
+        rows.append((*cell, str(change.n), f"{change.first:.1f}", f"{change.second:.1f}", difference, p))
+    say(f"{label}, samples that both runs predict rightly; p: paired signs, after Holm:")
+    numbers = ("samples", "first", "second", "difference", "p")
+    say_table(("model", "task", "dtype", "method", *numbers), rows, numbers)
 
 
 def _csv(changed: Sequence[Change]) -> str:

@@ -1,4 +1,4 @@
-"""`closelook compare --html`: two runs on one page, where samples of both stand as either run explains them."""
+"""`closelook compare --html`: two runs on one page, with samples of both as either run explains them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.explorer import Explorer
-from evaluation.report.page import Provenance, comparison_page
+from evaluation.report.page import comparison_page
 from evaluation.report.results import Results
 from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.scoring.metrics import METRICS
-from jobs.commands.changes import Change
+from jobs.commands.compare import Change
 from jobs.config import RunConfig
 from jobs.notebook.run import Run
 from jobs.plan.cells import Plan, make_plan
@@ -30,18 +30,18 @@ MOST = 100  # samples of a task: the page is one file
 
 def page(runs: Mapping[str, Run], facts: Sequence[str], changed: Sequence[Change], metric: str) -> str:
     """The page as HTML of two runs by their names. Raises UserError for a run that keeps no configuration."""
-    sides = [_Side(*named) for named in runs.items()]
-    names = sides[0].name, sides[1].name
-    told = {side.name: side.provenance for side in sides}
-    lacking = [f"{side.name}: {note}" for side in sides for note in side.notes]
-    both = replace(
-        told[names[0]],
-        run=" against ".join(names),
-        config="\n".join(f"# {name}\n{one.config}" for name, one in told.items()),
-        data=[(f"{name}: {what}", value) for name, one in told.items() for what, value in one.data],
-        models=[(f"{name}: {what}", value) for name, one in told.items() for what, value in one.models],
-    )
-    return comparison_page(names, [*facts, *lacking], _table(changed, metric, names), _explorer(*sides), both)
+    first, second = (_Side(name, run) for name, run in runs.items())
+    lines, configs, data, models = list(facts), [], [], []
+    for side in (first, second):
+        made_by = provenance(side.config, side.plan, side.run.ledger)
+        configs.append(f"# {side.name}\n{made_by.config}")
+        data += [(f"{side.name}: {name}", digest) for name, digest in made_by.data]
+        models += [(f"{side.name}: {name}", identity) for name, identity in made_by.models]
+        lines += [f"{side.name}: {note}" for note in notes(side.plan, side.run.ledger, side.results)]
+    names = first.name, second.name
+    both = provenance(first.config, first.plan, first.run.ledger)
+    both = replace(both, run=" against ".join(names), config="\n".join(configs), data=data, models=models)
+    return comparison_page(names, lines, _table(changed, metric, names), _explorer(first, second), both)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,23 +65,14 @@ class _Side:
     def results(self) -> Results:
         return results_of(self.config, self.plan, self.run.store)
 
-    @property
-    def provenance(self) -> Provenance:
-        return provenance(self.config, self.plan, self.run.ledger)
-
-    @property
-    def notes(self) -> list[str]:
-        """What it lacks."""
-        return list(notes(self.plan, self.run.ledger, self.results))
-
     def scored(self, task: str) -> list[pa.Table]:
         """A table for each model and method, as :func:`choose` takes them."""
-        places = [place for place in self.results.defaults if place.task == task]
-        return [default_samples(self.run.store, self.results, place) for place in places]
+        cells = [cell for cell in self.results.defaults if cell.task == task]
+        return [default_samples(self.run.store, self.results, cell) for cell in cells]
 
-    def entries(self, wanted: dict[str, list[str]]) -> Iterator[Entry]:
-        """The report's entries for these samples, with their models named by this run."""
-        for entry in explorer(self.config, self.plan, self.run.store, self.results, wanted):
+    def entries(self, samples: dict[str, list[str]]) -> Iterator[Entry]:
+        """The report's entries for these samples of each task, with models named by this run."""
+        for entry in explorer(self.config, self.plan, self.run.store, self.results, samples):
             yield entry | {"model": self.named(entry["model"])}
 
     def named(self, model: str) -> str:
@@ -90,42 +81,48 @@ class _Side:
 
 def _explorer(first: _Side, second: _Side) -> Explorer:
     """Samples that both runs scored, as many of each task as the first run's report shows and at most MOST."""
-    wanted = {task: _common(first, second, task) for task in first.results.tasks if task in second.results.tasks}
-    order = {(task, name): at for task, names in wanted.items() for at, name in enumerate(names)}
-    tasks = list(wanted)
-    entries = sorted(
-        (entry for side in (first, second) for entry in side.entries(wanted)),
-        key=lambda entry: (tasks.index(entry["task"]), order[entry["task"], entry["sample_id"]]),
-    )
-    models = [model for model in first.results.models if model in second.results.models]
-    pairs: dict[str, str] = {}
-    for one, other in ((first, second), (second, first)):
-        pairs |= {one.named(model): other.named(model) for model in models}
+    tasks = [task for task in first.results.tasks if task in second.results.tasks]
+    samples = {task: _common(first, second, task) for task in tasks}
+
+    def order(entry: Entry) -> tuple[int, int]:
+        return tasks.index(entry["task"]), samples[entry["task"]].index(entry["sample_id"])
+
+    entries = sorted([*first.entries(samples), *second.entries(samples)], key=order)
+    pairs = {}
+    for side, other in ((first, second), (second, first)):
+        for model in first.results.models:
+            if model in second.results.models:
+                pairs[side.named(model)] = other.named(model)
     return Explorer.of(entries, budget_bytes=float("inf"), pairs=pairs)
 
 
 def _common(first: _Side, second: _Side, task: str) -> list[str]:
-    sides = [side.scored(task) for side in (first, second)]
-    ids = [{name for table in tables for name in table["sample_id"].to_pylist()} for tables in sides]
-    both = pa.array(sorted(ids[0] & ids[1]), pa.string())
-    tables = [table.filter(pc.is_in(table["sample_id"], both)) for side in sides for table in side]
-    return choose(tables, min(MOST, first.config.report.samples))
+    """The ids of the chosen samples of a task among those that both runs scored."""
+    shared, tables = [], []
+    for side in (first, second):
+        scored = side.scored(task)
+        shared.append({name for table in scored for name in table["sample_id"].to_pylist()})
+        tables += scored
+    both = pa.array(sorted(set.intersection(*shared)), pa.string())
+    kept = [table.filter(pc.is_in(table["sample_id"], both)) for table in tables]
+    return choose(kept, min(MOST, first.config.report.samples))
 
 
 def _table(changed: Sequence[Change], metric: str, names: tuple[str, str]) -> Table:
-    """The scores of every place in both runs."""
-    columns = [Column("", "samples", digits=0), *(Column("", name) for name in names)]
+    """The scores of every cell in both runs."""
     rows = []
-    for one in changed:
-        difference = Cell(one.second - one.first, n=one.n, p=None if one.same_key else one.p)
-        cells = (Cell(one.n), Cell(one.first), Cell(one.second), difference)
-        rows.append(Row(one.task, (one.model, one.dtype, one.method), cells))
+    for change in changed:
+        p = None if change.same_key else change.p
+        difference = Cell(change.difference, n=change.n, p=p)
+        cells = (Cell(change.n), Cell(change.first), Cell(change.second), difference)
+        rows.append(Row(change.task, (change.model, change.dtype, change.method), cells))
+    scores = [Column("", name) for name in names]
     return Table(
         name="changes",
         title=f"{METRICS[metric].label} of both runs",
         caption="On samples that both runs predict rightly. Stars: paired signs, after Holm, of all differences; none "
         "stand where both runs hold the same numbers.",
         heads=("model", "precision", "method"),
-        columns=(*columns, Column("", "difference", signed=True)),
+        columns=(Column("", "samples", digits=0), *scores, Column("", "difference", signed=True)),
         rows=tuple(rows),
     )

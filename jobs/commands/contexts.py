@@ -1,4 +1,4 @@
-"""The texts in which one neuron is most active, in the terminal, coloured by what makes it so.
+"""`closelook neurons --neuron`: the texts in which one neuron is most active, coloured by relevance for its activation.
 
 They are looked for in a file, or read from a run that has looked through a corpus for every neuron.
 """
@@ -6,21 +6,24 @@ They are looked for in a file, or read from a run that has looked through a corp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
-from rich.console import Console
 from rich.text import Text
 
 from evaluation.benchmark.contexts import LENGTH, pieces_of, template_of
 from evaluation.benchmark.corpus import Corpus, Entry, entries
 from evaluation.benchmark.sources.text import TEXT
-from evaluation.report.heatmap import pieces, terminal
+from evaluation.report.heatmap import pieces
+from evaluation.report.heatmap import terminal as coloured
 from evaluation.schema import ACTIVATIONS, CONTEXTS
-from jobs.config import ModelConfig, RunConfig
+from jobs.commands import terminal
+from jobs.commands.opened import Opened
+from jobs.commands.terminal import say
+from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.models import load_tokenizer, open_view, resolve
+from jobs.plan.models import load_tokenizer
 from jobs.plan.products.contexts import ContextsCell, wanted_contexts
 from jobs.store import Ledger, Store
 from lrp_core.contexts import Context, best_contexts, explain_context
@@ -28,27 +31,55 @@ from lrp_core.interventions.neurons import check_neuron
 from lrp_core.neuron_names import NeuronNames
 from lrp_core.types import UserError, nearest
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
-    from lrp_core import ModelView
-
-
+@dataclass
 class _Lines:
-    """The contexts of a file's lines; lines that hold no text are counted, with where the first is."""
+    """The contexts of a file's lines; lines that hold no text are counted, and the first of them is kept."""
 
-    def __init__(self, path: Path, tokenizer: Any, longest: int) -> None:
-        self.corpus, self.tokenizer, self.longest = Corpus(TEXT.name, str(path)), tokenizer, longest
-        self.texts, self.left_out, self.first = 0, 0, ""
+    path: Path
+    texts: int = 0
+    left_out: int = 0
+    first: str = ""
 
-    def __iter__(self) -> Iterator[list[int]]:
-        for entry in entries(self.corpus):
+    def contexts(self, opened: Opened) -> Iterator[list[int]]:
+        """Token ids of each context of the model."""
+        longest = min(LENGTH, opened.view.max_length)
+        for entry in entries(Corpus(TEXT.name, str(self.path))):
             if isinstance(entry, Entry):
                 self.texts += 1
-                yield from (piece.ids for piece in pieces_of(self.tokenizer, [entry], self.longest))
+                yield from (piece.ids for piece in pieces_of(opened.tokenizer, [entry], longest))
             else:
                 self.left_out += 1
                 self.first = self.first or str(entry)
+
+
+@dataclass(frozen=True)
+class _Neuron:
+    """A neuron of a model, and the method that explains its activation."""
+
+    opened: Opened
+    layer: int
+    number: int
+    method: str
+
+    @classmethod
+    def of(cls, opened: Opened, name: str, method: str) -> _Neuron:
+        """The neuron of this name. Raises UserError for one that there is not."""
+        check_neuron(opened.view, 0, 0)
+        return cls(opened, *opened.view.neuron_names.neuron(name), method)
+
+    def shown(self, context: Context) -> Text:
+        """A line of the context without the template's tokens; without colours, its position in brackets."""
+        values = explain_context(self.opened.view, context, self.layer, self.number, self.method)
+        template = template_of(self.opened.tokenizer)
+        kept = [at for at, token in enumerate(context.ids) if token not in template]
+        texts = pieces(self.opened.tokenizer, [context.ids[at] for at in kept])
+        if terminal.console.color_system:
+            line = coloured(texts, [values[at] for at in kept])
+        else:
+            at = kept.index(context.position)
+            line = Text(f"{''.join(texts[:at])}[{texts[at]}]{''.join(texts[at + 1 :])}")
+        return Text(f"{context.value:+.2f}  ") + line
 
 
 def _check_name(neuron: str) -> None:
@@ -56,86 +87,60 @@ def _check_name(neuron: str) -> None:
         raise UserError(f"--neuron is LAYER.NEURON, as 2.17, not {neuron!r}")
 
 
-def _place_of(view: ModelView, neuron: str) -> tuple[int, int]:
-    """The layer and the number of a neuron of this name. Raises UserError as `check_neuron`."""
-    check_neuron(view, 0, 0)
-    return view.neuron_names.neuron(neuron)
-
-
-def show_contexts(
-    model_id: str,
-    neuron: str,
-    corpus: Path,
-    method: str,
-    console: Console,
-    *,
-    top: int = 10,
-    dtype: str = "float32",
-    device: str = "cpu",
-) -> None:
+def show_contexts(opened: Opened, name: str, corpus: Path, method: str, top: int) -> None:
     """Print the `top` contexts of the neuron, LAYER.NEURON, in the lines of a text file.
 
-    A context is at most 64 tokens of a line. Raises UserError for unknown models, methods, layers and neurons, and for
-    a file that cannot be read or holds no text.
+    A context is at most 64 tokens of a line. Raises UserError for unknown methods, layers and neurons, and for a file
+    that cannot be read or holds no text.
     """
-    _check_name(neuron)
-    resolved = resolve(ModelConfig.model_validate({"name": "model", "id": model_id}))
-    tokenizer = load_tokenizer(resolved.config)
-    view = open_view(resolved, dtype, device)
-    layer, number = _place_of(view, neuron)
-    lines = _Lines(corpus, tokenizer, min(LENGTH, view.max_length))
-    best = best_contexts(view, lines, layer, number, top, apart=template_of(tokenizer))
+    _check_name(name)
+    neuron, lines = _Neuron.of(opened, name, method), _Lines(corpus)
+    contexts, template = lines.contexts(opened), template_of(opened.tokenizer)
+    best = best_contexts(opened.view, contexts, neuron.layer, neuron.number, top, apart=template)
     if not lines.texts:
         raise UserError(f"{corpus} holds no text")
     if lines.left_out:
-        console.print(f"{lines.left_out} lines are empty or no text, the first is {lines.first}", markup=False)
-    read = f"in {lines.texts} lines of {corpus.name}"
-    console.print(f"{model_id}: neuron {neuron} {read}, explained by {method}", markup=False)
+        say(f"{lines.left_out} lines are empty or no text, the first is {lines.first}")
+    say(f"{opened.id}: neuron {name} in {lines.texts} lines of {corpus.name}, explained by {method}")
     for context in best:
-        console.print(_shown(view, tokenizer, context, layer, number, method, bool(console.color_system)))
+        say(neuron.shown(context))
 
 
 def show_kept(
-    config: RunConfig,
-    store: Store,
-    neuron: str,
-    method: str,
-    console: Console,
-    *,
-    model: str | None = None,
-    top: int = 10,
-    device: str = "cpu",
+    config: RunConfig, store: Store, name: str, method: str, model: str | None, top: int, device: str
 ) -> None:
     """Print the `top` contexts that a run has kept of the neuron, LAYER.NEURON, of one of its models.
 
-    Raises UserError for what the run has not, and as `show_contexts`.
+    Raises UserError for a model whose contexts the run has not, and as :func:`show_contexts`.
     """
-    _check_name(neuron)
+    _check_name(name)
     ledger = Ledger(store)
     cell = _kept(config, ledger, model)
-    resolved, record = cell.model.resolved, ledger.record(cell.artifact) or {}
-    view = open_view(resolved, cell.artifact.dtype, device, config.seed)
-    layer, number = _place_of(view, neuron)
+    artifact, resolved, record = cell.artifact, cell.model.resolved, ledger.record(cell.artifact) or {}
     tokenizer = load_tokenizer(resolved.config)
-    shard = record["shards"][layer]
-    contexts, neurons = (f"{folder}/{shard}" for folder in cell.artifact.folders)
-    (own,) = (row for row in store.read([neurons], ACTIVATIONS).to_pylist() if row["neuron"] == number)
-    rows = store.read([contexts], CONTEXTS)
-    console.print(
-        f"{cell.model.name}: neuron {neuron} in {record['corpus']['survey']['texts']:,} texts of {cell.artifact.task}, "
-        f"explained by {method}; mean {own['mean'] or 0:+.3f} over {own['tokens']:,} tokens",
-        markup=False,
+    opened = Opened(cell.model.name, resolved, tokenizer, artifact.dtype, device, seed=config.seed)
+    neuron = _Neuron.of(opened, name, method)
+    shard = record["shards"][neuron.layer]
+    contexts, activations = (f"{folder}/{shard}" for folder in artifact.folders)
+    table = store.read([activations], ACTIVATIONS)
+    (activity,) = table.filter(pc.equal(table["neuron"], neuron.number)).to_pylist()
+    texts, mean = record["corpus"]["survey"]["texts"], activity["mean"] or 0
+    say(
+        f"{opened.id}: neuron {name} in {texts:,} texts of {artifact.task}, explained by {method}; "
+        f"mean {mean:+.3f} over {activity['tokens']:,} tokens"
     )
-    for row in rows.filter(pc.equal(rows["neuron"], number)).to_pylist()[:top]:
+    table = store.read([contexts], CONTEXTS)
+    for row in table.filter(pc.equal(table["neuron"], neuron.number)).to_pylist()[:top]:
         context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
-        line = _shown(view, tokenizer, context, layer, number, method, bool(console.color_system))
-        console.print(line + Text(f"  {row['place']}", style="dim"))
+        say(neuron.shown(context) + Text(f"  {row['place']}", style="dim"))
 
 
 def _kept(config: RunConfig, ledger: Ledger, model: str | None) -> ContextsCell:
     """The contexts of the model, or of the only one. Raises UserError."""
-    cells = {cell.model.name: cell for cell in wanted_contexts(config, make_plan(config, ledger.store), ledger)}
-    done = {name: cell for name, cell in cells.items() if ledger.is_done(cell.artifact)}
+    done = {}
+    for cell in wanted_contexts(config, make_plan(config, ledger.store), ledger):
+        if ledger.is_done(cell.artifact):
+            done[cell.model.name] = cell
     if not done:
         raise UserError(f"{ledger.store.root} has no contexts: set `neurons.corpus` and run `closelook neurons`")
     if model is None and len(done) > 1:
@@ -144,25 +149,3 @@ def _kept(config: RunConfig, ledger: Ledger, model: str | None) -> ContextsCell:
     if name not in done:
         raise UserError(f"no contexts of a model {name!r} in {ledger.store.root}{nearest(name, done)}")
     return done[name]
-
-
-def _shown(
-    view: ModelView,
-    tokenizer: PreTrainedTokenizerBase,
-    context: Context,
-    layer: int,
-    neuron: int,
-    method: str,
-    coloured: bool,
-) -> Text:
-    """A line of the context without what the tokenizer's template adds; without colours, its position in brackets."""
-    values = explain_context(view, context, layer, neuron, method)
-    apart = template_of(tokenizer)
-    own = [at for at, token in enumerate(context.ids) if token not in apart]
-    shown = pieces(tokenizer, [context.ids[at] for at in own])
-    if coloured:
-        said = terminal(shown, [values[at] for at in own])
-    else:
-        at = own.index(context.position)
-        said = Text(f"{''.join(shown[:at])}[{shown[at]}]{''.join(shown[at + 1 :])}")
-    return Text(f"{context.value:+.2f}  ") + said

@@ -5,118 +5,102 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from evaluation.report.heatmap import Line, colour, scale, terminal
+from evaluation.report.heatmap import Line, colour, scale
+from evaluation.report.heatmap import terminal as coloured
 from evaluation.report.page import Provenance, explain_page
-from jobs.commands.answers import Answer, answers, entry, exported, grouped, lines_of
+from jobs.commands import terminal
+from jobs.commands.answers import Answer, answers, exported
 from jobs.commands.conservation import print_layers
-from jobs.commands.opened import Opened, open_model
+from jobs.commands.opened import Opened
 from jobs.commands.question import Question
-from jobs.commands.terminal import as_json, not_finite, write_file
-from jobs.typed import every_typed
+from jobs.commands.terminal import as_json, not_finite, say, write_file
 from jobs.versions import versions
 from lrp_core.method import Method
 
-PATCHES = 6  # of an image, that a terminal without colours is told of
+PATCHES = 6  # of an image, that a terminal without colours shows
 
 
 def explain(
     question: Question,
-    model_id: str,
-    names: str,
-    console: Console,
-    *,
-    html: Path | None = None,
-    json_file: Path | None = None,
+    opened: Opened,
+    methods: Sequence[Method],
     by_word: bool = False,
     layers: bool = False,
-    dtype: str = "float32",
-    device: str = "cpu",
-    family: str | None = None,
-    adapter: str | None = None,
-    decoder_tokenizer: str | None = None,
+    html: Path | None = None,
+    json_file: Path | None = None,
 ) -> None:
-    """Print the tokens coloured by what speaks for the target (rather than the foil), a line a method.
+    """Print the tokens coloured by their relevance for the target (rather than the foil), a line a method.
 
-    `names` are methods, with their options, as `jobs.typed` reads them. Where there are no colours, the numbers are
-    printed; `by_word` sums the relevance of a word's pieces, `layers` also prints what becomes of it layer by layer;
-    `family` "generic" explains a model that no family describes, `adapter` is a LoRA adapter of it,
-    `decoder_tokenizer` writes an encoder-decoder's answer where another reads its text. Raises UserError for unknown
-    models and methods, for words that are not one token of the model's, for questions that a model or method has no
-    answer to, and for files that cannot be written.
+    Without colours the numbers are printed; `by_word` sums the relevance of a word's pieces, `layers` also prints the
+    sums of relevance layer by layer. Raises UserError for words that are not one token of the model's, for questions
+    that a model or method has no answer to, and for files that cannot be written.
     """
-    methods = every_typed(names)
-    opened = open_model(model_id, dtype, device, family, adapter, decoder_tokenizer)
     finer = {"boundaries": True} if layers else {}
     answered = list(answers(question, opened, methods, **finer))
-    for one in answered:
-        show(one, methods, opened, console, by_word)
-        for name, relevance in one.relevance.items() if layers else ():
+    for answer in answered:
+        show(answer, by_word)
+        for name, relevance in answer.relevance.items() if layers else ():
             if relevance.finite.all():
-                print_layers(console, name, relevance)
+                print_layers(name, relevance)
             else:
-                console.print(f"{name}: what crosses its layers is {not_finite(dtype)}", markup=False)
-    provenance = Provenance("explain", "", versions(), models=[(model_id, opened.resolved.identity)])
+                say(f"{name}: what crosses its layers is {not_finite(opened.dtype)}")
     if html is not None:
-        entries = [entry(one, methods, question, model_id, by_word, at) for at, one in enumerate(answered)]
-        title = f"{model_id}: {' '.join(one.what + one.told for one in answered)}"
-        _write(html, explain_page(entries, title, provenance), console)
+        provenance = Provenance("explain", "", versions(), models=[(opened.id, opened.resolved.identity)])
+        title = f"{opened.id}: {' '.join(answer.what + answer.space for answer in answered)}"
+        write_file(html, explain_page([answer.entry(by_word) for answer in answered], title, provenance))
     if json_file is not None:
-        _write(json_file, as_json(exported(question, opened, answered)), console)
+        write_file(json_file, as_json(exported(question, opened, answered)))
 
 
-def show(one: Answer, methods: Sequence[Method], opened: Opened, console: Console, by_word: bool = False) -> None:
-    """What is explained, then a line a method: its tokens in colours, or with numbers where there are no colours.
+def show(answer: Answer, by_word: bool = False) -> None:
+    """Print the explained prediction, then a line a method: its tokens in colours, or with numbers without colours.
 
-    Behind the tokens of an encoder stands what its decoder has seen, where the method speaks of that, with numbers.
+    Behind the tokens of an encoder stand those that its decoder has seen, where the method gives their relevance, with
+    numbers.
     """
-    tokens, special, shown = one.tokens, one.row["special_mask"], lines_of(one, methods)
-    if by_word:
-        tokens, special, shown = grouped(one, methods, shown)
-    logits = f"{one.number} " + " against ".join(f"{logit:.2f}" for logit in one.logits)
-    console.print(f"{opened.id}: why {one.what} ({logits}){one.told}", markup=False)
-    width = max(len(line.label) for line in shown)
-    for line in shown:
+    tokens, special, lines = answer.lines(by_word)
+    opened = answer.opened
+    number = "score" if opened.resolved.output == "score" else "logit"
+    logits = " against ".join(f"{logit:.2f}" for logit in answer.logits)
+    say(f"{opened.id}: why {answer.what} ({number} {logits}){answer.space}")
+    width = max(len(line.label) for line in lines)
+    for line in lines:
+        label = f"{line.label:{width}}  "
         if not line.finite:
-            console.print(f"{line.label:{width}}  {not_finite(opened.dtype)}", markup=False)
-            continue
-        if not any(line.values):
-            console.print(f"{line.label:{width}}  nothing beyond rounding", markup=False)
-            continue
-        if one.images is not None:
-            _show_patches(one, line, width, console)
-            continue
-        told = Text(f"{line.label:{width}}  ")
-        coloured = terminal(tokens, line.values, special=special)
-        told += coloured if console.color_system else _numbers(tokens, line.values)
-        if one.decoder is not None and line.decoder is not None:
-            told += Text(" | ", "dim") + _numbers(one.decoder, line.decoder)
-        console.print(told)
+            say(label + not_finite(opened.dtype))
+        elif not any(line.values):
+            say(f"{label}nothing beyond rounding")
+        elif answer.images is not None:
+            _show_patches(answer, line, label)
+        else:
+            text = Text(label)
+            if terminal.console.color_system:
+                text += coloured(tokens, line.values, special=special)
+            else:
+                text += _numbers(tokens, line.values)
+            if answer.decoder is not None and line.decoder is not None:
+                text += Text(" | ", "dim") + _numbers(answer.decoder, line.decoder)
+            say(text)
 
 
 def _numbers(tokens: Sequence[str], values: Sequence[float]) -> Text:
     return Text(" ".join(f"{token.strip()} {value:+.2f}" for token, value in zip(tokens, values, strict=True)))
 
 
-def _show_patches(one: Answer, line: Line, width: int, console: Console) -> None:
-    """The patches as coloured cells, two letters wide, row under row; without colours, the largest of them."""
-    assert one.images is not None
-    rows, columns = one.images.grid
-    if not console.color_system:
+def _show_patches(answer: Answer, line: Line, label: str) -> None:
+    """Print the patches as coloured cells, two letters wide, row under row; without colours, the largest of them."""
+    if not terminal.console.color_system:
         largest = sorted(range(len(line.values)), key=lambda at: -abs(line.values[at]))[:PATCHES]
-        named = "; ".join(f"{one.tokens[at]} {line.values[at]:+.2f}" for at in largest)
-        console.print(f"{line.label:{width}}  {named}", markup=False)
+        say(label + "; ".join(f"{answer.tokens[at]} {line.values[at]:+.2f}" for at in largest))
         return
-    unit = scale(line.values, one.row["special_mask"])
+    assert answer.images is not None
+    rows, columns = answer.images.grid
+    unit = scale(line.values, answer.row["special_mask"])
     for row in range(rows):
-        values = line.values[1 + row * columns : 1 + (row + 1) * columns]
-        cells = [Text("  ", Style(bgcolor=colour(value / unit))) for value in values]
-        console.print(Text(f"{line.label if row == 0 else '':{width}}  ").append_text(Text().join(cells)))
-
-
-def _write(path: Path, text: str, console: Console) -> None:
-    write_file(path, text)
-    console.print(f"written to {path}", markup=False)
+        text = Text(label if row == 0 else " " * len(label))
+        for value in line.values[1 + row * columns : 1 + (row + 1) * columns]:
+            text.append("  ", Style(bgcolor=colour(value / unit)))
+        say(text)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
+from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.kept import differences, refuse_another
 from jobs.methods import configured
@@ -40,8 +39,8 @@ class Garbage:
     leftover: bool = False  # of killed writers: of no use to any run
 
 
-def collect(config: RunConfig, store: Store, console: Console, *, dry_run: bool, stale_too: bool) -> None:
-    """Print every group of garbage and remove leftovers, and what is stale where `stale_too`; nothing if `dry_run`.
+def collect(config: RunConfig, store: Store, *, dry_run: bool, stale_too: bool) -> None:
+    """Print every group of garbage and remove leftovers, and stale files where `stale_too`; nothing if `dry_run`.
 
     Raises UserError where the root keeps another configuration than `config`.
     """
@@ -49,32 +48,35 @@ def collect(config: RunConfig, store: Store, console: Console, *, dry_run: bool,
     with run_lock(store):
         removed = kept = 0
         for group in garbage(config, store):
-            console.print(f"{group.why}: {len(group.files)} files", style="bold", markup=False)
+            say(f"{group.why}: {len(group.files)} files", "bold")
             for path in group.files:
-                console.print(f"  {path}", markup=False)
+                say(f"  {path}")
             if not (dry_run or stale_too or group.leftover):
                 kept += len(group.files)
                 continue
             removed += len(group.files)
             for path in () if dry_run else group.files:
                 store.delete(path)
-    console.print(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
+    say(f"{removed} files {'would be ' if dry_run else ''}removed from {store.root}")
     if kept:
-        console.print(f"{kept} files are stale for config {config.name}: if it is the run's own, --yes removes them")
+        say(f"{kept} files are stale for config {config.name}: if it is the run's own, --yes removes them")
 
 
 def garbage(config: RunConfig, store: Store) -> list[Garbage]:
-    """What no artifact of the plan needs, by reason; leftovers first."""
+    """The files that no artifact of the plan needs, by reason; leftovers first."""
     plan, ledger = make_plan(config, store), Ledger(store)
-    groups = [Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True)]
-    groups.append(Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True))
+    groups = [
+        Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True),
+        Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True),
+    ]
     if not plan.undecided and all(ledger.is_done(planned.cell) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
     reasons: dict[str, dict[str, None]] = {}
     for why, path in _outdated(config, ledger, plan):
         reasons.setdefault(why, {})[path] = None
-    groups += [Garbage(why, tuple(sorted(files, key=_is_manifest))) for why, files in reasons.items()]
+    for why, files in reasons.items():
+        groups.append(Garbage(why, tuple(sorted(files, key=lambda path: path.startswith("manifest/")))))
     return [group for group in groups if group.files]
 
 
@@ -86,47 +88,52 @@ def _temporaries(store: Store) -> Iterator[str]:
 
 
 def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:
-    """(why, path) of what lies in the places of wanted artifacts and is of no use to them."""
-    every = {one.artifact: (product, one) for product, one in wanted(config, plan, ledger)}
+    """(why, path) of files in the places of wanted artifacts that are of no use to them."""
+    every = {item.artifact: (product, item) for product, item in wanted(config, plan, ledger)}
     models = {model.name: model for model in plan.models}
     reasons: dict[tuple[Artifact, str], str] = {}  # by wanted artifact and the beginning of the other key
     for artifact, name in stale(ledger, every):
-        record, product = ledger.named(name) or {}, every[artifact][0]
-        why = _difference(config, record, models[artifact.model], artifact) or product.outdated
+        record, (product, _) = ledger.named(name) or {}, every[artifact]
+        why = product.outdated
+        if product in (RELEVANCE, HEADS):
+            why = _difference(config, record, models[artifact.model], artifact)
         reasons[artifact, short(key_in(record))] = why
-        yield from ((why, path) for path in ledger.belongings(artifact, record))
-        yield why, manifest(name)
-    for artifact, (product, one) in every.items():
+        for path in (*ledger.belongings(artifact, record), manifest(name)):
+            yield why, path
+    for artifact, (product, item) in every.items():
         begun = f"parts of {product.plural} of other settings or code, never completed"
         yield from ((reasons.get((artifact, key), begun), path) for path, key in ledger.others(artifact))
         entered = ledger.record(artifact)
         if entered is None or not ledger.is_done(artifact):
             continue
-        if any(not ledger.is_done(own) and ledger.described_damage(own) is None for own in one.of):
-            yield from ((product.outdated, path) for path in ledger.belongings(artifact, entered))
-            yield product.outdated, manifest(artifact.name)
+        if any(not ledger.is_done(part) and ledger.described_damage(part) is None for part in item.of):
+            for path in (*ledger.belongings(artifact, entered), manifest(artifact.name)):
+                yield product.outdated, path
             continue
-        cut = f"parts of complete {product.plural} that were cut into other batches"
         listed = set(ledger.belongings(artifact, entered))
-        shards = (f"{folder}/{shard}" for folder in artifact.folders for shard in ledger.shards(artifact, folder))
-        yield from ((cut, path) for path in shards if path not in listed)
+        for folder in artifact.folders:
+            for shard in ledger.shards(artifact, folder):
+                if f"{folder}/{shard}" not in listed:
+                    yield f"parts of complete {product.plural} that were cut into other batches", f"{folder}/{shard}"
 
 
 def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
-    """What distinguishes a cell's manifest from what is wanted in its place; empty for products that are no cells."""
-    if artifact.product not in (RELEVANCE.name, HEADS.name):
-        return ""
+    """The differences between a cell's manifest and the cell that is wanted in its place."""
     inputs = model.inputs[artifact.task]
     chosen = next(planned.chosen for planned in model.cells if planned.cell == artifact)
     method = configured(config)[artifact.method].configured(**chosen)
-    changed = {
-        "other samples": (record.get("inputs", {}).get("sha256"), inputs.digest),
-        "other weights": (record.get("model", {}).get("identity"), model.resolved.identity),
-        "another version or other options of the method": (record.get("method"), json.loads(json.dumps(method.key()))),
-    }
-    parts = [name for name, (then, now) in changed.items() if then is not None and then != now]
-    then, here = record.get("config"), config.model_dump(mode="json")
-    settings = [one for one in differences(then, here) if _tells(one.key, artifact)] if then else []
+    samples, weights = record.get("inputs", {}).get("sha256"), record.get("model", {}).get("identity")
+    parts = []
+    if samples not in (None, inputs.digest):
+        parts.append("other samples")
+    if weights not in (None, model.resolved.identity):
+        parts.append("other weights")
+    if record.get("method") not in (None, json.loads(json.dumps(method.key()))):
+        parts.append("another version or other options of the method")
+    settings = []
+    if record.get("config"):
+        every = differences(record["config"], config.model_dump(mode="json"))
+        settings = [setting for setting in every if _matters(setting.key, artifact)]
     for setting in settings[:MOST_DIFFERENCES]:
         parts.append(f"{setting.key} was {json.dumps(setting.then)}, is {json.dumps(setting.now)} here")
     if len(settings) > MOST_DIFFERENCES:
@@ -134,13 +141,9 @@ def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, art
     return f"cells of another run: {'; '.join(parts) or 'other code'}"
 
 
-def _tells(key: str, cell: Artifact) -> bool:
-    """Whether the setting may be why this cell's numbers differ."""
+def _matters(key: str, cell: Artifact) -> bool:
+    """True for a setting that may change this cell's numbers."""
     first, *rest = key.split(".")
     if first == "models":
         return rest[0] == cell.model and rest[-1] in _OF_A_MODEL
     return first in _NUMBERS and (not rest or rest[0] == cell.task)
-
-
-def _is_manifest(path: str) -> bool:
-    return path.startswith("manifest/")

@@ -1,39 +1,40 @@
-"""The kinds and families of models there are, from their records, and which methods apply to them."""
+"""`closelook models`: the kinds and families of models there are, and which methods apply to them."""
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Collection
 
+from jobs.commands.terminal import say, say_table
 from jobs.methods import METHODS
-from lrp_core.families import FAMILIES, Family
+from lrp_core.capabilities import Capability
+from lrp_core.families import FAMILIES
 from lrp_core.families.generic import GENERIC, GenericFamily
 from lrp_core.kinds import KINDS, MASKED, Kind
 
 
-def show(console: Console) -> None:
-    """Print what each kind has in common, then every family: its kind, its norms, the methods that do not apply."""
+def show() -> None:
+    """Print what the models of each kind have in common, and the kind, norms and missing methods of every family."""
     for kind in KINDS.values():
-        console.print(f"{kind.name}: {kind.title}", style="bold", markup=False)
-        console.print(f"  loaded by: {kind.auto}", markup=False)
-        console.print(f"  the prediction is read {_read_at(kind)}", markup=False)
-        console.print(f"  perturbations: {', '.join(kind.perturbations)}", markup=False)
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True)
-    for heading in ("family", "kind", "norms", "brought by", "methods"):
-        table.add_column(heading)
+        say(f"{kind.name}: {kind.title}", "bold")
+        say(f"  loaded by: {kind.auto}")
+        say(f"  the prediction is read {_read_at(kind)}")
+        say(f"  perturbations: {', '.join(kind.perturbations)}")
+    rows = []
     for family in FAMILIES.values():
-        norms = f"{family.norm}, {family.norm_order}"
-        table.add_row(family.name, _kinds(family), norms, FAMILIES.owner(family.name), _methods(family))
-    console.print(table)
-    console.print("family: `model_type` in the config.json of a checkpoint")
-    console.print("adapter: FOLDER or hub id in a config, of a LoRA adapter, for any model that is loaded from weights")
-    generic = GenericFamily(name=GENERIC, kind=MASKED)
-    known = [name for name, method in METHODS.items() if not method.missing(generic.capabilities)]
-    console.print(
+        kinds = family.kind.name
+        if family.with_labels is not None:
+            kinds = f"{kinds}, {family.with_labels.kind.name}"
+        lacking = [name for name, applies in _applying(family.capabilities).items() if not applies]
+        methods = f"all but {', '.join(lacking)}" if lacking else "all"
+        rows.append((family.name, kinds, f"{family.norm}, {family.norm_order}", FAMILIES.owner(family.name), methods))
+    say_table(("family", "kind", "norms", "brought by", "methods"), rows)
+    say("family: `model_type` in the config.json of a checkpoint")
+    say("adapter: FOLDER or hub id in a config, of a LoRA adapter, for any model that is loaded from weights")
+    generic = _applying(GenericFamily(name=GENERIC, kind=MASKED).capabilities)
+    known = ", ".join(name for name, applies in generic.items() if applies)
+    say(
         f"family: {GENERIC} in a config, for every other masked or causal language model or text classifier of "
-        f"transformers that takes embeddings in place of tokens: {', '.join(known)}",
-        markup=False,
+        f"transformers that takes embeddings in place of tokens: {known}"
     )
 
 
@@ -45,11 +46,6 @@ def _read_at(kind: Kind) -> str:
     return "at the mask token inside the text" if kind.slot else "after the text"
 
 
-def _kinds(family: Family) -> str:
-    return family.kind.name if family.with_labels is None else f"{family.kind.name}, {family.with_labels.kind.name}"
-
-
-def _methods(family: Family) -> str:
-    """The methods that apply to a family: all, or all but those for which it lacks something."""
-    lacking = [method.name for method in METHODS.values() if method.missing(family.capabilities)]
-    return f"all but {', '.join(lacking)}" if lacking else "all"
+def _applying(capabilities: Collection[Capability]) -> dict[str, bool]:
+    """True for each method that needs nothing else of a model than `capabilities`, by name."""
+    return {name: not method.missing(capabilities) for name, method in METHODS.items()}

@@ -1,8 +1,8 @@
-"""Forwards that the passes of methods cost, as their records say: of what is predicted, and of every label."""
+"""Forwards that the passes of methods cost, by their records: of the predicted token or label, and of every label."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jobs.config import RunConfig
@@ -15,32 +15,34 @@ Chosen = Mapping[str, Mapping[str, Any]]  # options by method, where the config 
 
 
 def forwards(config: RunConfig, names: Sequence[str], length: float, chosen: Chosen | None = None) -> float:
-    """What the passes of these methods cost together, in forwards of samples of `length` tokens.
+    """The cost of the passes of these methods together, in forwards of samples of `length` tokens.
 
     A backward to the inputs costs about one. Options that are not `chosen` yet count with the dearest of their values.
     """
-    passes: dict[str, list[Method]] = {}
-    for method in records(config, names, length, chosen or {}):
-        passes.setdefault(method.pass_name, []).append(method)
     total = 0.0
-    for alike in passes.values():
-        asked = {(method.rules, request.explanation) for method in alike for request in requests_of(config, method)}
+    for methods in _by_pass(records(config, names, length, chosen or {})):
+        asked = {(method.rules, request.explanation) for method in methods for request in requests_of(config, method)}
         numbers = len({explanation for _, explanation in asked})
-        total += alike[0].cost(length, numbers) + sum(rules is not None for rules, _ in asked)
+        total += methods[0].cost(length, numbers) + sum(rules is not None for rules, _ in asked)
     return total
 
 
 def forwards_of_labels(methods: Sequence[Method], labels: int, length: float) -> float:
-    """What the passes of `methods` cost for every label of a sample of so many tokens, in forwards."""
-    passes: dict[str, list[Method]] = {}
-    for method in methods:
-        passes.setdefault(method.pass_name, []).append(method)
+    """The cost of the passes of `methods` for every label of a sample of so many tokens, in forwards."""
     total = 0.0
-    for alike in passes.values():
+    for alike in _by_pass(methods):
         times = -(-labels // AT_ONCE) if alike[0].shares_forwards else labels
         backwards = len({method.rules for method in alike if method.rules is not None})
         total += times * alike[0].cost(length) + labels * backwards
     return total
+
+
+def _by_pass(methods: Iterable[Method]) -> list[list[Method]]:
+    """The methods of each pass."""
+    passes: dict[str, list[Method]] = {}
+    for method in methods:
+        passes.setdefault(method.pass_name, []).append(method)
+    return list(passes.values())
 
 
 def records(config: RunConfig, names: Sequence[str], length: float, chosen: Chosen) -> list[Method]:
@@ -49,6 +51,6 @@ def records(config: RunConfig, names: Sequence[str], length: float, chosen: Chos
     dearest = []
     for name in names:
         options = [chosen[name]] if name in chosen else defined_options(known[name], entries[name], None)
-        tried = (known[name].configured(**values) for values in options)
-        dearest.append(max(tried, key=lambda method: method.cost(length)))
+        variants = (known[name].configured(**values) for values in options)
+        dearest.append(max(variants, key=lambda method: method.cost(length)))
     return dearest

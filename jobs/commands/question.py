@@ -1,19 +1,19 @@
-"""What `closelook explain` is asked, and the row that a model reads for it."""
+"""Questions of `closelook explain`, and the row that a model reads for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from evaluation.benchmark.encoding import encode, has_spaces
+from evaluation.benchmark.encoding import Encoding, encode, has_spaces
 from evaluation.benchmark.pictures import picture, view_of
-from evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, Words, sample, with_evidence
+from evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, sample, with_evidence
 from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
 from evaluation.benchmark.views import tokenise
+from jobs.commands.opened import Opened
 from jobs.plan.models import ResolvedModel
 from lrp_core.explained import EXPLAINED, TARGET, needs_foil
-from lrp_core.kinds import Kind
 from lrp_core.types import UserError, nearest
 
 MARKER = "___"
@@ -22,7 +22,7 @@ _Words = Literal["single", "first_difference", "each"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be explained; without a target, what the model itself predicts."""
+    """A prediction to explain; without a target, the one that the model itself makes."""
 
     sentence: str  # `___` marks the target's place, else the target follows; for a model of images, a file's path
     target: str | int | None = None  # a word, or the number of a token
@@ -31,7 +31,7 @@ class Question:
     second: str | None = None  # the other text of a pair
     explanation: str | None = None  # contrastive | target | log_prob; default: the first with a foil
     generate: int = 1  # tokens that are explained, each after the ones before it
-    words: _Words = "single"  # what of words that are several tokens is explained
+    words: _Words = "single"  # which token of a word that is several tokens is explained
     prefix: str | None = None  # of an encoder-decoder, the answer so far
 
     def __post_init__(self) -> None:
@@ -62,151 +62,157 @@ class Question:
 
     @property
     def before(self) -> str:
+        """The text before the target's place."""
         return self.sentence.partition(MARKER)[0]
 
     @property
     def text(self) -> str:
+        """The text without the mark of the target's place."""
         return self.sentence.replace(MARKER, "")
 
+    @property
+    def has_word(self) -> bool:
+        """The target is a word, of which one token is explained."""
+        return isinstance(self.target, str) and self.words != "each"
 
-def prompt_of(question: Question, tokenizer: Any) -> Prompt:
-    """What a causal model or an encoder reads of the question."""
-    return Prompt.of(question.before, has_spaces(tokenizer))
+    def prompt(self, opened: Opened) -> Prompt:
+        """The part of the text that a causal model or an encoder reads."""
+        return Prompt.of(self.before, has_spaces(opened.tokenizer))
+
+    def answer_so_far(self, opened: Opened) -> Prompt:
+        """The text that a decoder has written."""
+        return Prompt.of(self.prefix or "", has_spaces(opened.writer))
 
 
-def text_read(question: Question, tokenizer: Any, kind: Kind) -> str:
+def text_read(question: Question, opened: Opened) -> str:
     """The characters that a model of words tokenises."""
-    if kind.slot:
-        return Filled.of(question.text, len(question.before), tokenizer.mask_token).text
-    return prompt_of(question, tokenizer).text
+    if opened.resolved.kind.slot:
+        return Filled.of(question.text, len(question.before), opened.tokenizer.mask_token).text
+    return question.prompt(opened).text
 
 
-def space_told(question: Question, tokenizer: Any, kind: Kind, decoder_tokenizer: Any = None) -> str:
-    """What a user must know of the space before the target, behind a comma; "" where there is nothing to tell."""
+def space_note(question: Question, opened: Opened) -> str:
+    """A note, behind a comma, about the space before the target; "" where users need not know of it."""
+    kind, before = opened.resolved.kind, question.before
     if kind.labels:
         return ""
-    before, prompt = question.before, prompt_of(question, tokenizer)
-    taken, told = prompt.text != before, ""
+    prompt, note = question.prompt(opened), ""
+    taken = prompt.text != before
     if kind.slot:
         return ", with a space before it" if prompt.space and not taken else ""
     if kind.decoder:
-        told = ", the text without its last space" if taken else ""
-        before = question.prefix or ""
-        prompt = Prompt.of(before, has_spaces(decoder_tokenizer or tokenizer))
-        taken = prompt.text != before
-    belongs = taken or (prompt.space and isinstance(question.target, str))
-    return f"{', with the space before it' if belongs else ''}{told}"
+        note = ", the text without its last space" if taken else ""
+        prompt = question.answer_so_far(opened)
+        taken = prompt.text != (question.prefix or "")
+    if taken or (prompt.space and isinstance(question.target, str)):
+        return f", with the space before it{note}"
+    return note
 
 
-def read(question: Question, tokenizer: Any, resolved: ResolvedModel, decoder_tokenizer: Any = None) -> Row:
-    """The row of the view schema; its target is None where the model is asked what it predicts.
+def read(question: Question, opened: Opened) -> Row:
+    """The row of the view schema; its target is None where the model is asked for its prediction.
 
-    `decoder_tokenizer` writes what an encoder-decoder says, where it is not `tokenizer`.
+    Raises UserError for questions that do not fit the model.
     """
+    resolved, tokenizer = opened.resolved, opened.tokenizer
     kind = resolved.kind
     if kind.images:
         return _picture(question, resolved)
     if kind.labels:
-        return _whole(question, tokenizer, resolved)
+        return _whole(question, opened)
+    _check_words(question, resolved)
+    if question.has_word and question.prefix is None:
+        return _with_word(question, opened)
+    (encoding,) = encode(tokenizer, [text_read(question, opened)])
+    target, foil = _token_id(question.target, question, opened), _token_id(question.foil, question, opened)
+    row: Row = {"target_id": target, "foil_id": foil}
+    if kind.decoder:
+        _check_text(encoding, "no text to read")
+        written = [] if question.prefix is None else _written(question, opened)
+        if opened.writer.eos_token_id in written:
+            raise UserError(f"--prefix ends the sequence: nothing follows {opened.writer.eos_token!r}")
+        row |= {"position": len(written), "decoder_input_ids": written}
+    else:
+        encoding = encoding if kind.slot else encoding.open_ended()
+        _check_text(encoding, "no text before the place of the target")
+        steps = len(tokens_of(question, opened)) if question.words == "each" else question.generate
+        if len(encoding) + steps - 1 > resolved.max_length:
+            raise UserError(f"{len(encoding)} tokens and {steps} more: {resolved.max_length} are the most")
+        row["position"] = encoding.ids.index(tokenizer.mask_token_id) if kind.slot else len(encoding) - 1
+    return {**row, "input_ids": encoding.ids, "special_mask": encoding.special.tolist()}
+
+
+def _check_words(question: Question, resolved: ResolvedModel) -> None:
+    """Raises UserError for questions that do not fit a model of words."""
+    model, kind = resolved.config.id, resolved.kind
     if question.label is not None or question.second is not None:
-        raise UserError(f"{resolved.config.id} predicts words: --label and --second are for models that predict labels")
+        raise UserError(f"{model} predicts words: --label and --second are for models that predict labels")
     if question.foil is None and needs_foil(question.explanation or TARGET.name):
         free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
         raise UserError(f"a {question.explanation} explanation is against a foil: give one, or ask for {free}")
     if question.prefix is not None and not kind.decoder:
-        raise UserError(f"{resolved.config.id} has no decoder of its own that --prefix could be said by: leave it out")
-    if kind.decoder:
-        return _answered(question, tokenizer, resolved, decoder_tokenizer or tokenizer)
-    if question.words == "each" and kind.slot:
-        raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: leave words out")
-    if isinstance(question.target, str) and question.words != "each":
-        return _view(_sample(question, question.target), tokenizer, resolved, question.words)
-    if kind.slot and question.generate > 1:
-        raise UserError(f"{resolved.config.id} fills a place in a text and does not go on with one: --generate is 1")
-    (encoding,) = encode(tokenizer, [text_read(question, tokenizer, kind)])
-    encoding = encoding if kind.slot else encoding.open_ended()
+        raise UserError(f"{model} has no decoder of its own that --prefix could be said by: leave it out")
+    if kind.slot and (question.words == "each" or question.generate > 1):
+        advice = "leave words out" if question.words == "each" else "--generate is 1"
+        raise UserError(f"{model} fills a place in a text and does not go on with one: {advice}")
+
+
+def _unexplained(reason: object) -> UserError:
+    return UserError(f"this sentence cannot be explained: {reason}")
+
+
+def _check_text(encoding: Encoding, reason: str) -> None:
+    """Raises UserError for a text without ordinary tokens."""
     if not len(encoding) or encoding.special.all():
-        raise UserError("this sentence cannot be explained: no text before the place of the target")
-    steps = len(tokens_of(question, tokenizer)) if question.words == "each" else question.generate
-    if len(encoding) + steps - 1 > resolved.max_length:
-        raise UserError(f"{len(encoding)} tokens and {steps} more: {resolved.max_length} are the most")
-    ids = encoding.ids
-    position = ids.index(tokenizer.mask_token_id) if kind.slot else len(ids) - 1
-    special = encoding.special.tolist()
-    target, foil = (_token_id(number, tokenizer) for number in (question.target, question.foil))
-    return {"input_ids": ids, "position": position, "target_id": target, "foil_id": foil, "special_mask": special}
+        raise _unexplained(reason)
 
 
-def _answered(question: Question, tokenizer: Any, resolved: ResolvedModel, writer: Any) -> Row:
-    """The row of an encoder-decoder: the encoder reads the text, the decoder, whose tokenizer is `writer`, has said
-    `prefix`."""
-    if isinstance(question.target, str) and question.words != "each" and question.prefix is None:
-        return _view(_sample(question, question.target), tokenizer, resolved, question.words, writer)
-    (encoding,) = encode(tokenizer, [text_read(question, tokenizer, resolved.kind)])
-    if not len(encoding) or encoding.special.all():
-        raise UserError("this sentence cannot be explained: no text to read")
-    said: list[int] = []
-    if question.prefix is not None:
-        said = _said(question, writer)
-        if writer.eos_token_id in said:
-            raise UserError(f"--prefix ends the sequence: nothing follows {writer.eos_token!r}")
-    target, foil = (_word_id(word, question, writer) for word in (question.target, question.foil))
-    return {
-        "input_ids": encoding.ids,
-        "position": len(said),
-        "target_id": target,
-        "foil_id": foil,
-        "special_mask": encoding.special.tolist(),
-        "decoder_input_ids": said,
-    }
+def _token_id(word: str | int | None, question: Question, opened: Opened) -> int | None:
+    """The number of a token; of a word, that of its one token behind the decoder's answer so far.
 
-
-def _word_id(word: str | int | None, question: Question, tokenizer: Any) -> int | None:
-    """The token that a word, or the number of a token, stands for behind what the decoder has said."""
-    if not isinstance(word, str) or question.words == "each":
-        return None if isinstance(word, str) else _token_id(word, tokenizer)
-    prefix, said = Prompt.of(question.prefix or "", has_spaces(tokenizer)), _said(question, tokenizer)
-    (joint,) = encode(tokenizer, [prefix.with_target(word.strip())], template=False)
-    if joint.ids[: len(said)] != said or len(joint) != len(said) + 1:
-        raise UserError(f"this sentence cannot be explained: {word!r} is not one token behind {prefix.text!r}")
+    None without a word, and for a word whose tokens are explained in turn.
+    """
+    if isinstance(word, int):
+        if not 0 <= word < len(opened.writer):
+            raise UserError(f"there is no token {word}: the tokenizer has {len(opened.writer):,}, from 0")
+        return word
+    if word is None or question.words == "each":
+        return None
+    prefix, written = question.answer_so_far(opened), _written(question, opened)
+    (joint,) = encode(opened.writer, [prefix.with_target(word.strip())], template=False)
+    if len(joint) != len(written) + 1 or joint.ids[:-1] != written:
+        raise _unexplained(f"{word!r} is not one token behind {prefix.text!r}")
     return joint.ids[-1]
 
 
-def _said(question: Question, tokenizer: Any) -> list[int]:
-    """The tokens of `prefix`."""
-    prefix = Prompt.of(question.prefix or "", has_spaces(tokenizer))
-    return encode(tokenizer, [prefix.text], template=False)[0].ids
+def _written(question: Question, opened: Opened) -> list[int]:
+    """The tokens of the decoder's answer so far."""
+    return encode(opened.writer, [question.answer_so_far(opened).text], template=False)[0].ids
 
 
-def tokens_of(question: Question, tokenizer: Any, decoder: bool = False) -> list[int]:
-    """The tokens of a target that follows the text, or that a `decoder` says, one after the other.
+def tokens_of(question: Question, opened: Opened) -> list[int]:
+    """The tokens of a target that follows the text, or that a decoder writes, one after the other.
 
     Raises UserError where it has none.
     """
-    if decoder:
-        ids = encode(tokenizer, [str(question.target).strip()], template=False)[0].ids
+    word = str(question.target).strip()
+    if opened.resolved.kind.decoder:
+        ids = encode(opened.writer, [word], template=False)[0].ids
         if not ids:
-            raise UserError(f"this sentence cannot be explained: {question.target!r} has no tokens")
+            raise _unexplained(f"{question.target!r} has no tokens")
         return ids
-    prompt, word = prompt_of(question, tokenizer), str(question.target).strip()
-    context, joint = (one.open_ended() for one in encode(tokenizer, [prompt.text, prompt.with_target(word)]))
+    prompt, tokenizer = question.prompt(opened), opened.tokenizer
+    encodings = encode(tokenizer, [prompt.text, prompt.with_target(word)])
+    context, joint = (encoding.open_ended() for encoding in encodings)
     try:
         return tail_behind(prompt, word, context, joint, tokenizer).ids
     except Malformed as error:
-        raise UserError(f"this sentence cannot be explained: {error}") from None
+        raise _unexplained(error) from None
 
 
-def _token_id(number: str | int | None, tokenizer: Any) -> int | None:
-    if not isinstance(number, int):
-        return None
-    if not 0 <= number < len(tokenizer):
-        raise UserError(f"there is no token {number}: the tokenizer has {len(tokenizer):,}, from 0")
-    return number
-
-
-def _whole(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
+def _whole(question: Question, opened: Opened) -> Row:
     """The row of a text, or of a pair, whose label or score is explained."""
-    model = resolved.config.id
+    resolved, model = opened.resolved, opened.resolved.config.id
     if question.target is not None or question.generate > 1:
         raise UserError(f"{model} predicts {resolved.output}s: leave --target and --generate out")
     if question.label is not None and resolved.output == "score":
@@ -214,14 +220,12 @@ def _whole(question: Question, tokenizer: Any, resolved: ResolvedModel) -> Row:
     try:
         row = sample("terminal", question.sentence, None, None, None, second=question.second)
     except Malformed as error:
-        raise UserError(f"this sentence cannot be explained: {error}") from None
-    view = _view(row, tokenizer, resolved)
-    named = {"target_id": question.label, "foil_id": question.foil}
-    return view | {at: _label_id(name, resolved) for at, name in named.items() if name is not None}
+        raise _unexplained(error) from None
+    return _view(row, question, opened) | _labels(question, resolved)
 
 
 def _picture(question: Question, resolved: ResolvedModel) -> Row:
-    """The row of the image in the file that the question names, with what the model computes with as `pixel_values`."""
+    """The row of the image in the file that the question names, with `pixel_values` as the model takes them."""
     model, path = resolved.config.id, Path(question.sentence).expanduser()
     if question.target is not None or question.second is not None or question.generate > 1:
         raise UserError(f"{model} predicts labels of images: leave --target, --second and --generate out")
@@ -229,45 +233,55 @@ def _picture(question: Question, resolved: ResolvedModel) -> Row:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{model} reads images, and {path} is no file of one: {error.strerror}") from None
-    images = resolved.preprocessing
-    assert images is not None
+    assert resolved.preprocessing is not None
     try:
-        view = view_of(picture("terminal", path.name, data, label=None), images)
+        view = view_of(picture("terminal", path.name, data, label=None), resolved.preprocessing)
     except Malformed as error:
         raise UserError(f"{path} cannot be explained: {error}") from None
-    [taken] = resolved.taken([view])
-    named = {"target_id": question.label, "foil_id": question.foil}
-    ids = {at: _label_id(name, resolved) for at, name in named.items() if name is not None}
-    return {**taken, "pixels": view["pixels"], **ids}
+    (row,) = resolved.taken([view])
+    return {**row, "pixels": view["pixels"], **_labels(question, resolved)}
 
 
-def _label_id(name: str | int, resolved: ResolvedModel) -> int:
-    number = resolved.label_id(str(name))
-    if number is None:
-        raise UserError(f"{resolved.config.id} has no label {name!r}{nearest(str(name), resolved.labels)}")
-    return number
+def _labels(question: Question, resolved: ResolvedModel) -> dict[str, int]:
+    """The numbers of the labels that the question names. Raises UserError for a label that the model does not have."""
+    ids = {}
+    for key, name in (("target_id", question.label), ("foil_id", question.foil)):
+        if name is None:
+            continue
+        number = resolved.label_id(str(name))
+        if number is None:
+            raise UserError(f"{resolved.config.id} has no label {name!r}{nearest(str(name), resolved.labels)}")
+        ids[key] = number
+    return ids
 
 
-def _view(
-    row: Row, tokenizer: Any, resolved: ResolvedModel, words: Words = "single", decoder_tokenizer: Any = None
-) -> Row:
-    longest, own = resolved.max_length, decoder_tokenizer
-    views, rejects = tokenise(
-        [row], tokenizer, kind=resolved.kind, max_length=longest, words=words, decoder_tokenizer=own
-    )
-    if rejects:
-        reason, detail = rejects[0]["reason"], rejects[0]["detail"]
-        longer = reason == NOT_ONE_TOKEN and words == "single" and not resolved.kind.slot
-        advice = "; closelook.explain in Python explains such words, by its `words`" if longer else ""
-        raise UserError(": ".join(filter(None, ("this sentence cannot be explained", reason, detail))) + advice)
-    return views[0]
-
-
-def _sample(question: Question, target: str) -> Row:
-    before, text = question.before, question.text
+def _with_word(question: Question, opened: Opened) -> Row:
+    """The row of a text with a word as its target; the first word of the text stands for the evidence."""
+    before = question.before
+    foil = None if question.foil is None else str(question.foil)
     try:
-        foil = None if question.foil is None else str(question.foil)
-        row = sample("terminal", text, len(before), target, foil)
-        return with_evidence(row, [(0, len(before.split(maxsplit=1)[0]))] if before.split() else [])
+        row = sample("terminal", question.text, len(before), str(question.target), foil)
+        first = [(0, len(before.split(maxsplit=1)[0]))] if before.split() else []
+        row = with_evidence(row, first)
     except Malformed as error:
-        raise UserError(f"this sentence cannot be explained: {error}") from None
+        raise _unexplained(error) from None
+    return _view(row, question, opened)
+
+
+def _view(row: Row, question: Question, opened: Opened) -> Row:
+    """The sample `row` as the model reads it. Raises UserError where that is impossible."""
+    resolved = opened.resolved
+    views, rejects = tokenise(
+        [row],
+        opened.tokenizer,
+        kind=resolved.kind,
+        max_length=resolved.max_length,
+        words="single" if question.words == "each" else question.words,
+        decoder_tokenizer=opened.decoder_tokenizer,
+    )
+    for reject in rejects:
+        message = ": ".join(filter(None, (reject["reason"], reject["detail"])))
+        if reject["reason"] == NOT_ONE_TOKEN and question.words == "single" and not resolved.kind.slot:
+            message += "; closelook.explain in Python explains such words, by its `words`"
+        raise _unexplained(message)
+    return views[0]

@@ -1,4 +1,4 @@
-"""How commands are stopped: Ctrl-C and SIGTERM end what they started, and then them."""
+"""Ctrl-C and SIGTERM end a command and the processes that it started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from jobs.commands import terminal
+from jobs.commands.terminal import complain
 
 
 class _Terminated(KeyboardInterrupt):
@@ -23,7 +23,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _end_children() -> None:
-    """End what this command started, a Ray of its own among it; a cluster that it joined sees it go.
+    """Kill the child processes of this command, a Ray of its own among them; a cluster that it joined sees it go.
 
     Not `ray.shutdown()`: a thread of a model that then still calls Ray ends this process, with exit code 1.
     """
@@ -38,12 +38,12 @@ class Stoppable(TyperGroup):
     """Commands that Ctrl-C and SIGTERM end with one line, and with 130 or 143 as shells expect."""
 
     def invoke(self, ctx: Any) -> Any:
-        here = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGTERM, _terminate) if here else None
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as why:
-            terminal.errors.print("stopped; run the same command again to continue")
+            complain("stopped; run the same command again to continue")
             sys.stdout.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the models' threads complain of what is taken from them
             try:
@@ -51,5 +51,5 @@ class Stoppable(TyperGroup):
             finally:
                 os._exit(143 if isinstance(why, _Terminated) else 130)  # sys.exit would wait for those threads
         finally:
-            if here:
+            if in_main_thread:
                 signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

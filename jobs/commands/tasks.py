@@ -1,27 +1,25 @@
-"""The tasks there are, from their records."""
+"""`closelook tasks`: the tasks there are, from their records."""
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from evaluation.benchmark.sources.own import SAMPLES
+from jobs.commands.terminal import say
 from jobs.tasks import tasks
 
 
-def show(console: Console) -> None:
-    """Print what each task predicts, where its samples come from, what counts as evidence, and who brings it."""
+def show() -> None:
+    """Print the prediction, the sources of samples, the evidence and the package of each task."""
     table = tasks()
     for name, task in table.items():
-        console.print(f"{name}: {task.title}, brought by {table.owner(name)}", style="bold", markup=False)
-        sources = [source.name for source in task.sources]
-        facts = {
-            "about": task.about,
-            "predicts": f"{task.predicts}, words: {task.words}",
-            "sources": ", ".join(dict.fromkeys([*sources, SAMPLES.name])),
-            "evidence": f"{task.evidence or 'none'}{f', looked for in the {task.scope}' if task.scope else ''}",
-            "metrics": "all" if task.metrics is None else ", ".join(task.metrics),
-        }
-        for fact, text in facts.items():
-            if text:
-                console.print(f"  {fact}: {text}", markup=False)
-    console.print(f"Your own: tasks: {{NAME: {{source: {SAMPLES.name}, path: FILE}}}}", markup=False)
+        say(f"{name}: {task.title}, brought by {table.owner(name)}", "bold")
+        if task.about:
+            say(f"  about: {task.about}")
+        say(f"  predicts: {task.predicts}, words: {task.words}")
+        sources = dict.fromkeys([*(source.name for source in task.sources), SAMPLES.name])
+        say(f"  sources: {', '.join(sources)}")
+        scope = f", looked for in the {task.scope}" if task.scope else ""
+        say(f"  evidence: {task.evidence or 'none'}{scope}")
+        metrics = "all" if task.metrics is None else ", ".join(task.metrics)
+        if metrics:
+            say(f"  metrics: {metrics}")
+    say(f"Your own: tasks: {{NAME: {{source: {SAMPLES.name}, path: FILE}}}}")

@@ -1,15 +1,18 @@
-"""What commands share: where they print, and how they read a configuration and run stages of it."""
+"""The screen of all commands, files that commands write, and runs that commands open or compute."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
 
 from lrp_core.types import UserError
 
@@ -22,44 +25,84 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def write_file(path: Path, text: str, newline: str | None = None) -> None:
-    """Write a file that a command was asked for. Raises UserError where it cannot be written."""
+def say(text: RenderableType, style: str | None = None, end: str = "\n") -> None:
+    """Print on the screen; brackets in `text` are no markup."""
+    console.print(text, style=style, end=end, markup=False)
+
+
+def complain(text: str, style: str | None = None) -> None:
+    """Print on standard error, as :func:`say` does."""
+    errors.print(text, style=style, markup=False)
+
+
+def say_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    numbers: Collection[str] = (),
+    title: str | None = None,
+    lines: bool = True,
+) -> None:
+    """Print a table. Columns whose headings are among `numbers` are right-aligned; `lines` rules below the headings."""
+    box = SIMPLE_HEAD if lines else None
+    table = Table(title=title, title_justify="left", box=box, pad_edge=lines, collapse_padding=lines)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    say(table)
+
+
+def write_file(path: Path, text: str, newline: str | None = None, advice: str = "") -> None:
+    """Write a file that the user asked for and print its path, with `advice` behind it.
+
+    Raises UserError where the file cannot be written.
+    """
     try:
         path.write_text(text, encoding="utf-8", newline=newline)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+    say(f"written to {path}{advice}")
 
 
-def as_json(told: Any) -> str:
-    """`told` as JSON."""
-    return json.dumps(fit_for_json(told), indent=1, ensure_ascii=False, allow_nan=False)
+def as_json(value: Any) -> str:
+    """`value` as indented JSON, with null for numbers that are not finite."""
+    return json.dumps(fit_for_json(value), indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def fit_for_json(told: Any) -> Any:
-    """`told` with None in the place of NaN and infinity, which JSON does not know."""
-    if isinstance(told, dict):
-        return {key: fit_for_json(value) for key, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [fit_for_json(value) for value in told]
-    return None if isinstance(told, float) and not math.isfinite(told) else told
+def fit_for_json(value: Any) -> Any:
+    """`value` with None in the place of NaN and infinity, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: fit_for_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(fit_for_json, value))
+    unknown = isinstance(value, float) and not math.isfinite(value)
+    return None if unknown else value
 
 
 def not_finite(dtype: str) -> str:
-    """What is said of relevance that overflowed in this precision."""
-    return f"not finite in {dtype}" + (": try float32 or bfloat16" if dtype == "float16" else "")
+    """A message about relevance that overflowed in this precision."""
+    advice = ": try float32 or bfloat16" if dtype == "float16" else ""
+    return f"not finite in {dtype}{advice}"
 
 
 def load_run(
-    config: str | None, root: str | None, overrides: list[str] | None, is_made: bool = False, is_read: bool = False
+    config: str | None,
+    root: str | None,
+    overrides: list[str] | None,
+    is_made: bool | None = None,
+    is_read: bool = False,
 ) -> tuple[RunConfig, Store]:
-    """The run of these options. Commands ask for it before their heavy imports: a mistake is told at once.
+    """The configuration and the store of a run. Commands call this before heavy imports, so that mistakes show at once.
 
-    Those that only read a run say `is_made`. Raises UserError then for a root that holds none. Those that work without
-    what no installed package brings say `is_read`, and tell what that is.
+    Where the command reads a run (`is_made`; by default where only `root` is given), raises UserError for a root that
+    holds none. `is_read`: methods and the like that no installed package brings are left out of the configuration,
+    which lists them as `lacking`.
     """
     from jobs.config.kept import holds_run, load
 
     loaded, store = load(config, root, overrides or (), is_read)
+    if is_made is None:
+        is_made = root is not None and config is None
     if is_made and not holds_run(store):
         raise UserError(f"there is no run in {store.root}: check the path, or compute one there with `closelook run`")
     return loaded, store
@@ -68,7 +111,7 @@ def load_run(
 def run_stages(
     stages: tuple[str, ...], config: str | None, root: str | None, overrides: list[str] | None, wait_s: float
 ) -> None:
-    """Run the stages under the root's lock and tell of each. Raises typer.Exit where one is not complete."""
+    """Run the stages under the root's lock and print a summary of each. Raises typer.Exit where one is not complete."""
     reads = stages == ("report",)
     loaded, store = load_run(config, root, overrides, is_made=reads, is_read=reads)
 
@@ -83,41 +126,38 @@ def run_stages(
     from jobs.store.runs import recorded
 
     if loaded.lacking:
-        console.print(told(loaded.lacking), markup=False)
+        say(told(loaded.lacking))
     else:
         validate(loaded)
     check_address(loaded)
     store.create()
     with run_lock(store, wait_s), keeping(loaded, store) as changed, recorded(loaded, store, stages) as record:
         if changed:
-            console.print(f"the configuration that {store.root} keeps changes:", markup=False)
+            say(f"the configuration that {store.root} keeps changes:")
         for difference in changed:
-            console.print(f"  {difference}", markup=False)
+            say(f"  {difference}")
         for line in Ledger(store).unreadable().values():
-            errors.print(line, markup=False)
-        summaries = []
+            complain(line)
+        complete, computed = True, 0
         for summary in run(loaded, store, stages):
-            _show(summary)
+            say(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", "bold")
+            for line in summary.lines:
+                say(f"  {line}")
+            _complain_of(summary)
             record(summary)
-            summaries.append(summary)
-        if all(summary.complete for summary in summaries):
-            lacking = StageSummary("end", failures=tuple(not_complete(loaded, store, stages)))
-            _show_failures(lacking)
-            record(lacking)
-            summaries.append(lacking)
-    if not all(summary.complete for summary in summaries):
+            complete &= summary.complete
+            computed += summary.computed
+        if complete:
+            end = StageSummary("end", failures=tuple(not_complete(loaded, store, stages)))
+            _complain_of(end)
+            record(end)
+            complete = end.complete
+    if not complete:
         raise typer.Exit(1)
-    if not any(summary.computed for summary in summaries):
-        console.print(f"nothing to do: {store.root} has everything that can be made now")
+    if not computed:
+        say(f"nothing to do: {store.root} has everything that can be made now")
 
 
-def _show(summary: StageSummary) -> None:
-    console.print(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", style="bold")
-    for line in summary.lines:
-        console.print(f"  {line}", markup=False)
-    _show_failures(summary)
-
-
-def _show_failures(summary: StageSummary) -> None:
+def _complain_of(summary: StageSummary) -> None:
     for failure in summary.failures:
-        errors.print(f"  {failure}", style="red", markup=False)
+        complain(f"  {failure}", "red")

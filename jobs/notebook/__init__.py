@@ -1,1 +1,1 @@
-"""What `import closelook` gives users of Python: explanations that show themselves, and what a run left in its root."""
+"""Public functions of `import closelook`: explanations that show themselves, and what a run left in its root."""

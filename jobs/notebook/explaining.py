@@ -42,7 +42,7 @@ def explain(
     decoder_tokenizer: str | PathLike[str] | None = None,
     batch: int = 8,
 ) -> Explanation | Explanations:
-    """Which tokens of `text` made the model prefer `target` over `foil`.
+    """Explain by which tokens of `text` the model prefers `target` over `foil`.
 
     `text` is one text or a list of them, of which `batch` are explained in a pass; `target`, `foil`, `label` and
     `second` are then one for all, or a list. `___` marks the place of the target, which follows the text otherwise.
@@ -57,43 +57,40 @@ def explain(
 
     Raises UserError, one line that says what to do, for whatever cannot be explained.
     """
-    methods = [_bound(one) for one in _several(method)]
+    several = isinstance(method, Sequence) and not isinstance(method, str)
+    methods = tuple(map(_bound, method if several else [method]))  # type: ignore[arg-type, list-item]
     if not methods:
         raise UserError("method names no method: give at least one, such as attnlrp")
-    names = [one.name for one in methods]
+    names = [info.name for info in methods]
     if len(set(names)) < len(names):
         raise UserError(f"methods have different names: {', '.join(names)}; give them with `name`, as in a config")
     if not isinstance(text, str | Iterable):
         raise UserError(f"text is a string or a list of them, not {text!r}")
     texts = [text] if isinstance(text, str) else list(text)
     asked = {"target": target, "foil": foil, "label": label, "second": second}
-    each = {name: _of_each(name, value, texts) for name, value in asked.items()}
-    shared = {"explanation": explanation, "generate": _plain(generate), "words": words}
-    questions = [Question(one, **{name: each[name][at] for name in asked}, **shared) for at, one in enumerate(texts)]
-    size = _plain(batch)
+    lists = {name: _of_each(name, value, len(texts)) for name, value in asked.items()}
+    generate, size = _plain(generate), _plain(batch)
+    questions = []
+    for at, sentence in enumerate(texts):
+        words_of_text = {name: values[at] for name, values in lists.items()}
+        questions.append(Question(sentence, **words_of_text, explanation=explanation, generate=generate, words=words))
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise UserError(f"batch is how many texts are explained in a pass, at least 1, not {batch!r}")
-    if isinstance(model, Opened):
-        opened = model
-    else:
-        opened = open_model(model, dtype, device, family, adapter, decoder_tokenizer)
-    if isinstance(text, str):
-        return Explanation(questions[0], opened, tuple(methods), tuple(answers(questions[0], opened, methods)))
-    if generate > 1 or words == "each":
+    opened = model
+    if not isinstance(opened, Opened):
+        opened = open_model(opened, dtype, device, family, adapter, decoder_tokenizer)
+    if isinstance(text, str) or generate > 1 or words == "each":
         answered = [tuple(answers(question, opened, methods)) for question in questions]
     else:
-        answered = [(one,) for one in answers_of_batches(questions, opened, methods, size)]
-    return Explanations(
-        Explanation(question, opened, tuple(methods), one) for question, one in zip(questions, answered, strict=True)
-    )
-
-
-def _several(method: MethodLike | Sequence[MethodLike]) -> list[MethodLike]:
-    several = isinstance(method, Sequence) and not isinstance(method, str)
-    return list(method) if several else [method]  # type: ignore[arg-type, list-item]
+        answered = [(answer,) for answer in answers_of_batches(questions, opened, methods, size)]
+    explanations = [
+        Explanation(question, opened, methods, of) for question, of in zip(questions, answered, strict=True)
+    ]
+    return explanations[0] if isinstance(text, str) else Explanations(explanations)
 
 
 def _bound(method: MethodLike) -> Method:
+    """The method with its options. Raises UserError for one that does not exist, or options that do not fit."""
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
@@ -105,15 +102,15 @@ def _bound(method: MethodLike) -> Method:
         raise UserError(f"method {method!r}: {reason}") from None
 
 
-def _of_each(name: str, value: Any, texts: Sequence[str]) -> list[Any]:
-    """One value for all texts, or one for each. Raises UserError for another number of them."""
-    if value is None or isinstance(value, str) or not isinstance(value, Collection):
-        return [_plain(value)] * len(texts)
-    if len(value) != len(texts):
-        raise UserError(f"{name} has {len(value)} entries for {len(texts)} texts: give one for all, or one for each")
-    return [_plain(one) for one in value]
+def _of_each(name: str, value: Any, count: int) -> list[Any]:
+    """One value for all of `count` texts, or one for each. Raises UserError for another number of them."""
+    if isinstance(value, str) or not isinstance(value, Collection):
+        return [_plain(value)] * count
+    if len(value) != count:
+        raise UserError(f"{name} has {len(value)} entries for {count} texts: give one for all, or one for each")
+    return list(map(_plain, value))
 
 
 def _plain(value: Any) -> Any:
-    """A number may be one of numpy's."""
+    """`value`, or the Python number of one of numpy's."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value

@@ -1,16 +1,14 @@
-"""What `closelook.explain` gives: relevance with its tokens, as a heat map, a data frame, a matrix or plain data."""
+"""Results of `closelook.explain`: relevance with its tokens, as a heat map, a data frame, a matrix or plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from evaluation.report.inline import heatmaps
-from jobs.commands.answers import Answer, entry, exported
+from jobs.commands.answers import Answer, exported
 from jobs.commands.opened import Opened
 from jobs.commands.question import Question
 from jobs.commands.terminal import fit_for_json
@@ -19,6 +17,7 @@ from lrp_core.types import Relevance, UserError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
     from torch import Tensor
 
 
@@ -37,7 +36,7 @@ class Explanation:
 
     @property
     def target(self) -> str:
-        """What was explained; of several tokens, one after the other."""
+        """The explained target; of several tokens, one after the other."""
         return " ".join(answer.target for answer in self.answers)
 
     @property
@@ -79,50 +78,45 @@ class Explanation:
         """
         import pandas as pd
 
-        rows = [
-            {
-                "answer": at,
-                "target": answer.target,
-                "foil": answer.foil,
-                "method": name,
-                "explained": float(relevance.explained[0]),
-                "side": side,
-                "at": index,
-                "token": token,
-                "special": special,
-                "relevance": value,
-            }
-            for at, answer in enumerate(self.answers)
-            for name, relevance in answer.relevance.items()
-            for side, tokens in _sides(answer, relevance)
-            for index, (token, special, value) in enumerate(tokens)
-        ]
+        rows = []
+        for at, answer in enumerate(self.answers):
+            for name, relevance in answer.relevance.items():
+                facts = {"answer": at, "target": answer.target, "foil": answer.foil, "method": name}
+                facts["explained"] = float(relevance.explained[0])
+                for side, tokens in _sides(answer, relevance):
+                    for index, (token, special, value) in enumerate(tokens):
+                        cells = {"at": index, "token": token, "special": special, "relevance": value}
+                        rows.append({**facts, "side": side, **cells})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `closelook explain --json` writes; numbers that are not finite are None."""
+        """The record of `closelook explain --json`; numbers that are not finite are None."""
         return fit_for_json(exported(self.question, self.opened, self.answers))
 
     def show(self, by_word: bool = False, console: Console | None = None) -> None:
-        """Print it as `closelook explain` does; `by_word` sums the relevance of a word's pieces."""
+        """Print it as `closelook explain` does, or on `console`; `by_word` sums the relevance of a word's pieces."""
+        from jobs.commands import terminal
         from jobs.commands.explain import show
 
-        for answer in self.answers:
-            show(answer, self.methods, self.opened, console or Console(highlight=False, soft_wrap=True), by_word)
+        screen = terminal.console
+        terminal.console = console or screen
+        try:
+            for answer in self.answers:
+                show(answer, by_word)
+        finally:
+            terminal.console = screen
 
     def __repr__(self) -> str:
-        what = self.answers[0].what if len(self.answers) == 1 else self.target
-        return f"<Explanation of {what!r} by {self.opened.id}: {', '.join(one.name for one in self.methods)}>"
+        explained = self.answers[0].what if len(self.answers) == 1 else self.target
+        return f"<Explanation of {explained!r} by {self.opened.id}: {', '.join(info.name for info in self.methods)}>"
 
     def _repr_html_(self) -> str:
-        what = " ".join(answer.what + answer.told for answer in self.answers)
-        return str(heatmaps(self._entries, f"{self.opened.id}: why {what}"))
+        explained = " ".join(answer.what + answer.space for answer in self.answers)
+        return str(heatmaps(self._entries, f"{self.opened.id}: why {explained}"))
 
     @cached_property
     def _entries(self) -> list[dict[str, Any]]:
-        return [
-            entry(answer, self.methods, self.question, self.opened.id, at=at) for at, answer in enumerate(self.answers)
-        ]
+        return [answer.entry() for answer in self.answers]
 
 
 def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator[tuple[str, bool, float]]]]:
@@ -137,22 +131,19 @@ def _sides(answer: Answer, relevance: Relevance) -> Iterator[tuple[str, Iterator
 class Explanations(tuple[Explanation, ...]):
     """Explanations of several texts, in their order."""
 
-    def __new__(cls, explanations: Iterable[Explanation]) -> Explanations:
-        return super().__new__(cls, explanations)
-
     def to_frame(self) -> pd.DataFrame:
         """The rows of all, with the number of the text."""
         import pandas as pd
 
-        frames = [one.to_frame().assign(text=at) for at, one in enumerate(self)]
+        frames = [explanation.to_frame().assign(text=at) for at, explanation in enumerate(self)]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def to_dict(self) -> list[dict[str, Any]]:
-        return [one.to_dict() for one in self]
+        return [explanation.to_dict() for explanation in self]
 
     def show(self, by_word: bool = False) -> None:
-        for one in self:
-            one.show(by_word)
+        for explanation in self:
+            explanation.show(by_word)
 
     def _repr_html_(self) -> str:
-        return "".join(one._repr_html_() for one in self)
+        return "".join(explanation._repr_html_() for explanation in self)

@@ -27,7 +27,7 @@ from lrp_core.types import UserError, nearest
 Form = Literal["pandas", "arrow", "datasets"]
 _FORMS: dict[str, str] = {"pandas": "pandas", "arrow": "pyarrow", "datasets": "datasets"}  # and the package of each
 _log = logging.getLogger(__name__)
-_PLACE = ("model", "task", "dtype", "method")
+_KNOWN = ("model", "task", "dtype", "method", "tokenizer")
 _OF_VIEWS = ("input_ids", "position", "evidence_mask", "special_mask", "scope_mask")
 _OF_SAMPLES = ("text", "target", "foil", "label", "score")
 
@@ -85,36 +85,34 @@ class Run:
         current = self.current("relevance")
         return {artifact.model: record["inputs"]["tokenizer"] for artifact, record in current if "inputs" in record}
 
-    def scores(self, form: Form = "pandas", **place: str) -> Any:
+    def scores(self, form: Form = "pandas", **picked: str) -> Any:
         """Metrics, a row for each model, task, precision, method, variant and metric."""
-        return _in_form(self._read("scores", SCORES, place), form)
+        return _in_form(self._read("scores", SCORES, picked), form)
 
-    def scores_of_samples(self, form: Form = "pandas", **place: str) -> Any:
+    def scores_of_samples(self, form: Form = "pandas", **picked: str) -> Any:
         """Metrics of every sample."""
-        return _in_form(self._read("scores", SCORES_SAMPLES, place, folder=1), form)
+        return _in_form(self._read("scores", SCORES_SAMPLES, picked, folder=1), form)
 
-    def relevance(self, form: Form = "pandas", *, tokens: bool = True, **place: str) -> Any:
-        """Relevance beside what the model read, the text and the evidence; `place` picks `model`, `task`, `dtype` or
+    def relevance(self, form: Form = "pandas", *, tokens: bool = True, **picked: str) -> Any:
+        """Relevance beside what the model read, the text and the evidence; `picked` are `model`, `task`, `dtype` or
         `method`. Without `tokens` no tokenizer is loaded, and only their numbers are there (`input_ids`).
 
         Raises UserError for a place that holds no relevance, and where a tokenizer is out of reach.
         """
-        return _in_form(self._beside_texts(self._read("relevance", RELEVANCE, place), tokens), form)
+        return _in_form(self._beside_texts(self._read("relevance", RELEVANCE, picked), tokens), form)
 
-    def curves(self, form: Form = "pandas", **place: str) -> Any:
-        """What models say as tokens go."""
-        return _in_form(self._read("curves", CURVES, place), form)
+    def curves(self, form: Form = "pandas", **picked: str) -> Any:
+        """Predictions of models as tokens are removed."""
+        return _in_form(self._read("curves", CURVES, picked), form)
 
     def samples(self, form: Form = "pandas", *, task: str | None = None) -> Any:
         """Samples, independent of any model."""
-        return _in_form(self._read("benchmark", GENERIC, {} if task is None else {"task": task}), form)
+        return _in_form(self._read("benchmark", GENERIC, {"task": task}), form)
 
     def views(self, form: Form = "pandas", *, model: str | None = None, task: str | None = None) -> Any:
         """Samples as a model's tokenizer sees them."""
-        place = {} if task is None else {"task": task}
-        if model is not None:
-            place |= {"tokenizer": self._tokenizer_of(model)}
-        return _in_form(self._read("views", VIEW, place), form)
+        tokenizer = None if model is None else self._tokenizer_of(model)
+        return _in_form(self._read("views", VIEW, {"task": task, "tokenizer": tokenizer}), form)
 
     def current(self, product: str) -> list[tuple[Artifact, dict[str, Any]]]:
         """Complete artifacts of a product with their manifests; of several in one place, the one written last."""
@@ -133,55 +131,60 @@ class Run:
         for artifact, record in self.current(product):
             files = self._files(artifact, record, folder)
             if files:
-                place = Place(artifact.model, artifact.task, artifact.dtype, artifact.method)
-                yield place, self.store.read(files, schema)
+                cell = Place(artifact.model, artifact.task, artifact.dtype, artifact.method)
+                yield cell, self.store.read(files, schema)
 
-    def _read(self, product: str, schema: pa.Schema, wanted: Mapping[str, str], folder: int = 0) -> pa.Table:
-        """The rows of a product, with the columns of their place. Raises UserError where there are none."""
-        current = self.current(product)
-        for name, value in wanted.items():
-            known = sorted({getattr(artifact, name) for artifact, _ in current} if name in _KNOWN else ())
+    def _read(self, product: str, schema: pa.Schema, picked: Mapping[str, str | None], folder: int = 0) -> pa.Table:
+        """The rows of a product in the picked places, with the columns of their place; None picks all.
+
+        Raises UserError where there are none.
+        """
+        current, root = self.current(product), self.store.root
+        for name, value in picked.items():
+            if value is None:
+                continue
+            values = [getattr(artifact, name) if name in _KNOWN else None for artifact, _ in current]
+            known = sorted({of for of in values if of is not None})
             if not known:
                 raise UserError(f"{product} is picked by {', '.join(_KNOWN)}, not by {name!r}")
             if value not in known:
-                raise UserError(f"{self.store.root} holds no {product} of {name} {value!r}{nearest(value, known)}")
-        tables = [
-            self._placed(artifact, self.store.read(files, schema))
-            for artifact, record in current
-            if all(getattr(artifact, name) == value for name, value in wanted.items())
-            if (files := self._files(artifact, record, folder))
-        ]
+                raise UserError(f"{root} holds no {product} of {name} {value!r}{nearest(value, known)}")
+            current = [item for item, of in zip(current, values, strict=True) if of == value]
+        tables = []
+        for artifact, record in current:
+            files = self._files(artifact, record, folder)
+            if files:
+                tables.append(_placed(artifact, self.store.read(files, schema)))
         if not tables:
-            raise UserError(f"{self.store.root} holds no complete {product}: `closelook status` says what is missing")
+            raise UserError(f"{root} holds no complete {product}: `closelook status` says what is missing")
         return pa.concat_tables(tables, promote_options="permissive")  # relevance of float64 models is float64
 
     def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
+        """The files of one of the artifact's folders. Raises UserError for damaged ones."""
         if damage := self.ledger.described_damage(artifact):
             raise UserError(damage)
-        here = f"{artifact.folders[folder]}/"
-        listed = [path for path in self.ledger.belongings(artifact, record) if path.startswith(here)]
-        return listed or [here + name for name in self.ledger.shards(artifact)] if not folder else listed
-
-    def _placed(self, artifact: Artifact, table: pa.Table) -> pa.Table:
-        """`table` with what tells it from others, where its rows do not say so."""
-        told = {name: getattr(artifact, name) for name in _KNOWN}
-        for at, (name, value) in enumerate((n, v) for n, v in told.items() if v and n not in table.column_names):
-            table = table.add_column(at, name, pa.repeat(pa.scalar(value), table.num_rows))
-        return table
+        prefix = f"{artifact.folders[folder]}/"
+        listed = [path for path in self.ledger.belongings(artifact, record) if path.startswith(prefix)]
+        if not listed and folder == 0:
+            listed = [prefix + name for name in self.ledger.shards(artifact)]
+        return listed
 
     def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
+        """The rows with columns of their views and samples."""
         tables = []
-        for model, task in dict.fromkeys(zip(*(relevance[n].to_pylist() for n in ("model", "task")), strict=True)):
-            own = relevance.filter(pc.and_(pc.equal(relevance["model"], model), pc.equal(relevance["task"], task)))
+        places = zip(relevance["model"].to_pylist(), relevance["task"].to_pylist(), strict=True)
+        for model, task in dict.fromkeys(places):
+            rows = pc.and_(pc.equal(relevance["model"], model), pc.equal(relevance["task"], task))
+            table = relevance.filter(rows)
             views = self.views("arrow", model=model, task=task).select(["sample_id", *_OF_VIEWS])
             if tokens:
                 views = views.add_column(1, "tokens", self._tokens(model, views["input_ids"].to_pylist()))
             samples = self.samples("arrow", task=task).select(["sample_id", *_OF_SAMPLES])
             for other in (views, samples):
-                rows = other.take(pc.index_in(own["sample_id"], other["sample_id"].combine_chunks()))
+                rows = other.take(pc.index_in(table["sample_id"], other["sample_id"].combine_chunks()))
                 for name in other.column_names[1:]:
-                    own = own.append_column(name, rows[name])
-            tables.append(own)
+                    table = table.append_column(name, rows[name])
+            tables.append(table)
         return pa.concat_tables(tables, promote_options="default")
 
     def _tokens(self, model: str, ids: Sequence[Sequence[int]]) -> pa.Array:
@@ -195,7 +198,7 @@ class Run:
             tokenizer = load_tokenizer(models[model])
         except (UserError, OSError) as error:
             raise UserError(f"{error}; or say tokens=False") from None
-        return pa.array([pieces(tokenizer, one) for one in ids], pa.list_(pa.string()))
+        return pa.array([pieces(tokenizer, row) for row in ids], pa.list_(pa.string()))
 
     def _tokenizer_of(self, model: str) -> str:
         if model not in self.tokenizers:
@@ -203,7 +206,13 @@ class Run:
         return self.tokenizers[model]
 
 
-_KNOWN = (*_PLACE, "tokenizer")
+def _placed(artifact: Artifact, table: pa.Table) -> pa.Table:
+    """`table` with the columns of the artifact's place in front, but for those that its rows have."""
+    values = {name: getattr(artifact, name) for name in _KNOWN}
+    missing = [name for name, value in values.items() if value and name not in table.column_names]
+    for at, name in enumerate(missing):
+        table = table.add_column(at, name, pa.repeat(pa.scalar(values[name]), table.num_rows))
+    return table
 
 
 def _in_form(table: pa.Table, form: str) -> Any:

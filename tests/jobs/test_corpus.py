@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from evaluation.schema import ACTIVATIONS, CONTEXTS
 from jobs.commands.gc import garbage
 from jobs.commands.plan import contexts_line
+from jobs.commands.plan_costs import Basis
 from jobs.commands.status import collect
 from jobs.plan import corpus as plan_corpus
 from jobs.plan.cells import make_plan
@@ -299,7 +300,7 @@ def test_status_plan_and_gc_know_contexts(tmp_path, model, corpus, inline):
         plan, ledger = make_plan(config, store), Ledger(store)
         row = collect(config, plan, ledger)["gpt2", "corpus", "float32", "contexts"]
         assert (row.states, row.samples) == (states, 42)
-        (line,) = contexts_line(config, ledger, plan)
+        (line,) = contexts_line(Basis(config, ledger, plan, {}))
         assert line.startswith("a corpus of 42 texts")
         assert said in line
         neurons(config, store)

@@ -1,10 +1,7 @@
 """Relevance for every label of classifiers: kept beside that of the predicted one, shown, and planned."""
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from evaluation.report.heatmap import EVERY_LABEL
 from evaluation.schema import LABELS, RELEVANCE, SCORES
@@ -99,16 +96,14 @@ def test_the_explorer_shows_a_row_a_label_of_the_samples_that_have_them(done):
     assert all("of" not in row for entry in entries for row in entry["rows"] if row["explanation"] != EVERY_LABEL)
 
 
-def test_a_plan_says_what_every_label_costs(done, folders):
+def test_a_plan_says_what_every_label_costs(done, folders, capsys):
     config, _, store = done
-    out = io.StringIO()
-    console = Console(width=200, file=out)
-    show(config, store, console)
-    assert "2 cells of labels among them, 0 missing: 0 more forwards of a sample" in out.getvalue()
+    show(config, store)
+    assert "2 cells of labels among them, 0 missing: 0 more forwards of a sample" in capsys.readouterr().out
     more = run_of(folders, config.root, methods=["lrp", "normxlogit", "random"], labels={"sst2": None}, perturb=None)
-    show(more, store, console)
+    show(more, store)
     expected = round(forwards_of_labels([METHODS["lrp"], METHODS["normxlogit"]], 2, 1) * len(SST2))
-    assert f"2 cells of labels among them, 2 missing: {expected} more forwards of a sample" in out.getvalue()
+    assert f"2 cells of labels among them, 2 missing: {expected} more forwards of a sample" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from evaluation.benchmark.samples import sample
 from evaluation.schema import CURVES, GENERIC, RELEVANCE
 from evaluation.scoring.flipping import Flipper
 from jobs.commands.gc import garbage
-from jobs.commands.plan_basis import Basis
-from jobs.commands.plan_curves import curves_costs
+from jobs.commands.plan_costs import Basis, curves_costs
 from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError

@@ -1,16 +1,14 @@
 """What a plan assumes of GPUs: the speed of those that will do for a model's precision."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from jobs.commands.plan import costs, show
+from jobs.commands.plan_costs import Basis
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64, speed, without_nodes
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.plan.cells import Plan, make_plan
-from jobs.store import Store
+from jobs.store import Ledger, Store
 
 SLOW = {"count": 3, "gpus": 1, "labels": {"float64": "slow"}}
 FAST = {"count": 1, "gpus": 1, "labels": {"float64": "fast"}}
@@ -53,7 +51,7 @@ def test_an_estimate_takes_the_gpus_that_a_precision_goes_to(nodes, precisions, 
     assert speed(config, model, "float64") == float64
     assert speed(config, model, "float32") == FLOPS["float32"], "of every kind"
     store = Store(config.root)
-    single, double = costs(config, store, make_plan(config, store), {})
+    single, double = costs(Basis(config, Ledger(store), make_plan(config, store), {}))
     if float64 is None:
         assert double.seconds is None
         assert list(without_nodes(config)) == ["model gpt2 in float64: none of ray.nodes has 1 GPU and float64=fast"]
@@ -62,11 +60,10 @@ def test_an_estimate_takes_the_gpus_that_a_precision_goes_to(nodes, precisions, 
         assert list(without_nodes(config)) == []
 
 
-def test_a_plan_says_what_it_assumes_and_what_finds_no_node(tmp_path):
+def test_a_plan_says_what_it_assumes_and_what_finds_no_node(tmp_path, capsys):
     config = config_of(tmp_path, [SLOW], WHERE_FAST)
-    screen = Console(file=io.StringIO(), width=200)
-    show(config, Store(config.root), screen)
-    shown = screen.file.getvalue()
+    show(config, Store(config.root))
+    shown = capsys.readouterr().out
     assert "model gpt2 in float64: none of ray.nodes has 1 GPU and float64=fast" in shown
     assert f"float64 {SLOW_FLOAT64 / 1e12:.2g} where they call it slow" in shown
 
@@ -81,7 +78,7 @@ def test_several_gpus_of_a_worker_are_of_one_node(tmp_path):
 @pytest.mark.parametrize("name", ["paper", "normxlogit"])
 def test_every_model_of_a_papers_experiment_is_estimated_while_it_is_out_of_reach(name, tmp_path):
     config = RunConfig.load(name, str(tmp_path))
-    estimates = costs(config, Store(config.root), Plan(()), {})
+    estimates = costs(Basis(config, Ledger(Store(config.root)), Plan(()), {}))
     assert {one.model for one in estimates} == {model.name for model in config.models}
     assert all(one.seconds is not None and one.seconds > 0 and not one.measured for one in estimates)
 

@@ -3,9 +3,9 @@ import os
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from evaluation.schema import GENERIC, REJECT, VIEW
+from jobs.commands import terminal
 from jobs.commands.audit import audit, audit_table, export
 from jobs.config import RunConfig
 from jobs.stages import prepare as module
@@ -277,7 +277,7 @@ def test_a_model_out_of_reach_costs_no_other_its_views(tmp_path):
 def test_audit_adds_up_and_comes_as_json(tmp_path):
     config = config_of(tmp_path)
     _, store = run(config)
-    audit(config, store, Console(quiet=True), json_file=tmp_path / "audit.json")
+    audit(config, store, json_file=tmp_path / "audit.json")
     written = json.loads((tmp_path / "audit.json").read_text())
     assert written == audit_table(config, store, ["sva"])
     for figures in written["sva"].values():
@@ -290,10 +290,8 @@ def test_audit_prints_the_same_sentences_every_time(tmp_path):
     _, store = run(config)
     shown = []
     for _ in range(2):
-        console = Console(record=True, quiet=True, width=300)
-        console.quiet = False
-        with console.capture() as captured:
-            audit(config, store, console, task="sva", n=4)
+        with terminal.console.capture() as captured:
+            audit(config, store, task="sva", n=4)
         shown.append(captured.get())
     assert shown[0] == shown[1]
     assert len(shown[0].splitlines()) == 4
@@ -302,14 +300,14 @@ def test_audit_prints_the_same_sentences_every_time(tmp_path):
 def test_audit_of_what_is_not_there_is_an_error(tmp_path):
     config = config_of(tmp_path)
     with pytest.raises(UserError, match="closelook prepare"):
-        audit(config, Store(config.root), Console(quiet=True))
+        audit(config, Store(config.root))
     with pytest.raises(UserError, match="no task 'svo'"):
-        audit(config, Store(config.root), Console(quiet=True), task="svo")
+        audit(config, Store(config.root), task="svo")
     with pytest.raises(UserError, match=r"say which --task, and how many \(--n\)"):
-        audit(config, Store(config.root), Console(quiet=True), task="sva", part="ana")
+        audit(config, Store(config.root), task="sva", part="ana")
     _, store = run(config)
     with pytest.raises(UserError, match="task sva has no part 'ana': it has none"):
-        audit(config, store, Console(quiet=True), task="sva", part="ana", n=2)
+        audit(config, store, task="sva", part="ana", n=2)
 
 
 def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
@@ -350,12 +348,11 @@ def test_real_data_give_the_shares_of_close_look(tmp_path, published_data, monke
         "ana": 1000, "darn": 500, "dna": 500, "dnaa": 500,
     }  # fmt: skip
     assert all(0.8 * part["rows_in"] < part["samples"] < part["rows_in"] for part in parts.values())
-    console = Console(width=300)
-    with console.capture() as shown:
-        audit(config, store, console, task="blimp5", n=2)
+    with terminal.console.capture() as shown:
+        audit(config, store, task="blimp5", n=2)
     lines = shown.get().splitlines()
     assert len(lines) == 3 * len(parts)
     assert lines[::3] == [f"blimp5, {name}: 2 of {part['samples']}" for name, part in parts.items()]
-    with console.capture() as shown:
-        audit(config, store, console, task="blimp5", part="dna", n=2)
+    with terminal.console.capture() as shown:
+        audit(config, store, task="blimp5", part="dna", n=2)
     assert shown.get().splitlines() == lines[6:9]

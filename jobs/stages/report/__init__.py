@@ -14,7 +14,7 @@ from evaluation.report.table import DONE, Table
 from evaluation.report.tables import score_tables
 from evaluation.schema import SchemaMismatch
 from jobs.bench.storage import measured_by
-from jobs.commands.plan_choices import undecided
+from jobs.commands.plan_costs import undecided
 from jobs.config import RunConfig
 from jobs.config.lacking import told
 from jobs.methods import METHODS
@@ -136,7 +136,7 @@ def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
     for model, task in plan.unprepared:
         yield f"{task} is not prepared for {model}: run `closelook prepare`."
     for choice in plan.undecided:
-        yield f"{choice}: {undecided(choice)}."
+        yield f"{undecided(choice)}."
     for place, state in results.states.items():
         record = ledger.latest(Artifact("scores", *place)) or {} if state == DONE else {}
         for name, times in record.get("defects", {}).items():

@@ -1,10 +1,20 @@
-"""Options that several commands share."""
+"""The application that every command is added to (`@app.command()`), and options that several commands share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from jobs.commands.stopping import Stoppable
+
+app = typer.Typer(
+    cls=Stoppable,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
+)
 
 Config = Annotated[
     str | None,
@@ -22,3 +32,5 @@ Set = Annotated[
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for another run of this root.")
 ]
+MODEL = typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")
+Json = Annotated[Path | None, typer.Option("--json", help="Also write every number as JSON.")]
