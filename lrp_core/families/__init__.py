@@ -8,27 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lrp_core.families.albert import ALBERT
+from lrp_core.families import bert, gpt2, llama, phi
 from lrp_core.families.bart import BART
 from lrp_core.families.base import NO_LOOKING_AHEAD, Family
-from lrp_core.families.bert import BERT
-from lrp_core.families.deberta import DEBERTA
 from lrp_core.families.distilbert import DISTILBERT
-from lrp_core.families.electra import ELECTRA
-from lrp_core.families.gemma import GEMMA, GEMMA2, GEMMA3
 from lrp_core.families.generic import GENERIC, generic_family, serves
-from lrp_core.families.gpt2 import GPT2
-from lrp_core.families.gpt_neo import GPT_NEO
 from lrp_core.families.gpt_neox import GPT_NEOX
-from lrp_core.families.llama import LLAMA
-from lrp_core.families.mistral import MISTRAL
-from lrp_core.families.mixtral import MIXTRAL, QWEN2_MOE
 from lrp_core.families.modernbert import MODERNBERT
-from lrp_core.families.olmo import OLMO2
 from lrp_core.families.opt import OPT
-from lrp_core.families.phi import PHI, PHI3
-from lrp_core.families.qwen import QWEN2, QWEN3
-from lrp_core.families.roberta import ROBERTA
 from lrp_core.families.t5 import T5
 from lrp_core.families.vit import VIT
 from lrp_core.plugins import Extended
@@ -41,29 +28,29 @@ if TYPE_CHECKING:
 FAMILIES: Extended[Family] = Extended(
     Registry(
         "family",
-        BERT,
-        ROBERTA,
+        bert.BERT,
+        bert.ROBERTA,
         DISTILBERT,
-        ELECTRA,
-        ALBERT,
+        bert.ELECTRA,
+        bert.ALBERT,
         MODERNBERT,
-        DEBERTA,
-        GPT2,
+        bert.DEBERTA,
+        gpt2.GPT2,
         OPT,
-        GPT_NEO,
+        gpt2.GPT_NEO,
         GPT_NEOX,
-        LLAMA,
-        MISTRAL,
-        QWEN2,
-        QWEN3,
-        MIXTRAL,
-        QWEN2_MOE,
-        GEMMA,
-        GEMMA2,
-        GEMMA3,
-        OLMO2,
-        PHI,
-        PHI3,
+        llama.LLAMA,
+        llama.MISTRAL,
+        llama.QWEN2,
+        llama.QWEN3,
+        llama.MIXTRAL,
+        llama.QWEN2_MOE,
+        llama.GEMMA,
+        llama.GEMMA2,
+        llama.GEMMA3,
+        llama.OLMO2,
+        phi.PHI,
+        phi.PHI3,
         VIT,
         T5,
         BART,
@@ -151,7 +138,7 @@ def _with_head_of(family: Family, architecture: str) -> Family:
 
 
 def without_head(architecture: str, family: Family) -> str:
-    """What to say of a class of the family whose head is not explained, naming the classes that would fit."""
+    """The message about a class of the family whose head is not explained, naming the classes that would fit."""
     heads = [family] if family.with_labels is None else [family, family.with_labels]
     fits = " or ".join(_class_in(head.kind.classes, head) or head.kind.auto for head in heads)
     head = "classifier of images" if family.kind.images else "language-modelling head"

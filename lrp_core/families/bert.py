@@ -1,14 +1,34 @@
-from lrp_core.families.base import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, Family, LabelHead, Requirement
+"""BERT, and the families that are laid out like it but for what is said of them."""
+
+from dataclasses import replace
+from typing import Any
+
+from lrp_core.capabilities import ATTENTION, RULES
+from lrp_core.families.base import (
+    ABSOLUTE_POSITIONS,
+    WHOLE_FEED_FORWARD,
+    Correction,
+    Family,
+    LabelHead,
+    Requirement,
+    SameAs,
+)
 from lrp_core.kinds import MASKED
+
+
+def _embeddings(model: str) -> dict[str, Any]:
+    return {
+        "token_embedding": f"{model}.embeddings.word_embeddings",
+        "position_embedding": f"{model}.embeddings.position_embeddings",
+        "segment_embedding": f"{model}.embeddings.token_type_embeddings",
+        "embedding_norm": f"{model}.embeddings.LayerNorm",
+    }
+
 
 BERT = Family(
     name="bert",
     kind=MASKED,
     blocks="bert.encoder.layer",
-    token_embedding="bert.embeddings.word_embeddings",
-    position_embedding="bert.embeddings.position_embeddings",
-    segment_embedding="bert.embeddings.token_type_embeddings",
-    embedding_norm="bert.embeddings.LayerNorm",
     norm="layer",
     norm_order="post",
     head_dense="cls.predictions.transform.dense",
@@ -25,4 +45,80 @@ BERT = Family(
     up="intermediate.dense",
     down="output.dense",
     requires=(Requirement("is_decoder", (False,)), WHOLE_FEED_FORWARD, ABSOLUTE_POSITIONS),
+    **_embeddings("bert"),
+)
+ROBERTA = replace(
+    BERT,
+    name="roberta",
+    blocks="roberta.encoder.layer",
+    **_embeddings("roberta"),
+    head_dense="lm_head.dense",
+    head_norm="lm_head.layer_norm",
+    head_activation="gelu",
+    label_head=LabelHead("classifier.out_proj", dense="classifier.dense"),
+    positions_after_padding=True,
+    corrections=(Correction("hidden_act", ("gelu", "gelu_python"), " with a head of GELU"),),
+)
+#: Embeddings may be narrower than the blocks: embeddings_project, a linear layer, stands between.
+ELECTRA = replace(
+    BERT,
+    name="electra",
+    blocks="electra.encoder.layer",
+    **_embeddings("electra"),
+    embedding_projection="electra.embeddings_project",
+    head_dense="generator_predictions.dense",
+    head_norm="generator_predictions.LayerNorm",
+    head_activation="gelu",
+    label_head=LabelHead("classifier.out_proj", dense="classifier.dense", activation="gelu"),
+)
+#: Layers share the weights of a block; each gets modules of its own around them, so that layers can be told apart.
+#: Embeddings are narrower than the blocks: embedding_hidden_mapping_in, a linear layer, stands between.
+ALBERT = replace(
+    BERT,
+    name="albert",
+    blocks="albert.encoder.albert_layer_groups",
+    group_field="num_hidden_groups",
+    **_embeddings("albert"),
+    embedding_projection="albert.encoder.embedding_hidden_mapping_in",
+    head_dense="predictions.dense",
+    head_norm="predictions.LayerNorm",
+    label_head=LabelHead("classifier", dense="albert.pooler"),
+    attention="albert_layers.0.attention",
+    query="albert_layers.0.attention.query",
+    key="albert_layers.0.attention.key",
+    value="albert_layers.0.attention.value",
+    output="albert_layers.0.attention.dense",
+    attention_norm="albert_layers.0.attention.LayerNorm",
+    mlp_norm="albert_layers.0.full_layer_layer_norm",
+    activation="albert_layers.0.activation",
+    up="albert_layers.0.ffn",
+    down="albert_layers.0.ffn_output",
+    requires=(
+        Requirement("inner_group_num", (1,), "a group of several layers is no block"),
+        WHOLE_FEED_FORWARD,
+        ABSOLUTE_POSITIONS,
+    ),
+)
+#: DeBERTa-v2 and v3 (the difference is how they were trained). Their disentangled attention adds scores of relative
+#: positions outside of transformers' attention interface: nothing reads its weights, and no rule covers it.
+DEBERTA = replace(
+    BERT,
+    name="deberta-v2",
+    blocks="deberta.encoder.layer",
+    token_embedding="deberta.embeddings.word_embeddings",
+    position_embedding=None,
+    segment_embedding=None,
+    embedding_norm="deberta.embeddings.LayerNorm",
+    label_head=LabelHead("classifier", dense="pooler.dense", activation="gelu"),
+    query="attention.self.query_proj",
+    key="attention.self.key_proj",
+    value="attention.self.value_proj",
+    lacks=(ATTENTION, RULES),
+    requires=(
+        Requirement("position_biased_input", (False,), "their positions are those that attention adds"),
+        Requirement("type_vocab_size", (0,), "they have no segments"),
+        Requirement("legacy", (True,), "the other head multiplies by the embeddings by itself"),
+        Requirement("pooler_hidden_act", ("gelu",)),
+        SameAs("embedding_size", "hidden_size", "embed_proj stands between embeddings and blocks"),
+    ),
 )

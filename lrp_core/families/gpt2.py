@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from lrp_core.families.base import Family, LabelHead, Requirement
 from lrp_core.kinds import CAUSAL
 
@@ -27,4 +29,21 @@ GPT2 = Family(
     feed_forward_field="n_inner",
     max_length_field="n_positions",
     requires=(Requirement("add_cross_attention", (False,)), Requirement("reorder_and_upcast_attn", (False,))),
+)
+#: Scores are not scaled, and every other layer sees the last few tokens only: a buffer of the module says which.
+GPT_NEO = replace(
+    GPT2,
+    name="gpt_neo",
+    attention="attn.attention",
+    query="attn.attention.q_proj",
+    key="attn.attention.k_proj",
+    value="attn.attention.v_proj",
+    output="attn.attention.out_proj",
+    qkv="separate",
+    transposed=False,
+    feed_forward_field="intermediate_size",
+    max_length_field="max_position_embeddings",
+    eager_only=True,
+    own_kernel="_attn",
+    requires=(),
 )

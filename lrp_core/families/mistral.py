@@ -1,5 +1,0 @@
-from dataclasses import replace
-
-from lrp_core.families.llama import LLAMA
-
-MISTRAL = replace(LLAMA, name="mistral")
