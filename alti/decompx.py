@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from alti.layers import Layer, visiting, wide
+from alti.layers import Layer, visiting
 from alti.maps import output_weights
 from alti.planner import free_bytes
 from alti.transformed import slices
@@ -22,9 +22,10 @@ from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
+from lrp_core.precision import wide_dtype
 from lrp_core.rules.activation import activation
 from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request, UserError
+from lrp_core.types import Batch, Request, Results, UserError
 from lrp_core.variants import unpadded
 from lrp_core.view import ModelView
 
@@ -40,8 +41,8 @@ def explain_many(
     *,
     score: str,
     byte_budget: int | None = None,
-) -> dict[Request, Relevance]:
-    """What each token's vector adds to the explained number; of scores, by `score`, its norm behind the last block.
+) -> Results:
+    """The part of the explained number that each token's vector adds; of scores, by `score`, its last norm.
 
     Samples are taken apart one by one, without padding. Raises UserError for a contrastive request without foils, and
     for a budget of bytes, beyond the weights, that does not hold the vectors of a sample.
@@ -57,7 +58,7 @@ def explain_many(
         vectors = last_vectors(view, sample, free_bytes(view.device) if byte_budget is None else byte_budget)
         readings = vectors.norm(dim=-1)[None] if of_norm else _read(view, vectors, sample)
         pairs[i, :, to_device(real.nonzero().flatten(), pairs.device)] = readings.to(pairs)
-    results = {}
+    results: Results = {}
     for request in requests:
         explained = explained_by(request.explanation)
         tokens = explained.of(pairs).to(batch.input_ids.device)
@@ -70,7 +71,7 @@ def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
     length, width = sample.input_ids.shape[1], view.d_model
     hidden = LinearLayer(view.blocks[0].up, "linear", view.family.transposed).parameters()[0].shape[0]
     rows = max(1, _HIDDEN // (length * hidden))
-    number = wide(view.dtype).itemsize
+    number = wide_dtype(view.dtype).itemsize
     of_head = 2 * length * length * view.head_dim  # values and their mixture
     least = (2 * length * length * width + max(of_head, 2 * length * hidden)) * number  # states before and after
     while rows > 1 and (2 * length * length * width + 2 * rows * length * hidden) * number > byte_budget:
@@ -121,9 +122,8 @@ class _Decomposition:
             mixed = output.new_zeros(len(destinations), length, output.shape[-1])
             for of_head, values, out in zip(weights, layer.values()[0], output, strict=True):
                 mixed.addcmul_(of_head[..., None], values @ out)
-            mixed[torch.arange(len(destinations), device=output.device), destinations] += layer.residual[0, rows].to(
-                mixed
-            )
+            at = torch.arange(len(destinations), device=output.device)
+            mixed[at, destinations] += layer.residual[0, rows].to(mixed)
             return _shared(mixed, bias)
         value, value_bias = layer.block.value_weights()  # [G, K, D], [G, K]
         groups = len(output) // len(value)
@@ -146,12 +146,11 @@ class _Decomposition:
 
 
 def _read(view: ModelView, vectors: Tensor, sample: Batch) -> Tensor:
-    """What vectors [Tk, D] add to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
+    """The additions of vectors [Tk, D] to the logits of target and foil, [2, Tk] ([1, Tk] without foils)."""
     if view.head_layer is not None:
         vectors = _activated(_linear(vectors, view.head_layer), view.head_activation_name)
         vectors = vectors if view.head_norm is None else _normed(vectors, view.head_norm)
-    ids = sample.target_ids if sample.foil_ids is None else torch.cat([sample.target_ids, sample.foil_ids])
-    rows, biases = view.unembedding_rows(to_device(ids, view.device))  # [2, D], [2]
+    rows, biases = view.unembedding_rows(to_device(sample.explained_ids[0], view.device))  # [2, D], [2]
     read = rows.to(vectors) @ vectors.T
     if biases is None:
         return read

@@ -20,25 +20,25 @@ _SOURCES = 64  # tokens whose value-output vectors are held for a single row
 
 def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
     """Map [B, Ti, Tj] of one block; normalised, rows sum to one, and a row that nothing reaches is the identity's."""
-    weights, own = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
-    own = own.expand(len(weights), -1, -1)
-    norms = _norms(layer, weights, own, layer.allowed, chunk.sources)
-    return normalised(norms, own) if normalise else norms
+    weights, identity = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
+    identity = identity.expand(len(weights), -1, -1)
+    norms = _norms(layer, weights, identity, layer.allowed, chunk.sources)
+    return normalised(norms, identity) if normalise else norms
 
 
 def norm_row(layer: Layer, position: Tensor, normalise: bool = True) -> Tensor:
     """Row [B, 1, Tj] of `norm_map` for one destination for each sample [B]."""
-    there = layer.at(position)
-    weights = there.weights()  # [B, H, Tj, 1]
-    own = torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1)
-    norms = _norms(layer, weights, own, there.allowed, _SOURCES)
-    return normalised(norms, own) if normalise else norms
+    row = layer.at(position)
+    weights = row.weights()  # [B, H, Tj, 1]
+    identity = torch.nn.functional.one_hot(position, weights.shape[2]).unsqueeze(1)
+    norms = _norms(layer, weights, identity, row.allowed, _SOURCES)
+    return normalised(norms, identity) if normalise else norms
 
 
-def _norms(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: int) -> Tensor:
+def _norms(layer: Layer, weights: Tensor, identity: Tensor, allowed: Tensor, held: int) -> Tensor:
     """Norms [B, Ti, Tj] without deviations, 0 of what is hidden.
 
-    `weights` [B, H, Tj, Ti]; `own` [B, Ti, Tj] is 1 where destination and source are the same token.
+    `weights` [B, H, Tj, Ti]; `identity` [B, Ti, Tj] is 1 where destination and source are the same token.
 
     `allowed` [B | 1, Ti, Tj] is bool; value-output vectors of `held` tokens exist at a time, in float32's bytes.
 
@@ -57,8 +57,8 @@ def _norms(layer: Layer, weights: Tensor, own: Tensor, allowed: Tensor, held: in
         x = residual[:, sources]
         with_own = (w @ (vectors @ x.unsqueeze(-1)))[..., 0] * 2 + x.square().sum(-1, keepdim=True)  # [B, j, Ti]
         of_pairs = (w @ inner * w).sum(-1).transpose(1, 2)
-        square[:, :, sources] = of_pairs + own[:, :, sources] * with_own.transpose(1, 2)
-    hidden = ~(allowed | own.bool())
+        square[:, :, sources] = of_pairs + identity[:, :, sources] * with_own.transpose(1, 2)
+    hidden = ~(allowed | identity.bool())
     return square.clamp_min(0).sqrt().masked_fill(hidden, 0).to(layer.dtype)
 
 

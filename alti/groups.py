@@ -32,17 +32,13 @@ class Group:
         slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], where each token goes
         position = slots.gather(1, whole.position[picked, None]).squeeze(1)
         batch = rows_of(whole, picked).over_tokens(lambda of_tokens: of_tokens.gather(1, columns), position)
-        return cls(
-            batch=replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype)),
-            rows=picked,
-            columns=columns,
-            real=mask.gather(1, columns),
-        )
+        batch = replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype))
+        return cls(batch, picked, columns, mask.gather(1, columns))
 
     def to(self, device: torch.device) -> Group:
         """The group on this device."""
-        moved = {name: to_device(getattr(self, name), device) for name in ("rows", "columns", "real")}
-        return Group(batch=self.batch.to(device), **moved)
+        places = (to_device(of_tokens, device) for of_tokens in (self.rows, self.columns, self.real))
+        return Group(self.batch.to(device), *places)
 
     def halves(self) -> list[Group]:
         """Two groups of half the samples each."""
@@ -60,8 +56,8 @@ class Group:
         whole[self.rows] = torch.zeros_like(whole[self.rows]).scatter_add_(-1, columns, numbers * real)
 
     def _some(self, rows: slice) -> Group:
-        parts = {name: value[rows] for name, value in vars(self.batch).items() if value is not None}
-        return Group(replace(self.batch, **parts), self.rows[rows], self.columns[rows], self.real[rows])
+        batch = self.batch.mapped(lambda value: value[rows])
+        return Group(batch, self.rows[rows], self.columns[rows], self.real[rows])
 
 
 def lengths(batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which way contributions are computed: the fused kernel where it runs and agrees, the chunked path elsewhere."""
+"""Contributions by the fused kernel where it runs and agrees with the chunked path, else by that path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
 
 @cache
 def fused_on(device: torch.device) -> bool:
-    """Whether the kernel compiles on this GPU and agrees with the chunked path there; says so once if not."""
+    """True if the kernel compiles on this GPU and agrees with the chunked path there; logs it once if not."""
     if find_spec("triton") is None:
         log.warning("triton is not installed: ALTI takes the chunked path on %s", device)
         return False

@@ -17,23 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from alti.threads import run_all
-from lrp_core.attention import Kernel, around_attention
+from lrp_core.attention import Attended, Kernel, around_attention
 from lrp_core.parts.block import BlockView
+from lrp_core.precision import wide_dtype
 from lrp_core.types import UnsupportedModel
 from lrp_core.view import ModelView
 
 _CACHED = 2**20  # numbers that stay in the cache of a CPU from one elementwise operation to the next
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """What ALTI computes in: float64 for float64 models, float32 for all others. Differences of norms of nearly equal
-    vectors need it; half-precision models only lend their own queries, keys, values and residual streams."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 @dataclass(frozen=True)
 class Layer:
-    """An attention block behind its output projection; the model's own numbers in the model's dtype."""
+    """An attention block behind its output projection; the model's own numbers in the model's dtype.
+
+    ALTI computes in `dtype`: float64 for float64 models, float32 for all others. Differences of norms of nearly equal
+    vectors need it; half-precision models only lend their own queries, keys, values and residual streams.
+    """
 
     index: int
     block: BlockView
@@ -47,12 +46,12 @@ class Layer:
 
     @property
     def causal(self) -> bool:
-        """Whether `allowed` hides from every destination what stands behind it."""
+        """True if `allowed` hides from every destination the tokens behind it."""
         return self.block.family.kind.causal
 
     @property
     def dtype(self) -> torch.dtype:
-        return wide(self.residual.dtype)
+        return wide_dtype(self.residual.dtype)
 
     def values(self) -> Tensor:
         """[B, H, T, K], each head with the values of its group."""
@@ -61,9 +60,11 @@ class Layer:
     def weights(self, workers: int = 1) -> Tensor:
         """Attention weights [B, H, Tj, Ti], sources first; meaningless for destinations that see nothing (padding)."""
         mask = self._mask()
-        scores = self._per_head(self.key) @ (self.query.to(self.dtype) * (self.scaling / log(2))).transpose(2, 3)
-        n, heads, *pair = scores.shape
-        together = heads if scores.is_cuda else max(1, _CACHED // (n * pair[0] * pair[1]))
+        query = self.query.to(self.dtype) * (self.scaling / log(2))
+        scores = self._per_head(self.key) @ query.transpose(2, 3)
+        together = scores.shape[1]
+        if not scores.is_cuda:
+            together = max(1, _CACHED // scores[:, 0].numel())
         parts = iter(scores.split(together, 1))  # for all workers
         run_all([partial(_softmax_over_sources, parts, mask)] * workers)
         return scores
@@ -71,16 +72,13 @@ class Layer:
     def at(self, position: Tensor) -> Layer:
         """This block with one destination for each sample [B]: residual, query, attended and allowed are rows."""
         at = torch.arange(len(position), device=position.device)
-        return replace(
-            self,
-            residual=self.residual[at, position].unsqueeze(1),
-            query=self.query[at, :, position].unsqueeze(2),
-            attended=self.attended[at, position].unsqueeze(1),
-            allowed=self.allowed.expand(len(at), -1, -1)[at, position].unsqueeze(1),
-        )
+        residual, attended = self.residual[at, position].unsqueeze(1), self.attended[at, position].unsqueeze(1)
+        query = self.query[at, :, position].unsqueeze(2)
+        allowed = self.allowed.expand(len(at), -1, -1)[at, position].unsqueeze(1)
+        return replace(self, residual=residual, query=query, attended=attended, allowed=allowed)
 
     def _mask(self) -> Tensor:
-        """What scores lose [B | 1, 1, Tj, Ti], laid out as they are: other strides would cost more than the sum."""
+        """Mask to add to scores, [B | 1, 1, Tj, Ti], laid out like them: other strides would cost more than the sum."""
         hidden = ~self.allowed.transpose(1, 2).contiguous().unsqueeze(1)
         return torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, torch.finfo(self.dtype).min)
 
@@ -103,8 +101,8 @@ def visiting(view: ModelView, visit: Callable[[Layer], None]) -> Iterator[None]:
         around = {}
         for index, block in enumerate(view.blocks):
             visitor = _Visitor(index, block, visit)
-            undo.callback(block.module.register_forward_pre_hook(visitor.enter).remove)
-            undo.callback(block.output.register_forward_hook(visitor.leave).remove)
+            undo.enter_context(block.module.register_forward_pre_hook(visitor.enter))
+            undo.enter_context(block.output.register_forward_hook(visitor.leave))
             around[block.attention] = visitor.attend
         undo.enter_context(around_attention(view, around, stock="sdpa"))
         yield
@@ -120,18 +118,13 @@ class _Visitor:
     def enter(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
         self.seen["residual"] = args[0]
 
-    def attend(
-        self, kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        query, key, value, mask = tensors
         scaling = options.get("scaling")
-        self.seen |= {
-            "query": query,
-            "key": key,
-            "value": value,
-            "allowed": _allowed(mask, query, causal=self.block.family.kind.causal),
-            "scaling": query.shape[-1] ** -0.5 if scaling is None else scaling,
-        }
-        return kernel(module, query, key, value, mask, **options)
+        allowed = _allowed(mask, query, causal=self.block.family.kind.causal)
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        self.seen |= {"query": query, "key": key, "value": value, "allowed": allowed, "scaling": scaling}
+        return kernel(module, *tensors, **options)
 
     def leave(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
         seen, self.seen = self.seen, {}

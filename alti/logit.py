@@ -13,18 +13,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from alti.layers import Layer, visiting, wide
+from alti.layers import Layer, visiting
 from alti.maps import Rollout, output_weights, pre_norm_map
 from alti.transformed import Chunk
 from lrp_core.explained import explained_by
-from lrp_core.rules.heads import pool
+from lrp_core.precision import wide
+from lrp_core.rules.latent import pool
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
 
 @dataclass(frozen=True)
 class LogitContributions:
-    """What each part of the model adds to the explained number, [B, E, ...] for E explanations or [B, ...] for one.
+    """The addition of each part of the model to the explained number, [B, E, ...] for E explanations, or [B, ...].
 
     `tokens`, `mlp`, `attention_bias` and `bias` sum to the explained number, to rounding.
     """
@@ -56,10 +57,10 @@ def decompose(
     with ExitStack() as undo:
         undo.enter_context(visiting(view, parts.attention_block))
         for index, block in enumerate(view.blocks):
-            undo.callback(block.adds.register_forward_hook(partial(parts.mlp_block, index=index)).remove)
+            undo.enter_context(block.adds.register_forward_hook(partial(parts.mlp_block, index=index)))
         if view.final_norm is not None:
             hook = partial(parts.final_norm, kind=view.final_norm.kind, eps=view.final_norm.eps)
-            undo.callback(view.final_norm.module.register_forward_pre_hook(hook).remove)
+            undo.enter_context(view.final_norm.module.register_forward_pre_hook(hook))
         logits = view.logits(view.hidden(batch), batch)
     return logits, parts.read(bias)
 
@@ -67,12 +68,12 @@ def decompose(
 def _direction(view: ModelView, batch: Batch, explanations: Sequence[str]) -> tuple[Tensor, Tensor]:
     """The residual direction [B, E, D] that each explanation reads behind the final norm, linearised up to its standard
     deviation, and the constant [B, E] that norm and unembedding add; both where the batch is."""
-    pair = [batch.target_ids] if batch.foil_ids is None else [batch.target_ids, batch.foil_ids]
-    rows, constant = view.unembedding_rows(torch.stack(pair, 1))  # [B, 2, D]
-    rows = rows.to(batch.input_ids.device, wide(rows.dtype))
+    rows, constant = view.unembedding_rows(batch.explained_ids)  # [B, 2, D]
+    rows = wide(rows.to(batch.input_ids.device))
     constant = torch.zeros_like(rows[..., 0]) if constant is None else constant.to(rows)
-    explained = torch.stack([explained_by(name).of(rows) for name in explanations], 1)  # [B, E, D]
-    bias = torch.stack([explained_by(name).of(constant) for name in explanations], 1)  # [B, E]
+    choices = [explained_by(name) for name in explanations]
+    explained = torch.stack([choice.of(rows) for choice in choices], 1)  # [B, E, D]
+    bias = torch.stack([choice.of(constant) for choice in choices], 1)  # [B, E]
     norm = view.final_norm
     if norm is None:
         return explained, bias
@@ -116,7 +117,7 @@ class _Parts:
         self.layers[index]["mlp"] = self._project(output.view(len(self.at), -1, output.shape[-1]))
 
     def final_norm(self, _: nn.Module, args: tuple[Tensor, ...], kind: str, eps: float) -> None:
-        state = args[0][self.at.to(args[0].device), self.position.to(args[0].device)].to(self.tokens)  # [B, D]
+        state = self._at_position(args[0]).to(self.tokens)  # [B, D]
         variance = state.var(-1, unbiased=False, keepdim=True) if kind == "layer" else state.square().mean(-1, True)
         self.deviation = (variance + eps).sqrt()
 
@@ -131,9 +132,12 @@ class _Parts:
         )
 
     def _project(self, states: Tensor) -> Tensor:
-        """What states [B, T, D] at the predicted position say along the directions, [B, E]."""
-        row = states[self.at.to(states.device), self.position.to(states.device)].to(self.direction)
+        """The states [B, T, D] at the predicted position, projected on the directions, [B, E]."""
+        row = self._at_position(states).to(self.direction)
         return torch.einsum("bd,bed->be", row, self.direction)
+
+    def _at_position(self, states: Tensor) -> Tensor:
+        return states[self.at.to(states.device), self.position.to(states.device)]
 
     def _stack(self, name: str) -> Tensor:
         return self._scaled(torch.stack([layer[name] for layer in self.layers], 2))
@@ -145,17 +149,16 @@ class _Parts:
 
 
 def _head_contributions(row: Layer, weights: Tensor, direction: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """What one destination's attention [B, H, Tj, 1] writes along directions [B, E, D]: by source token [B, E, T], and
+    """One destination's attention [B, H, Tj, 1] projected on directions [B, E, D]: by source token [B, E, T], and
     by everything else that is asked for."""
     output, (_, bias) = output_weights(row), row.block.output_weights()
     reading = torch.einsum("hkd,bed->behk", output, direction)  # [B, E, H, K]
     weighted = row.values() * weights  # [B, H, Tj, K]
     by_head = torch.einsum("bhjk,behk->behj", weighted, reading)
     entries = weighted.sum(2).unsqueeze(1) * reading  # [B, E, H, K]
-    n, e = entries.shape[:2]
-    return by_head.sum(2), {
-        "attention": by_head.sum(2),
-        "heads": by_head.sum(-1),
-        "pooled": pool(entries.flatten(0, 1).unsqueeze(1)).unflatten(0, (n, e)),
-        "attention_bias": direction.new_zeros(n, e) if bias is None else direction @ bias.to(direction),
-    }
+    shape = entries.shape[:2]
+    by_source = by_head.sum(2)
+    pooled = pool(entries.flatten(0, 1).unsqueeze(1)).unflatten(0, shape)
+    of_bias = direction.new_zeros(shape) if bias is None else direction @ bias.to(direction)
+    sums = {"attention": by_source, "heads": by_head.sum(-1), "pooled": pooled, "attention_bias": of_bias}
+    return by_source, sums

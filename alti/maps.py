@@ -38,18 +38,15 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     The resultant is what the block adds up: residual, transformed vectors and output bias.
     """
     residual = layer.residual.to(layer.dtype)
-    resultant = residual + layer.attended
-    weights = layer.weights(chunk.workers)
-    parts = AttentionParts(
-        weights, layer.values(), output_weights(layer), residual, resultant, layer.allowed, layer.causal
-    )
-    gain = contributions(parts, chunk)
-    return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
+    return _rows_to_one(_parts(layer, output_weights(layer), residual, residual + layer.attended, chunk), chunk)
 
 
 def post_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     """Map [B, Ti, Tj] of a block whose norm follows the residual sum."""
-    parts = _through_norm(layer, chunk.workers)
+    return _rows_to_one(_through_norm(layer, chunk), chunk)
+
+
+def _rows_to_one(parts: AttentionParts, chunk: Chunk) -> Tensor:
     gain = contributions(parts, chunk)
     return normalised(gain, torch.eye(gain.shape[-1], device=gain.device))
 
@@ -60,10 +57,10 @@ def post_norm_row(layer: Layer, position: Tensor) -> Tensor:
     return normalised(gain, torch.nn.functional.one_hot(position, gain.shape[-1])).unsqueeze(1)
 
 
-def normalised(gain: Tensor, own: Tensor) -> Tensor:
-    """Rows of `gain` [..., Tj] that sum to one; where all was clipped, the row of `own`, which is the identity's."""
+def normalised(gain: Tensor, identity: Tensor) -> Tensor:
+    """Rows of `gain` [..., Tj] that sum to one; where all was clipped, those of `identity`."""
     total = gain.sum(-1, keepdim=True)
-    return torch.where(total > 0, gain / total, own.to(gain.dtype))
+    return torch.where(total > 0, gain / total, identity.to(gain.dtype))
 
 
 def output_weights(layer: Layer) -> Tensor:
@@ -71,7 +68,12 @@ def output_weights(layer: Layer) -> Tensor:
     return layer.block.output_weights()[0].to(layer.residual.device, layer.dtype)
 
 
-def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
+def _parts(layer: Layer, output: Tensor, residual: Tensor, resultant: Tensor, chunk: Chunk | None) -> AttentionParts:
+    weights = layer.weights(1 if chunk is None else chunk.workers)
+    return AttentionParts(weights, layer.values(), output, residual, resultant, layer.allowed, layer.causal)
+
+
+def _through_norm(layer: Layer, chunk: Chunk | None = None) -> AttentionParts:
     """The block behind its norm, every row multiplied by the row's standard deviation.
 
     The norm of the sum at i is linearised with the deviation of that very sum (Ferrando et al. 2022, eq. 9; they take
@@ -90,10 +92,7 @@ def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
     if shift is not None:
         resultant.addcmul_(shift.to(output), deviation)
     output = _centred(output).mul_(weight)
-    residual = _centred(residual).mul_(weight)
-    return AttentionParts(
-        layer.weights(workers), layer.values(), output, residual, resultant, layer.allowed, layer.causal
-    )
+    return _parts(layer, output, _centred(residual).mul_(weight), resultant, chunk)
 
 
 def _centred(x: Tensor) -> Tensor:

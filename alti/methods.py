@@ -1,10 +1,10 @@
-"""What ALTI and ALTI-Logit compute, group by group of samples, within a budget of memory."""
+"""The functions of ALTI, ALTI-Logit and GlobEnc: group by group of samples, within a budget of memory."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ from alti.groups import Group, lengths
 from alti.logit import LogitContributions, decompose
 from alti.planner import MemoryNeeds, MemoryPlan
 from alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
-from lrp_core.explained import explained_by, without_sum
+from lrp_core.explained import explained_by, explanations_of, relevance_of, without_sum
 from lrp_core.memory import is_out_of_memory
-from lrp_core.types import Batch, Relevance, Request, UnsupportedMethod
+from lrp_core.types import Batch, Relevance, Request, Results, UnsupportedMethod
 from lrp_core.view import ModelView
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def explain_many(
     layers: bool = False,
     initial: bool = True,
     byte_budget: int | None = None,
-) -> dict[Request, Relevance]:
+) -> Results:
     """All `requests` from one forward and one set of maps for each group of samples that fits `byte_budget`.
 
     The budget is for what lives beyond the weights; None takes what the device has free. Samples of like length go
@@ -62,7 +62,7 @@ def globenc(
     normalise: bool = True,
     layers: bool = False,
     byte_budget: int | None = None,
-) -> dict[Request, Relevance]:
+) -> Results:
     """Relevance as that of alti, with GlobEnc's maps. The plan is alti's, since its vectors take the bytes."""
     maps = GLOBENC if normalise else RAW_GLOBENC
     return _explain(view, batch, requests, maps, byte_budget, layers=layers)
@@ -79,28 +79,31 @@ def _explain(
     heads: bool = False,
     layers: bool = False,
     initial: bool = True,
-) -> dict[Request, Relevance]:
+) -> Results:
     for request in requests:
         check(view, request.method)
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    explanations = explanations_of(requests)
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
-    parts = [
-        part
-        for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(on_host).tolist(), budget)
-        for part in _within_memory(view, Group.of(on_host, rows).to(view.device), maps, explanations, plan)
-    ]
+    parts: list[_Part] = []
+    for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(on_host).tolist(), budget):
+        group = Group.of(on_host, rows).to(view.device)
+        parts += _within_memory(view, group, maps, explanations, plan)
     plans = tuple(plan for _, plan, _ in parts)
     whole = {name: _assemble(batch, parts, name) for name in parts[0][2]}
-    if view.family.norm_order == "post":
-        relevance = replace(without_sum(whole["tokens"], whole["logits"]), layers=whole["layers"] if layers else None)
-        return dict.fromkeys(requests, AltiRelevance(**vars(relevance), plans=plans))
     logits = whole.pop("logits")
+    if view.family.norm_order == "post":
+        relevance = without_sum(whole["tokens"], logits, layers=whole["layers"] if layers else None)
+        return dict.fromkeys(requests, AltiRelevance(**vars(relevance), plans=plans))
     every = LogitContributions(**whole)
-    return {
-        request: _relevance(every.of(explanations.index(request.explanation)), logits, request, heads, initial, plans)
-        for request in requests
-    }
+    results: Results = {}
+    for request in requests:
+        parts_of_logit = every.of(explanations.index(request.explanation))
+        tokens = parts_of_logit.tokens if initial else parts_of_logit.attended  # the residual lacks `initial`, too
+        explained = explained_by(request.explanation).of(logits)
+        relevance = relevance_of(tokens, logits, explained, heads=parts_of_logit.pooled if heads else None)
+        results[request] = AltiRelevance(**vars(relevance), contributions=parts_of_logit, plans=plans)
+    return results
 
 
 def check(view: ModelView, method: str) -> None:
@@ -146,28 +149,10 @@ def _assemble(batch: Batch, parts: Sequence[_Part], name: str) -> Tensor:
     """The whole batch's numbers [B, ...]; zero on padding."""
     over_tokens = name in _OVER_TOKENS
     first = parts[0][2][name]
-    shape = (*first.shape[1:-1], batch.input_ids.shape[1]) if over_tokens else first.shape[1:]
-    whole = first.new_zeros(len(batch), *shape)
+    shape = [len(batch), *first.shape[1:]]
+    if over_tokens:
+        shape[-1] = batch.input_ids.shape[1]
+    whole = first.new_zeros(shape)
     for group, _, numbers in parts:
         group.put(numbers[name], whole, over_tokens)
     return whole
-
-
-def _relevance(
-    contributions: LogitContributions,
-    logits: Tensor,
-    request: Request,
-    heads: bool,
-    initial: bool,
-    plans: tuple[MemoryPlan, ...],
-) -> AltiRelevance:
-    """Without `initial` the residual lacks it too; `contributions` sum to the explained number in either case."""
-    return AltiRelevance(
-        tokens=contributions.tokens if initial else contributions.attended,
-        explained=explained_by(request.explanation).of(logits),
-        logit_target=logits[:, 0],
-        logit_foil=logits[:, 1] if logits.shape[1] == 2 else None,
-        heads=contributions.pooled if heads else None,
-        contributions=contributions,
-        plans=plans,
-    )

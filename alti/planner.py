@@ -1,4 +1,4 @@
-"""How many bytes a batch needs, and how to cut samples so that they fit.
+"""Bytes that a batch needs, and the cut of samples into groups that fit.
 
 Predicted is the peak of the bytes that live beyond the weights: the forward's own, and those of one layer's map. The
 terms follow the code of `layers`, `maps` and `transformed` in the order in which they come alive.
@@ -14,8 +14,8 @@ import psutil
 import torch
 
 from alti.kernel import fused_on
-from alti.layers import wide
 from alti.transformed import Chunk, extents
+from lrp_core.precision import wide_dtype
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
@@ -29,7 +29,7 @@ _SPREAD = 2  # a batch is cut where its samples would be padded to more than thi
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """What decides the bytes, apart from the batch."""
+    """The properties of a model and a device that decide the bytes, apart from the batch."""
 
     n_heads: int
     n_kv_heads: int
@@ -47,24 +47,28 @@ class MemoryNeeds:
     @classmethod
     def of(cls, view: ModelView) -> MemoryNeeds:
         post_norm = view.family.norm_order == "post"
-        d_mlp = max(one.mlp_width for one in view.blocks)
+        device = view.device.type if view.device.type in _VECTOR_BYTES else "cpu"
+        work = wide_dtype(view.dtype)
+        held = 2 if view.family.gate is None else 3  # tensors as wide as the MLP
+        if "new" in view.activation_name:
+            held = _COMPOSED
         return cls(
             n_heads=view.n_heads,
             n_kv_heads=view.n_kv_heads,
             head_dim=view.head_dim,
             d_model=view.d_model,
-            mlp_width=d_mlp * (_COMPOSED if "new" in view.activation_name else 2 if view.family.gate is None else 3),
+            mlp_width=held * max(block.mlp_width for block in view.blocks),
             residual_copies=2 if post_norm else 3 + (view.family.position_embedding is not None),
             model_bytes=view.dtype.itemsize,
-            work_bytes=wide(view.dtype).itemsize,
+            work_bytes=work.itemsize,
             post_norm=post_norm,
-            device=view.device.type if view.device.type in _VECTOR_BYTES else "cpu",
+            device=device,
             threads=torch.get_num_threads() if view.device.type == "cpu" else 1,
-            fused=view.device.type == "cuda" and wide(view.dtype) == torch.float32 and fused_on(view.device),
+            fused=device == "cuda" and work == torch.float32 and fused_on(view.device),
         )
 
     def chunk(self, batch: int, length: int) -> Chunk:
-        """What is fast when memory is plenty."""
+        """The chunk that is fast when memory is plenty."""
         width = ceil(self.d_model / ceil(self.d_model / _WIDTH[self.device]))
         vectors = _VECTOR_BYTES[self.device] // (width * self.work_bytes)
         workers = self.threads if batch * length**2 * self.d_model >= _WORTH_THREADS else 1
@@ -74,7 +78,7 @@ class MemoryNeeds:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What is done at once, and what that takes."""
+    """The samples and the chunk that are computed at once, and the bytes that they take."""
 
     batch: int
     length: int
@@ -121,16 +125,17 @@ def plan(geometry: MemoryNeeds, length: int, byte_budget: int, batch: int) -> Me
 
     Raises UserError, with the bytes needed, if one sample at the smallest chunk is too much.
     """
-    for size in _halves(batch):
-        chunk = geometry.chunk(size, length)
-        need = predict(geometry, size, length, chunk)
-        if need <= byte_budget:
-            return MemoryPlan(size, length, chunk, need, byte_budget)
-    while not chunk.is_smallest:
-        chunk = smaller(chunk)
-        need = predict(geometry, 1, length, chunk)
-        if need <= byte_budget:
-            return MemoryPlan(1, length, chunk, need, byte_budget)
+    size, chunk = batch, geometry.chunk(batch, length)
+    while (need := predict(geometry, size, length, chunk)) > byte_budget:
+        if size > 1:
+            size //= 2
+            chunk = geometry.chunk(size, length)
+        elif not chunk.is_smallest:
+            chunk = smaller(chunk)
+        else:
+            break
+    if need <= byte_budget:
+        return MemoryPlan(size, length, chunk, need, byte_budget)
     raise UserError(
         f"ALTI needs {need} bytes for one sample of {length} tokens, and the budget is {byte_budget}: "
         "raise byte_budget or drop the longest samples"
@@ -156,14 +161,8 @@ def smaller(chunk: Chunk) -> Chunk:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What may be taken from the device now: the allocator's unused blocks count, a tenth stays for fragmentation."""
+    """Bytes that may be taken from the device now: unused blocks of the allocator count, a tenth is left out."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(0.9 * (torch.cuda.mem_get_info(device)[0] + unused))
     return int(0.9 * psutil.virtual_memory().available)
-
-
-def _halves(batch: int) -> Iterator[int]:
-    while batch >= 1:
-        yield batch
-        batch //= 2

@@ -12,17 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from alti.globenc import norm_map, norm_row
-from alti.layers import Layer, visiting, wide
+from alti.layers import Layer, visiting
 from alti.maps import Rollout, post_norm_map, post_norm_row
 from alti.transformed import Chunk
 from lrp_core.parts.norms import NormView
+from lrp_core.precision import wide
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
 
 @dataclass(frozen=True)
 class Maps:
-    """How a layer's map is made: whole [B, Ti, Tj], or its row [B, 1, Tj] for one destination for each sample [B]."""
+    """Functions for a layer's map: whole [B, Ti, Tj], or its row [B, 1, Tj] for one destination of each sample [B]."""
 
     whole: Callable[[Layer, Chunk], Tensor]
     row: Callable[[Layer, Tensor], Tensor]
@@ -42,20 +43,23 @@ def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Ten
     rollout, last = Rollout(), view.n_layers - 1
     rows: list[Tensor] = []
 
+    def at_position(of_tokens: Tensor) -> Tensor:
+        device = of_tokens.device
+        return of_tokens[torch.arange(len(batch), device=device), batch.position.to(device)]
+
     def visit(layer: Layer) -> None:
         position = batch.position.to(layer.residual.device)
         if layer.index == last:
             rows.append(maps.row(layer, position)[:, 0])
             return
         layer_map = maps.whole(layer, chunk)
-        rows.append(layer_map[torch.arange(len(batch), device=position.device), position])
+        rows.append(at_position(layer_map))
         rollout.multiply(layer_map)
 
     def divide(_: nn.Module, args: tuple[Any, ...], *, index: int, norm: NormView) -> None:
-        state = args[0].to(wide(args[0].dtype))
+        state = wide(args[0])
         deviation = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()  # [B, T, 1]
-        of_row = deviation[torch.arange(len(batch), device=state.device), batch.position.to(state.device)]
-        rows[index] = rows[index] / of_row.to(rows[index].device)
+        rows[index] = rows[index] / at_position(deviation).to(rows[index].device)
         if index < last:
             rollout.divide(deviation)
 
@@ -64,7 +68,7 @@ def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Ten
         for index, block in enumerate(view.blocks if maps.lacks_deviations else ()):
             for norm in block.sum_norms:
                 hook = partial(divide, index=index, norm=norm)
-                undo.callback(norm.module.register_forward_pre_hook(hook).remove)
+                undo.enter_context(norm.module.register_forward_pre_hook(hook))
         logits = view.logits(view.hidden(batch), batch)
     tokens = rollout.to_inputs(rows[-1].unsqueeze(1))[:, 0]
     return logits, tokens, torch.stack([row.to(tokens) for row in rows], 1)

@@ -1,4 +1,4 @@
-"""How far each source token's transformed vector lies from what the attention block put out.
+"""Distances of each source token's transformed vector from the output of the attention block.
 
 What an attention block puts out at token i is a sum of transformed vectors T_i(x_j), one for each source j, and biases.
 Legend as in `lrp_core.types`; i counts destinations, j sources, both of length T.
@@ -18,7 +18,7 @@ from alti.threads import run_all, without_python
 
 @dataclass(frozen=True)
 class Chunk:
-    """How much of a layer exists at a time, for each of the threads that work on it."""
+    """The part of a layer that exists at a time, for each of the threads that work on it."""
 
     sources: int  # tokens whose value-output vectors [H, D] are held
     vectors: int  # transformed vectors that are held
@@ -30,7 +30,7 @@ class Chunk:
         return self.sources == self.vectors == self.workers == 1
 
     def strip(self, d_model: int) -> int:
-        """How many of `d_model` entries are held."""
+        """The number of `d_model` entries that are held."""
         return min(d_model, self.width or d_model)
 
 
@@ -155,7 +155,7 @@ def add_maxima(
 
 
 def extents(n: int, length: int, chunk: Chunk) -> tuple[int, int, int, int]:
-    """How a chunk is filled, destinations first: samples, their sources held, and one block's sources and destinations.
+    """Extents of a chunk, destinations first: samples, their sources held, and one block's sources and destinations.
 
     samples * sources * destinations are at most `chunk.vectors`; the sources held are at least those of one block.
     """

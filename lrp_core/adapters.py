@@ -63,7 +63,7 @@ def folder_of(adapter: str | Path, local_files_only: bool = False) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What the adapter says of itself. Raises UserError for kinds of adapters that are not supported."""
+    """Read the settings of an adapter. Raises UserError for kinds of adapters that are not supported."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         kind, start = settings["peft_type"], settings.get("init_lora_weights", True)
@@ -123,19 +123,19 @@ def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None,
         auto = getattr(transformers, family_of(config, name=family).kind.auto)
         model = auto.from_config(config)
     modules = dict(model.named_modules())
-    own = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    expected_shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     adapted, problems = set(), []
     for name, shape in _shapes(folder).items():
         path, _, part = name.partition(".lora_")
         if not part:
-            if own.get(name) != shape:
-                problems.append(f"{name} {list(shape)} for {list(own.get(name, ()))}")
+            if expected_shapes.get(name) != shape:
+                problems.append(f"{name} {list(shape)} for {list(expected_shapes.get(name, ()))}")
             continue
         adapted.add(path)
-        inner = [size for size in own.get(f"{path}.weight", ()) if size in shape]
+        inner = [size for size in expected_shapes.get(f"{path}.weight", ()) if size in shape]
         if not inner:
-            there = list(own.get(f"{path}.weight", ()))
-            problems.append(f"{name} {list(shape)} for {there}" if there else f"{name} for no such layer")
+            of_base = list(expected_shapes.get(f"{path}.weight", ()))
+            problems.append(f"{name} {list(shape)} for {of_base}" if of_base else f"{name} for no such layer")
     settings = read_settings(folder)
     chosen = any(settings.get(name) for name in ("layers_to_transform", "exclude_modules", "target_parameters"))
     if not problems and not chosen and not isinstance(settings.get("target_modules"), str):
@@ -211,7 +211,7 @@ def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _added(module: Any) -> Tensor:
-    """What the adapter adds to the weight of a layer of peft's, laid out like it."""
+    """The weight that the adapter adds to a layer of peft's, laid out like the layer's."""
     return sum(module.get_delta_weight(name) for name in module.active_adapters)
 
 

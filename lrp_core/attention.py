@@ -22,10 +22,10 @@ from lrp_core.capabilities import ATTENTION
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
-Kernel = Callable[
-    ..., tuple[Tensor, Tensor | None]
-]  # (module, q, k, v, mask, **options) -> context [B, T, H, K], weights
-Around = Callable[..., tuple[Tensor, Tensor | None]]  # (kernel, module, q, k, v, mask, **options), the same result
+Attended = tuple[Tensor, Tensor | None]  # context [B, T, H, K], and weights [B, H, T, T] of kernels that form them
+Kernel = Callable[..., Attended]  # of (module, q, k, v, mask, **options)
+Around = Callable[..., Attended]  # of (kernel, module, q, k, v, mask, **options)
+ReadWeights = Callable[[int, Tensor, Tensor | None], None]  # of a layer, its weights [B, H, T, T] and its mask
 
 _PREFIX = "closelook_"
 _STOCK = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
@@ -33,13 +33,11 @@ _around: WeakKeyDictionary[nn.Module, Around] = WeakKeyDictionary()
 
 
 def _twin(stock: str) -> Kernel:
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(module: nn.Module, *tensors: Any, **options: Any) -> Attended:
         kernel = _kernel(stock, module)
         if module not in _around:
-            return kernel(module, query, key, value, mask, **options)
-        return _around[module](kernel, module, query, key, value, mask, **options)
+            return kernel(module, *tensors, **options)
+        return _around[module](kernel, module, *tensors, **options)
 
     return attend
 
@@ -70,7 +68,8 @@ def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterato
         return
     outer = {module: vars(module).get(name) for module in around}
     for module, put in around.items():
-        setattr(module, name, partial(_in_place_of, getattr(type(module), name), put, module))
+        own = getattr(type(module), name)
+        setattr(module, name, partial(_in_place_of, own, put, module))
     try:
         yield
     finally:
@@ -81,25 +80,20 @@ def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterato
 
 
 def _in_place_of(
-    own: Callable[..., tuple[Tensor, Tensor]],
-    put: Around,
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
+    own: Kernel, put: Around, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> Attended:
     """Context [B, H, T, K] and weights. What `put` reads is one mask: the model's, and that of the module's window."""
     length = key.shape[-2]
     seen = module.bias[:, :, length - query.shape[-2] : length, :length]
     least = torch.finfo(query.dtype).min
     added, whole = mask, seen
     if mask is not None and mask.dtype == torch.bool:  # as other kernels than the eager one read it
-        added, whole = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, least), seen & mask
+        added = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, least)
+        whole = seen & mask
     elif mask is not None:
         whole = torch.where(seen, mask, least)
 
-    def kernel(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
+    def kernel(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Attended:
         context, weights = own(module, query, key, value, added)
         return context.transpose(1, 2), weights
 
@@ -120,18 +114,17 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
     config = view.config
     stock = stock or config._attn_implementation.removeprefix(_PREFIX)
     if stock not in _STOCK:
-        raise UserError(
-            f"attention implementation {stock!r} is not supported; load the model with {' or '.join(_STOCK)}"
-        )
+        known = " or ".join(_STOCK)
+        raise UserError(f"attention implementation {stock!r} is not supported; load the model with {known}")
     outer = {module: _around.get(module) for module in around}
     readers = _readers(view.model)
-    own = {id(read): copy.copy(read) for read in readers.values()}
-    for copied in own.values():
+    copies = {id(read): copy.copy(read) for read in readers.values()}
+    for copied in copies.values():
         copied._attn_implementation = _PREFIX + stock
     try:
         _around.update(around)
         for module, read in readers.items():
-            module.config = own[id(read)]
+            module.config = copies[id(read)]
         with _own_kernels(view, around):
             yield
     finally:
@@ -142,3 +135,18 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
                 del _around[module]
             else:
                 _around[module] = previous
+
+
+@contextmanager
+def weights_read(view: ModelView, read: ReadWeights) -> Iterator[None]:
+    """Inside, forwards run the model's eager attention, and `read` sees the weights of each of `view.attentions`."""
+
+    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Attended:
+        context, weights = kernel(module, *tensors, **options)
+        assert weights is not None  # the eager kernel returns them
+        read(layer, weights, tensors[3])
+        return context, weights
+
+    around = {attended.attention: partial(attend, layer=layer) for layer, attended in enumerate(view.attentions)}
+    with around_attention(view, around, stock="eager"):
+        yield

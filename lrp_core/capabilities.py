@@ -1,4 +1,4 @@
-"""What a method may need of a model, as records that a family has or lacks. No torch here."""
+"""Capabilities of models that methods may need, as records that a family has or lacks. No torch here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a pass goes: forward, backward, aggregation, by method."""
+"""Times of the stages of a pass (forward, backward, aggregation), by method."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class Spec:
         for group in written:
             if group not in RULES:
                 raise UserError(f"no group of layers {group!r}{nearest(str(group), RULES)}")
-        rules = {group: _rule(group, written[group]) for group in RULES if group in written}
-        return cls(tuple((group, rule) for group, rule in rules.items() if rule != Rule(RULES[group][0])))
+        rules = [(group, _rule(group, written[group])) for group in RULES if group in written]
+        return cls(tuple((group, rule) for group, rule in rules if rule.name != RULES[group][0]))
 
     def rule(self, group: str) -> Rule:
         """The rule of one of RULES."""
@@ -121,11 +121,11 @@ IDENTITY_SOFTMAX, DISTRIBUTED_BIAS_SOFTMAX = "lrp_identity_softmax", "lrp_distri
 #: AttnLRP's best for vision transformers, read off its figures 12 to 16 (the body of its table 4 is lost): z+ on the
 #: softmax, gamma on what stands outside of attention, epsilon in it.
 VIT = "vit"
-_VIT = {"convolution": {GAMMA: 0.25}, "linear": {GAMMA: 0.05}, SOFTMAX: ZPLUS}
+_VIT_LINEAR = {"convolution": {GAMMA: 0.25}, "linear": {GAMMA: 0.05}}
 
 
 def withheld(written: str) -> tuple[str, ...]:
-    """What of `FINER` is not known under a composite in canonical form: what biases keep, where linear layers have
+    """Those of `FINER` that a composite in canonical form rules out: the share of biases, where linear layers have
     rules other than epsilon."""
     return ("boundaries",) if any(group in LINEAR_GROUPS for group, _ in Spec.of(written).rules) else ()
 
@@ -162,11 +162,10 @@ class CompositeChoice:
         return next((name for name, spec in self.named.items() if str(spec) == value), value)
 
 
-OF_ATTNLRP = CompositeChoice({EPSILON: Spec(), VIT: Spec.of(_VIT)}, tuple(RULES))
+OF_ATTNLRP = CompositeChoice({EPSILON: Spec(), VIT: Spec.of({**_VIT_LINEAR, SOFTMAX: ZPLUS})}, tuple(RULES))
 #: Attention weights are constant there (CP-LRP).
 OF_LRP = CompositeChoice(
-    {EPSILON: Spec(), VIT: Spec.of({group: rule for group, rule in _VIT.items() if group != SOFTMAX})},
-    tuple(group for group in RULES if group != SOFTMAX),
+    {EPSILON: Spec(), VIT: Spec.of(_VIT_LINEAR)}, tuple(group for group in RULES if group != SOFTMAX)
 )
 
 

@@ -6,7 +6,7 @@ tensor. Attention, and with it the axis L of heads, is laid out as `attentions` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,7 +49,7 @@ class EncoderDecoderView(ModelView):
 
     @property
     def start_id(self) -> int | None:
-        """What the decoder sees first."""
+        """The id of the decoder's start token."""
         return self.config.decoder_start_token_id
 
     # parts
@@ -81,18 +81,17 @@ class EncoderDecoderView(ModelView):
 
     @cached_property
     def cross_attentions(self) -> list[AttentionView]:
-        """Where each block of the decoder reads the encoder."""
-        names = self.decoder.cross
-        paths = (names.attention, names.query, names.key, names.value, names.output)
-        return [AttentionView(*(block.module.get_submodule(path) for path in paths)) for block in self.decoder_blocks]
+        """The attention of each block of the decoder that reads the encoder."""
+        cross = self.decoder.cross
+        return [AttentionView(**AttentionView.parts(block.module, cross)) for block in self.decoder_blocks]
 
     @cached_property
-    def attentions(self) -> list[AttentionView]:
+    def attentions(self) -> Sequence[AttentionView]:
         """The encoder's from the first layer to the last, then the decoder's own, then those that read the encoder."""
-        return [*super().attentions, *self.cross_attentions]
+        return [*self.blocks, *self.cross_attentions]
 
     @property
-    def attentions_over_text(self) -> list[AttentionView]:
+    def attentions_over_text(self) -> Sequence[AttentionView]:
         """The attentions whose keys are the encoder's tokens."""
         return [*self.attentions[: self.n_encoder_layers], *self.cross_attentions]
 
@@ -129,12 +128,7 @@ class EncoderDecoderView(ModelView):
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Embeddings of both stacks and their sum with learned positions, both [B, T + U, D]."""
         token = self.tokens(batch)
-        masks = batch.attention_mask, batch.decoder_attention_mask
-        added = [
-            self._positions(family, mask)
-            for family, mask in zip((self.family, self.decoder.family), masks, strict=True)
-            if mask is not None and family.position_embedding
-        ]
+        added = [self._positions(stack, mask) for stack, mask in self._counted_stacks(batch)]
         return token, token + torch.cat(added, 1) if added else token
 
     def embeddings_of(self, batch: Batch) -> list[tuple[nn.Module, slice]]:
@@ -150,17 +144,17 @@ class EncoderDecoderView(ModelView):
         width = batch.input_ids.shape[1]
         token = self.tokens(batch) if token is None else token
         with self._counted(batch):
-            read = self.encoder_stack(
-                inputs_embeds=token[:, :width], attention_mask=batch.attention_mask, return_dict=True
-            ).last_hidden_state
-            return self.decoder_stack(
+            mask = batch.attention_mask
+            read = self.encoder_stack(inputs_embeds=token[:, :width], attention_mask=mask, return_dict=True)
+            states = self.decoder_stack(
                 inputs_embeds=token[:, width:],
                 attention_mask=batch.decoder_attention_mask,
-                encoder_hidden_states=read,
-                encoder_attention_mask=batch.attention_mask,
+                encoder_hidden_states=read.last_hidden_state,
+                encoder_attention_mask=mask,
                 return_dict=True,
                 **self.kind.forward_options,
-            ).last_hidden_state
+            )
+        return states.last_hidden_state
 
     def head(self, hidden: Tensor) -> Tensor:
         """Hidden states as the unembedding reads them. T5 v1.0 scales them: its unembedding are its embeddings."""
@@ -173,6 +167,12 @@ class EncoderDecoderView(ModelView):
             path = self.decoder.logits_bias
             yield weight, bias if path is None else self.model.get_buffer(path)[0].to(weight)
 
+    def _counted_stacks(self, batch: Batch) -> list[tuple[Any, Tensor]]:
+        """The family of each stack that has learned positions, and the mask of its tokens."""
+        assert batch.decoder_attention_mask is not None
+        stacks = (self.family, batch.attention_mask), (self.decoder.family, batch.decoder_attention_mask)
+        return [(stack, mask) for stack, mask in stacks if stack.position_embedding]
+
     def _positions(self, family: Family, mask: Tensor) -> Tensor:
         """Learned positions [B, T, D] that ignore padding on either side."""
         assert family.position_embedding is not None
@@ -184,12 +184,8 @@ class EncoderDecoderView(ModelView):
     def _counted(self, batch: Batch) -> Iterator[None]:
         """Inside, learned positions are counted without padding; the stacks themselves count from the left edge."""
         with ExitStack() as undo:
-            for family, mask in (
-                (self.family, batch.attention_mask),
-                (self.decoder.family, batch.decoder_attention_mask),
-            ):
-                if family.position_embedding is not None and mask is not None:
-                    added = self._positions(family, mask)
-                    embedding = self.model.get_submodule(family.position_embedding)
-                    undo.callback(embedding.register_forward_hook(lambda *_, added=added: added).remove)
+            for stack, mask in self._counted_stacks(batch):
+                added = self._positions(stack, mask)
+                embedding = self._at(stack.position_embedding)
+                undo.enter_context(embedding.register_forward_hook(lambda *_, added=added: added))
             yield

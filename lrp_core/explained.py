@@ -1,4 +1,4 @@
-"""Which number is explained: what one row's logits, or directions that logits are read along, come down to.
+"""The number that is explained, as a function of one row's logits or of the directions that logits are read along.
 
 No torch here.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.types import Relevance, UnsupportedMethod, UserError
+from lrp_core.types import Relevance, Request, UnsupportedMethod, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,18 +60,18 @@ EXPLANATIONS = (*EXPLAINED, NONE)
 
 
 def versions(names: Iterable[str]) -> dict[str, dict[str, int]]:
-    """What of these explanations enters the key of stored numbers, as a keyword: versions above the first."""
+    """The versions of these explanations above the first, as a keyword of the key of stored numbers."""
     raised = {name: EXPLAINED[name].version for name in names if name in EXPLAINED and EXPLAINED[name].version > 1}
     return {"explained": raised} if raised else {}
 
 
 def whichever(has_foil: bool) -> Explained:
-    """What is explained where nobody chose: contrastive if there is a foil."""
+    """The explanation by default: contrastive if there is a foil, else the target."""
     return CONTRASTIVE if has_foil else TARGET
 
 
 def needs_foil(name: str) -> bool:
-    """Whether the explanation `name`, which may be NONE, needs a foil."""
+    """True if the explanation `name`, which may be NONE, needs a foil."""
     return name in EXPLAINED and EXPLAINED[name].needs_foil
 
 
@@ -80,6 +80,11 @@ def explained_by(name: str) -> Explained:
     if name not in EXPLAINED:
         raise UnsupportedMethod(f"no explanation {name!r}; choose {' or '.join(map(repr, EXPLAINED))}")
     return EXPLAINED[name]
+
+
+def explanations_of(requests: Iterable[Request]) -> tuple[str, ...]:
+    """The explanations of these requests, each once, in the order in which they come."""
+    return tuple(dict.fromkeys(request.explanation for request in requests))
 
 
 def relevance_of(tokens: Tensor, logits: Tensor, explained: Tensor, **rest: Any) -> Relevance:

@@ -18,6 +18,7 @@ from lrp_core.guard import undisturbed
 from lrp_core.parts.block import BlockView
 from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
+from lrp_core.precision import wide
 from lrp_core.transfer import to_device, to_host
 from lrp_core.types import Batch, UnsupportedModel, UnusableRows
 from lrp_core.view import ModelView
@@ -28,7 +29,7 @@ _ROUNDING = {torch.bfloat16: 0.1, torch.float16: 0.02}  # of the largest logit; 
 
 @dataclass(frozen=True)
 class GenericView(ModelView):
-    """What stands for hidden states here are logits: those of all tokens, or labels, where each sample predicts."""
+    """A view whose "hidden states" are logits: those of all tokens, or labels, where each sample predicts."""
 
     def check(self) -> GenericView:
         """Itself. Raises UnsupportedModel for a model that does not do from embeddings what it does from tokens."""
@@ -54,22 +55,24 @@ class GenericView(ModelView):
         unpadded = [i for i in range(max(0, self.vocab - _PROBE - 1), self.vocab) if i != pad]
         return torch.tensor([unpadded[:_PROBE]], device=self.device)
 
-    def _same(self, one: Tensor, other: Tensor, otherwise: str) -> None:
-        if not _equal(one, other):
+    def _same(self, first: Tensor, other: Tensor, otherwise: str) -> None:
+        if not _equal(first, other):
             raise UnsupportedModel(f"{type(self.model).__name__} {otherwise}: no method would explain it")
 
     def check_input(self, batch: Batch) -> None:
         """Raises UnusableRows for texts with the padding token where the model does not read it as any other."""
         super().check_input(batch)
         pad = self.config.pad_token_id
-        rows = ((batch.input_ids == pad) & (batch.attention_mask != 0)).any(-1) if pad is not None else None
-        if rows is not None and rows.any() and self._minds_padding:
+        if pad is None:
+            return
+        rows = ((batch.input_ids == pad) & (batch.attention_mask != 0)).any(-1)
+        if rows.any() and self._minds_padding:
             detail = f"the text holds the padding token {pad}, by whose number the model counts: take it out"
             raise UnusableRows(rows.nonzero().flatten().tolist(), "padding", detail)
 
     @cached_property
     def _minds_padding(self) -> bool:
-        """Whether padding tokens inside a text and at its end change more than their own embeddings would."""
+        """True if padding tokens inside a text and at its end change more than their own embeddings would."""
         ids = self._probe().repeat_interleave(2, 1)
         ids[0, 1::2] = self.config.pad_token_id
         with undisturbed(self), torch.no_grad():
@@ -126,8 +129,8 @@ class GenericView(ModelView):
         position = real.cumsum(-1).gather(1, read_at[:, None])[:, 0] - 1
         for rows in self._alike(lengths):
             order.append(rows)
-            own = None if types is None else _without_padding(types, rows, real)
-            read.append(self._read(_without_padding(token, rows, real), own, position[rows]))
+            of_rows = None if types is None else _without_padding(types, rows, real)
+            read.append(self._read(_without_padding(token, rows, real), of_rows, position[rows]))
         empty = (lengths == 0).nonzero().flatten()
         width = read[0].shape[-1] if read else self.n_targets
         logits = torch.cat([*read, (read[0] if read else token).new_zeros(len(empty), width)])
@@ -142,12 +145,10 @@ class GenericView(ModelView):
 
     def unembed(self, state: Tensor, batch: Batch) -> Tensor:
         """Logits of target and foil [B, 2] ([B, 1] without foils) of all logits [B, V], in float32 at least."""
-        ids = (batch.target_ids,) if batch.foil_ids is None else (batch.target_ids, batch.foil_ids)
-        logits = state.gather(1, torch.stack(ids, -1).to(state.device))
-        return logits.to(torch.promote_types(state.dtype, torch.float32))
+        return wide(state.gather(1, batch.explained_ids.to(state.device)))
 
     def all_logits(self, state: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
-        yield 0, state.to(torch.promote_types(state.dtype, torch.float32))
+        yield 0, wide(state)
 
     def _alike(self, lengths: Tensor) -> Iterator[Tensor]:
         """Indices of samples of one length, the longest first; those that the model can only take alone, one by one."""
@@ -175,19 +176,19 @@ class GenericView(ModelView):
         return frozenset(signature(self.model.forward).parameters)
 
     def _logits(self, **inputs: Any) -> Tensor:
-        """What the model puts out, [B, T, V] or [B, C], of `input_ids` or `inputs_embeds` without padding."""
+        """The model's output, [B, T, V] or [B, C], for `input_ids` or `inputs_embeds` without padding."""
         options = {"return_dict": True, **self.kind.forward_options}
         known = {name: value for name, value in options.items() if name in self._takes}
         if "attention_mask" in self._takes:
-            given = next(iter(inputs.values()))
-            known["attention_mask"] = torch.ones(given.shape[:2], dtype=torch.int64, device=given.device)
+            tokens = next(iter(inputs.values()))
+            known["attention_mask"] = torch.ones(tokens.shape[:2], dtype=torch.int64, device=tokens.device)
         return self.model(**inputs, **known).logits
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether logits are the same up to rounding."""
-    gap = float((one - other).abs().max() / one.abs().max().clamp_min(1e-9))
-    return gap <= _ROUNDING.get(one.dtype, 1e-4)
+def _equal(first: Tensor, other: Tensor) -> bool:
+    """True if logits are the same up to rounding."""
+    gap = float((first - other).abs().max() / first.abs().max().clamp_min(1e-9))
+    return gap <= _ROUNDING.get(first.dtype, 1e-4)
 
 
 def _without_padding(of_tokens: Tensor, rows: Tensor, real: Tensor) -> Tensor:

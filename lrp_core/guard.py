@@ -1,4 +1,4 @@
-"""What every pass promises whatever its caller does: numbers of the sample and the weights alone, or an error.
+"""The promise of every pass, whatever its caller does: numbers of the sample and the weights alone, or an error.
 
 A pass puts hooks on the model, so a model serves one thread at a time; others wait.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lrp_core.explained import EXPLAINED
 from lrp_core.transfer import to_host
-from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError, rows_named
+from lrp_core.types import Batch, Relevance, Request, Results, UnusableRows, UserError, rows_named
 from lrp_core.view import ModelView
 
 #: How far logits of one prediction by two forwards may lie apart, relative to them or to 1: other batches round
@@ -42,12 +42,8 @@ _making_lock = Lock()
 
 
 def guarded(
-    explain: Callable[..., dict[Request, Relevance]],
-    view: ModelView,
-    batch: Batch,
-    requests: Sequence[Request],
-    **options: Any,
-) -> dict[Request, Relevance]:
+    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], **options: Any
+) -> Results:
     """`explain(view, batch, requests, **options)` on an undisturbed model, outside of the caller's inference mode.
 
     Raises UnusableRows for rows that `check_rows` refuses, and for rows whose logits are not finite; UserError, naming
@@ -55,17 +51,13 @@ def guarded(
     """
     check_rows(view, batch)
     with undisturbed(view), torch.inference_mode(False):
-        results = explain(view, _for_gradients(batch), requests, **options)
+        # no gradient may pass by tensors that were made in inference mode
+        batch = batch.mapped(lambda value: value.clone() if value.is_inference() else value)
+        results = explain(view, batch, requests, **options)
     for request in requests:
         _check_fields(request, results.get(request), batch)
     _check_numbers(view, batch, results)
     return results
-
-
-def _for_gradients(batch: Batch) -> Batch:
-    """The batch with copies of tensors that were made in inference mode: no gradient may pass by those."""
-    made = {name: value for name, value in vars(batch).items() if value is not None and value.is_inference()}
-    return replace(batch, **{name: value.clone() for name, value in made.items()})
 
 
 def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> None:
@@ -77,16 +69,17 @@ def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> N
     for field in fields(Relevance):
         values = getattr(result, field.name)
         says = f"method {request.method}: its {field.name}"
-        if field.name in ("tokens", "explained", "logit_target") and not isinstance(values, Tensor):
-            raise UserError(f"{says} is no tensor but {type(values).__name__}")
         if not isinstance(values, Tensor):
+            if field.name in ("tokens", "explained", "logit_target"):
+                raise UserError(f"{says} is no tensor but {type(values).__name__}")
             continue
         if not values.is_floating_point() and field.name != "neuron_positions":
             raise UserError(f"{says} are {values.dtype} and no real numbers with a fraction")
-        expected = [sizes.get(axis) for axis in _SHAPES.get(field.name, "B")]
-        wrong = any(size not in (None, own) for size, own in zip(expected, values.shape, strict=False))
+        axes = _SHAPES.get(field.name, ("B", "..."))
+        expected = [sizes.get(axis) for axis in axes if axis != "..."]
+        wrong = any(known not in (None, size) for known, size in zip(expected, values.shape, strict=False))
         if wrong or values.dim() < len(expected) or (field.name in _SHAPES and values.dim() > len(expected)):
-            shown = ", ".join(str(sizes.get(axis) or axis) for axis in _SHAPES.get(field.name, ("B", "...")))
+            shown = ", ".join(str(sizes.get(axis) or axis) for axis in axes)
             raise UserError(f"{says} have the shape {list(values.shape)} instead of [{shown}]")
 
 
@@ -97,25 +90,23 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
     Explained numbers that are not linear in logits are not compared, nor those of methods that promise no sum: they may
     be of another word.
     """
-    told = [(result.explained, result.logit_target, result.logit_foil) for result in results.values()]
-    numbers = [number for of_result in told for number in of_result if number is not None]
+    numbers = []
+    for result in results.values():
+        logits = [result.logit_target] if result.logit_foil is None else [result.logit_target, result.logit_foil]
+        numbers += [result.explained, torch.stack(logits, 1)]  # [B], and [B, 2] of target and foil or [B, 1]
     stands_for_sample, *on_host = to_host([(batch.attention_mask != 0).any(-1), *numbers])
-    copies = iter(on_host)
-    by_request: dict[Request, tuple[Tensor, Tensor]] = {}
-    for request, of_result in zip(results, told, strict=True):
-        explained, *given = [next(copies) for number in of_result if number is not None]
-        by_request[request] = explained, torch.stack(given, 1)  # [B, 2] of target and foil, [B, 1] without foils
-    for _, logits in by_request.values():
+    for logits in on_host[1::2]:
         _check_finite(view, logits, stands_for_sample)
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
-    for request, (explained, logits) in by_request.items():
+    for request, explained, logits in zip(results, on_host[::2], on_host[1::2], strict=True):
         choice = EXPLAINED.get(request.explanation)
         if choice is None or not choice.linear or (choice.needs_foil and logits.shape[1] == 1):
             continue
         gap = (explained - choice.of(logits)).abs()
-        wrong = (gap > rounding * logits.abs().amax(-1).clamp(min=1)) & gap.isfinite() & stands_for_sample  # [B]
+        allowed = rounding * logits.abs().amax(-1).clamp(min=1)
+        wrong = (gap > allowed) & gap.isfinite() & stands_for_sample  # [B]
         if results[request].conserves and wrong.any():
-            named = rows_named(torch.nonzero(wrong).flatten().tolist())
+            named = rows_named(_numbers_of(wrong))
             raise UserError(f"method {request.method}: its explained number is not that of its logits on {named}")
 
 
@@ -159,27 +150,24 @@ def check_rows(view: ModelView, batch: Batch) -> None:
         real = batch.decoder_attention_mask != 0  # [B, U]
         lengths = real.sum(-1)
         _refuse(lengths > longest, "too_long", f"the decoder takes {longest} tokens: shorten what it has seen")
-    width = real.shape[1]
-    predicted = torch.stack([ids for ids in (batch.target_ids, batch.foil_ids) if ids is not None], 1)
     _check_range(batch.every_id, view.vocab, "token index out of range, the vocabulary has")
-    what = (
-        "label out of range, the number of the model's labels is"
-        if view.kind.labels
-        else "token index out of range, the vocabulary has"
-    )
-    _check_range(predicted, view.n_targets, what)
+    if view.kind.labels:
+        _check_range(batch.explained_ids, view.n_targets, "label out of range, the number of the model's labels is")
+    else:
+        _check_range(batch.explained_ids, view.n_targets, "token index out of range, the vocabulary has")
     _check_segments(view, batch)
-    at = batch.position.clamp(0, width - 1)
-    on_token = (at == batch.position) & real[torch.arange(len(batch), device=real.device), at]
+    at = batch.position.clamp(0, real.shape[1] - 1)[:, None]
+    on_token = (at[:, 0] == batch.position) & real.gather(1, at)[:, 0]
     _refuse(~on_token & stands_for_sample, "no_position", "the position to predict is on padding or outside of the row")
-    if view.kind.reads != "anywhere":
-        read = _readable(view, batch)  # [B, T]
-        seen = read.cumsum(-1).gather(1, at[:, None])[:, 0]  # tokens up to the position
-        elsewhere = seen != (1 if view.kind.reads == "first" else read.sum(-1))
-        elsewhere |= ~read.gather(1, at[:, None])[:, 0]
-        reason = f"the model's head reads at the {view.kind.reads} token alone: give its index as the position"
-        reason += "" if read.equal(real) else " (padding tokens of the text do not count)"
-        _refuse(elsewhere & stands_for_sample, "no_position", reason)
+    if view.kind.reads == "anywhere":
+        return
+    readable = _readable(view, batch)  # [B, T]
+    before = readable.cumsum(-1).gather(1, at)[:, 0]  # tokens up to the position
+    first_or_last = 1 if view.kind.reads == "first" else readable.sum(-1)
+    elsewhere = (before != first_or_last) | ~readable.gather(1, at)[:, 0]
+    reason = f"the model's head reads at the {view.kind.reads} token alone: give its index as the position"
+    reason += "" if readable.equal(real) else " (padding tokens of the text do not count)"
+    _refuse(elsewhere & stands_for_sample, "no_position", reason)
 
 
 def _readable(view: ModelView, batch: Batch) -> Tensor:
@@ -195,9 +183,10 @@ def _check_prefix(view: ModelView, batch: Batch) -> None:
     """
     ids, mask = batch.decoder_input_ids, batch.decoder_attention_mask
     if (ids is not None and mask is not None) != view.kind.decoder:
-        advice = "its start token at least" if view.kind.decoder else "leave it out"
-        has = "need" if view.kind.decoder else "have no place for"
-        raise UserError(f"{view.family.title} {has} decoder_input_ids, what the decoder has seen: {advice}")
+        prefix = "decoder_input_ids, what the decoder has seen"
+        if view.kind.decoder:
+            raise UserError(f"{view.family.title} need {prefix}: its start token at least")
+        raise UserError(f"{view.family.title} have no place for {prefix}: leave it out")
     if ids is None or mask is None:
         return
     end = view.config.eos_token_id
@@ -211,9 +200,9 @@ def _check_prefix(view: ModelView, batch: Batch) -> None:
 
 def _check_range(ids: Tensor, size: int, says: str) -> None:
     """Raises IndexError for `ids` [B, N] outside of a table of `size` rows."""
-    outside = torch.nonzero(((ids < 0) | (ids >= size)).any(-1)).flatten().tolist()
-    if outside:
-        raise IndexError(f"{rows_named(outside)}: {says} {size}")
+    outside = ((ids < 0) | (ids >= size)).any(-1)
+    if outside.any():
+        raise IndexError(f"{rows_named(_numbers_of(outside))}: {says} {size}")
 
 
 def _check_segments(view: ModelView, batch: Batch) -> None:
@@ -235,7 +224,12 @@ def _check_finite(view: ModelView, logits: Tensor, stands_for_sample: Tensor) ->
 def _refuse(rows: Tensor, reason: str, detail: str) -> None:
     """`rows` [B] bool."""
     if rows.any():
-        raise UnusableRows(torch.nonzero(rows).flatten().tolist(), reason, detail)
+        raise UnusableRows(_numbers_of(rows), reason, detail)
+
+
+def _numbers_of(rows: Tensor) -> list[int]:
+    """The indices of those of `rows` [B] that are true."""
+    return torch.nonzero(rows).flatten().tolist()
 
 
 def _lock_of(model: nn.Module) -> Any:

@@ -85,13 +85,12 @@ class ImageView(ModelView):
         """Raises UserError for rows without pixels, of an image of another size, or with another number of tokens."""
         if batch.pixel_values is None:
             raise UserError(f"{self.family.title} read images: give pixel_values")
-        shape, wanted = tuple(batch.pixel_values.shape[1:]), self.image_shape
-        if shape != wanted:
-            raise UserError(f"the image is {by(shape)} (channels, height, width), the model takes {by(wanted)}")
+        shape, expected = tuple(batch.pixel_values.shape[1:]), self.image_shape
+        if shape != expected:
+            raise UserError(f"the image is {by(shape)} (channels, height, width), the model takes {by(expected)}")
         if batch.input_ids.shape[1] != self.max_length:
-            raise UserError(
-                f"{self.family.title} read {self.max_length} tokens of an image, not {batch.input_ids.shape[1]}"
-            )
+            count = batch.input_ids.shape[1]
+            raise UserError(f"{self.family.title} read {self.max_length} tokens of an image, not {count}")
 
     def tokens(self, batch: Batch) -> Tensor:
         return self.token_embedding(self.source(batch))
@@ -111,7 +110,10 @@ class ImageView(ModelView):
 
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         token = self.tokens(batch)
-        return token, token + self._parameter(self.family.positions).to(token)
+        return token, self._with_positions(token)
+
+    def _with_positions(self, token: Tensor) -> Tensor:
+        return token + self._parameter(self.family.positions).to(token)
 
     def _hidden(self, batch: Batch, token: Tensor | None, positions: Tensor | None) -> Tensor:
         """Last hidden state [B, T, D], final norm included, of `token` embeddings [B, T, D] (default: the batch's).
@@ -119,15 +121,12 @@ class ImageView(ModelView):
         Positions are the model's own, whatever `positions` says.
         """
         token = self.tokens(batch) if token is None else token
-        full = token + self._parameter(self.family.positions).to(token)
+        full = self._with_positions(token)
         embeddings = self.model.get_submodule(self.family.embeddings)
-        handle = embeddings.register_forward_hook(lambda *_: full)
-        try:
-            with torch.no_grad():  # of pixels that the hook's tokens stand in for
-                pixels = self.source(batch)
+        with torch.no_grad():  # of pixels that the hook's tokens stand in for
+            pixels = self.source(batch)
+        with embeddings.register_forward_hook(lambda *_: full):
             return self.model.base_model(pixel_values=pixels, return_dict=True).last_hidden_state
-        finally:
-            handle.remove()
 
 
 def over_patches(view: ModelView, pixels: Tensor) -> Tensor:

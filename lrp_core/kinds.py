@@ -13,7 +13,7 @@ ZERO, MASK, DELETE, BLACK = "zero", "mask", "delete", "black"
 
 @dataclass(frozen=True)
 class Kind:
-    """What families of one kind have in common."""
+    """Properties that families of one kind have in common."""
 
     name: str
     title: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lrp_core.types import Batch, Relevance, Request, UnusableRows, UserError
+from lrp_core.types import Batch, Relevance, Request, Results, UnusableRows, UserError
 from lrp_core.variants import tiled
 
 if TYPE_CHECKING:
@@ -16,13 +16,8 @@ AT_ONCE = 8  # labels that share a forward: what the head reads is held for each
 
 
 def explained_by_label(
-    explain: Callable[..., dict[Request, Relevance]],
-    view: ModelView,
-    batch: Batch,
-    requests: Sequence[Request],
-    *,
-    shared: bool,
-) -> dict[Request, Relevance]:
+    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Sequence[Request], *, shared: bool
+) -> Results:
     """`requests`, each of the label that it names, in place of the targets and foils of `batch`.
 
     `explain(batch, requests, texts=)` is the pass of a method; where forwards are `shared` it knows `texts`, and up to
@@ -40,15 +35,17 @@ def explained_by_label(
     for label in dict.fromkeys(request.label for request in requests if request.label is not None):
         plain = tuple(replace(request, label=None) for request in requests if request.label == label)
         asked.setdefault(plain, []).append(label)
-    size, results = len(batch), dict[Request, Relevance]()
+    size = len(batch)
+    step, options = (AT_ONCE, {"texts": size}) if shared else (1, {})
+    results: Results = {}
     for plain, labels in asked.items():
-        step = AT_ONCE if shared else 1
-        for some in (labels[start : start + step] for start in range(0, len(labels), step)):
+        for start in range(0, len(labels), step):
+            some = labels[start : start + step]
             try:
-                told = explain(_for_labels(batch, some), plain, **({"texts": size} if shared else {}))
+                by_request = explain(_for_labels(batch, some), plain, **options)
             except UnusableRows as error:
                 raise UnusableRows(sorted({row % size for row in error.rows}), error.reason, error.detail) from None
-            for request, result in told.items():
+            for request, result in by_request.items():
                 for at, label in enumerate(some):
                     results[replace(request, label=label)] = _rows(result, at * size, size)
     return {request: results[request] for request in requests}

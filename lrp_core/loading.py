@@ -142,7 +142,7 @@ def _auto(config: PretrainedConfig, family: str | None) -> Any:
 
 
 def _attention(config: PretrainedConfig, attn: str, family: str | None) -> str | None:
-    """What transformers is told of the attention implementation; None where it must choose among the model's own."""
+    """The attention implementation that transformers is asked for; None where it must choose among the model's own."""
     known = family_of(config, name=family)
     if known.eager_only:
         return "eager"
@@ -159,11 +159,11 @@ def check_place(dtype: str, device: str) -> None:
     """Raises UserError for a precision that there is not, and for a device that torch does not know or see."""
     _dtype(dtype)
     try:
-        wanted = torch.device(device)
+        place = torch.device(device)
     except (RuntimeError, TypeError):
         raise UserError(f"unknown device {device!r}: devices are cpu, cuda and, of several GPUs, cuda:N") from None
     seen = torch.cuda.device_count()
-    if wanted.type == "cuda" and (wanted.index or 0) >= seen:
+    if place.type == "cuda" and (place.index or 0) >= seen:
         there_are = "no GPU" if seen == 0 else f"GPUs up to cuda:{seen - 1} only"
         raise UserError(f"there is no device {device!r}: torch {torch.__version__} sees {there_are} here")
 
@@ -176,23 +176,26 @@ def _check_directory(directory: Path) -> None:
 
 
 def _check_weights(
-    name: str, wanted: str, config: PretrainedConfig, report: Mapping[str, Any], brought: Collection[str]
+    name: str, architecture: str, config: PretrainedConfig, report: Mapping[str, Any], brought: Collection[str]
 ) -> None:
     """Raises UserError where the files leave weights of the model to chance; tied weights count as one.
 
     Those in `brought` come with an adapter.
     """
     missing = sorted(set(report["missing_keys"]).difference(brought))
-    mismatched = [f"{key} {list(there)} for {list(here)}" for key, there, here in sorted(report["mismatched_keys"])]
+    mismatched = [
+        f"{key} {list(stored)} for {list(needed)}" for key, stored, needed in sorted(report["mismatched_keys"])
+    ]
     if not missing and not mismatched:
         return
-    faults = [f"{what} {_some(keys)}" for what, keys in (("lack", missing), ("misfit", mismatched)) if keys]
+    faults = [f"lack {_some(missing)}"] if missing else []
+    faults += [f"misfit {_some(mismatched)}"] if mismatched else []
     saved_as = " or ".join(config.architectures or ())
-    if saved_as == wanted:
-        advice = f"saved as {wanted}, they are damaged or go with another config.json: get them again"
-    else:
-        known = f"they were saved as {saved_as}; " if saved_as else ""
-        advice = f"{known}give a model saved as {wanted}"
+    advice = f"give a model saved as {architecture}"
+    if saved_as == architecture:
+        advice = f"saved as {architecture}, they are damaged or go with another config.json: get them again"
+    elif saved_as:
+        advice = f"they were saved as {saved_as}; {advice}"
     raise UserError(f"the weights of {name} {' and '.join(faults)}: {advice}")
 
 

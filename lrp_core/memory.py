@@ -79,7 +79,7 @@ class _StorageMeter(TorchDispatchMode):
 
 
 def _is_among(storage: torch.UntypedStorage, inputs: Any) -> bool:
-    """Whether an operation only returned a view of what it was given."""
+    """True if an operation only returned a view of one of its `inputs`."""
     return any(leaf.untyped_storage() is storage for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
 
 
@@ -89,14 +89,14 @@ _LOST = ("CUDA error", "CUBLAS_STATUS", "cuBLAS", "CUDNN_STATUS", "cuDNN error",
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the device or host: torch's CPU allocator and some libraries raise RuntimeError."""
+    """True if memory ran out, on the device or host: torch's CPU allocator and some libraries raise RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether the device's context may be broken: every later call of this process would fail, whatever its input."""
+    """True if the device's context may be broken: every later call of this process would fail, whatever its input."""
     if is_out_of_memory(error):
         return False
     lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)

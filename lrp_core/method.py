@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lrp_core.capabilities import ATTENTION, NEURONS, ONE_STACK, POSITIONS, STATES, Capability
 from lrp_core.explained import LINEAR, whichever
 from lrp_core.option import Option
-from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod, UserError, nearest
+from lrp_core.types import FULL, Batch, Relevance, Request, Results, UnsupportedMethod, UserError, nearest
 
 if TYPE_CHECKING:
     from lrp_core.families import Family
@@ -50,7 +50,7 @@ class Method:
     name: str
     version: int  # raised when the numbers change: stored relevance of older versions is stale
     label: str  # in tables and figures
-    explain: str | Callable[..., dict[Request, Relevance]]  # or "module:function", imported when it is first called
+    explain: str | Callable[..., Results]  # or "module:function", imported when it is first called
     family: MethodFamily = "gradient"
     options: tuple[Option, ...] = ()
     seeded: bool = False  # whether numbers depend on the run's seed, which is then handed over and enters the cell key
@@ -104,50 +104,43 @@ class Method:
         others, UnsupportedMethod for a model that lacks what the method needs, or for heads, say, where it gives none.
         """
         if explanation is None:
-            wanted = whichever(batch.foil_ids is not None).name
-            explanation = wanted if wanted in self.explanations else self.explanations[0]
+            usual = whichever(batch.foil_ids is not None).name
+            explanation = usual if usual in self.explanations else self.explanations[0]
         request = Request(self.name, explanation, embedding or self.embeddings_of(view.family.capabilities)[0])
         self.check(request)
         finer = {name: True for name in FINER if options.pop(name, False)}
         for name in finer:
-            what, needs = FINER[name]
+            title, needs = FINER[name]
             if name not in self.gives:
-                raise UnsupportedMethod(f"{self.name} gives no {what}")
-            for need in needs:
-                if need not in view.family.capabilities:
-                    raise UnsupportedMethod(f"{what} needs {need.says}, which {view.family.title} do not have")
+                raise UnsupportedMethod(f"{self.name} gives no {title}")
+            missing = [need for need in needs if need not in view.family.capabilities]
+            _require(title, missing[:1], view.family)
         settings = {name: options.pop(name) for name in SETTINGS if name in options and name in self._parameters}
         method = self.configured(**options) if options else self
         request = method.bound(request)
         return method.compute(view, batch, [request], **finer, **settings)[request]
 
-    def compute(
-        self,
-        view: ModelView,
-        batch: Batch,
-        requests: Sequence[Request],
-        **settings: Any,
-    ) -> dict[Request, Relevance]:
+    def compute(self, view: ModelView, batch: Batch, requests: Sequence[Request], **settings: Any) -> Results:
         """One call of `explain` with the bound options, what of FINER is asked for, and the `settings` that it names.
 
         `requests` carry the base names of this method and of others with the same function and option values. The
         function has the model to itself meanwhile; rows it cannot explain raise UnusableRows (see `lrp_core.guard`).
         Requests that name labels are explained for these, whatever the batch's targets (see `lrp_core.labels`).
         """
-        self.require(view.family)
-        for request in requests:
-            if request.embedding == FULL and POSITIONS not in view.family.capabilities:
-                lacks = f"{POSITIONS.says}, which {view.family.title} do not have"
-                raise UnsupportedMethod(f"{self.name} of the full embedding needs {lacks}: ask for embedding 'partial'")
-        finer = {name: True for name in FINER if settings.pop(name, False)}
-        known = {name: value for name, value in settings.items() if name in self._parameters}
-        if not self.seeded:
-            known.pop("seed", None)  # it is not in the cell key
         from lrp_core.guard import guarded
         from lrp_core.labels import explained_by_label
 
-        def explain(batch: Batch, requests: Sequence[Request], **more: Any) -> dict[Request, Relevance]:
-            return guarded(self.function, view, batch, requests, **self._of_pass, **{**known, **more}, **finer)
+        self.require(view.family)
+        if POSITIONS not in view.family.capabilities and any(request.embedding == FULL for request in requests):
+            lacks = f"{POSITIONS.says}, which {view.family.title} do not have"
+            raise UnsupportedMethod(f"{self.name} of the full embedding needs {lacks}: ask for embedding 'partial'")
+        known = {name: value for name, value in settings.items() if name in self._parameters and name not in FINER}
+        known |= {name: True for name in FINER if settings.get(name, False)}
+        if not self.seeded:
+            known.pop("seed", None)  # it is not in the cell key
+
+        def explain(batch: Batch, requests: Sequence[Request], **more: Any) -> Results:
+            return guarded(self.function, view, batch, requests, **self._of_pass, **known | more)
 
         if all(request.label is None for request in requests):
             return explain(batch, requests)
@@ -155,20 +148,20 @@ class Method:
 
     def bound(self, request: Request) -> Request:
         """A request of this method as `explain` gets it: by its base name, with the options that go by request."""
-        own = tuple((o.name, self.values[o.name]) for o in self.options if o.per_request)
-        return replace(request, method=self.base, options=own)
+        options = tuple((option.name, self.values[option.name]) for option in self.options if option.per_request)
+        return replace(request, method=self.base, options=options)
 
     def configured(self, name: str | None = None, **values: Any) -> Method:
         """This method with option `values` bound, under `name`. Raises UserError for unknown options and bad values."""
         values = {**self.values, **self._checked(values)}
         if name is None or name == self.name:
             return replace(self, values=values)
-        changed = [f"{o.name}={o.shown(values[o.name])}" for o in self.options if values[o.name] != o.default]
+        changed = self._changed(values, self.options)
         label = f"{self.label} ({', '.join(changed)})" if changed else name
         return replace(self, name=name, label=label, values=values, column=name, colour=None)
 
     def key(self) -> list[Any]:
-        """What enters a cell key: the record, its version, and the value of every option that was not added later, or
+        """The method in a cell key: the record, its version, and the value of every option that was not added later, or
         that differs from its default.
         """
         keyed = [o.name for o in self.options if not o.added_later or self.values[o.name] != o.default]
@@ -176,7 +169,7 @@ class Method:
 
     @property
     def shares_forwards(self) -> bool:
-        """Whether several predictions of one text cost one forward: it knows the setting `texts`."""
+        """True if several predictions of one text cost one forward: the function knows the setting `texts`."""
         return "texts" in self._parameters
 
     @property
@@ -186,74 +179,84 @@ class Method:
 
     @property
     def pass_name(self) -> str:
-        """What measurements call this call of `explain`; other values of options are another pass."""
-        own = [option for option in self.options if not option.per_request]
-        changed = [f"{o.name}={o.shown(self.values[o.name])}" for o in own if self.values[o.name] != o.default]
+        """The name of this call of `explain` in measurements; other values of options are another pass."""
+        changed = self._changed(self.values, [option for option in self.options if not option.per_request])
         return f"{self.passes}({','.join(changed)})" if changed else self.passes
+
+    @staticmethod
+    def _changed(values: Mapping[str, Any], options: Sequence[Option]) -> list[str]:
+        """Those of the `values` that are not an option's default, as labels show them."""
+        changed = [option for option in options if values[option.name] != option.default]
+        return [f"{option.name}={option.shown(values[option.name])}" for option in changed]
 
     def cost(self, tokens: float, numbers: int = 1) -> float:
         """Forwards that a pass over a sample of so many `tokens` costs, beside the backward passes of `rules`.
 
         `numbers` are explained at once: target and foil, say, and the target alone.
         """
-        once, again = (f(self.values, tokens) if callable(f) else f for f in (self.forwards, self.again))
+        once = self.forwards(self.values, tokens) if callable(self.forwards) else self.forwards
+        again = self.again(self.values, tokens) if callable(self.again) else self.again
         return once + (numbers - 1) * again
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What it gives under the values of its options."""
-        withheld = {one for o in self.options if o.withholds for one in o.withholds(self.values[o.name])}
-        return tuple(one for one in self.gives if one not in withheld)
+        """Tokens, and those of FINER that the method gives under the values of its options."""
+        withheld: set[str] = set()
+        for option in self.options:
+            if option.withholds:
+                withheld.update(option.withholds(self.values[option.name]))
+        return tuple(name for name in self.gives if name not in withheld)
 
     def missing(self, capabilities: Collection[Capability]) -> tuple[Capability, ...]:
-        """What the method needs and a model with these capabilities lacks."""
-        of_options = (o.needs[self.values[o.name]] for o in self.options if self.values[o.name] in o.needs)
-        return tuple(need for need in (*self.needs, *of_options) if need not in capabilities)
+        """The capabilities that the method needs and a model with these `capabilities` lacks."""
+        needs = list(self.needs)
+        for option in self.options:
+            value = self.values[option.name]
+            if value in option.needs:
+                needs.append(option.needs[value])
+        return tuple(need for need in needs if need not in capabilities)
 
     def embeddings_of(self, capabilities: Collection[Capability]) -> tuple[str, ...]:
         """The choices of an embedding that a model with these capabilities has."""
-        return tuple(one for one in self.embeddings if one != FULL or POSITIONS in capabilities)
+        return tuple(choice for choice in self.embeddings if choice != FULL or POSITIONS in capabilities)
 
     def require(self, family: Family) -> None:
         """Raises UnsupportedMethod, naming the method to use instead, for models that lack what this method needs."""
         missing = self.missing(family.capabilities)
-        if missing:
-            instead = f": use {self.instead}" if self.instead and all(need.stands_in for need in missing) else ""
-            says = " and ".join(need.says for need in missing)
-            raise UnsupportedMethod(f"{self.name} needs {says}, which {family.title} do not have{instead}")
+        instead = f": use {self.instead}" if self.instead and all(need.stands_in for need in missing) else ""
+        _require(self.name, missing, family, instead)
 
     def check(self, request: Request) -> None:
         """Raises UnsupportedMethod if this method has no such explanation or embedding."""
-        for asked, offered, what in (
-            (request.explanation, self.explanations, "explanation"),
-            (request.embedding, self.embeddings, "embedding"),
-        ):
-            if asked not in offered:
-                raise UnsupportedMethod(f"{self.name} has no {what} {asked!r}; choose {' or '.join(offered)}")
+        self._choose("explanation", request.explanation, self.explanations)
+        self._choose("embedding", request.embedding, self.embeddings)
+
+    def _choose(self, title: str, asked: str, offered: Sequence[str]) -> None:
+        if asked not in offered:
+            raise UnsupportedMethod(f"{self.name} has no {title} {asked!r}; choose {' or '.join(offered)}")
 
     @property
     def _of_pass(self) -> dict[str, Any]:
         """Values of the options that all requests of a call of `explain` have in common."""
-        return {o.name: self.values[o.name] for o in self.options if not o.per_request}
+        return {option.name: self.values[option.name] for option in self.options if not option.per_request}
 
     @cached_property
-    def function(self) -> Callable[..., dict[Request, Relevance]]:
+    def function(self) -> Callable[..., Results]:
         """`explain` itself. Raises UserError where it names what cannot be imported."""
         if not isinstance(self.explain, str):
             return self.explain
         module, _, name = self.explain.partition(":")
         try:
-            function: Callable[..., dict[Request, Relevance]] = getattr(import_module(module), name)
+            function: Callable[..., Results] = getattr(import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise UserError(f"method {self.name}: there is no function {self.explain!r} ({error})") from error
         return function
 
     @cached_property
     def _parameters(self) -> frozenset[str]:
-        accepted = signature(self.function).parameters.values()
-        return frozenset(
-            p.name for p in accepted if p.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        )
+        by_name = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = signature(self.function).parameters
+        return frozenset(name for name, parameter in parameters.items() if parameter.kind in by_name)
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         options = {option.name: option for option in self.options}
@@ -262,3 +265,10 @@ class Method:
                 known = nearest(name, options) if options else "; it has none"
                 raise UserError(f"{self.name} has no option {name!r}{known}")
         return {name: options[name].check(value, self.name) for name, value in values.items()}
+
+
+def _require(title: str, missing: Sequence[Capability], family: Family, instead: str = "") -> None:
+    """Raises UnsupportedMethod for what needs capabilities that are `missing`."""
+    if missing:
+        says = " and ".join(need.says for need in missing)
+        raise UnsupportedMethod(f"{title} needs {says}, which {family.title} do not have{instead}")

@@ -1,4 +1,4 @@
-"""Which entries of a ranking rounding may have decided. No torch here.
+"""Near ties: entries of a ranking whose order rounding may have decided. No torch here.
 
 Sums depend on what shares a batch, so that equal inputs may differ in their last digits.
 """

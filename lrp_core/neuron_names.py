@@ -1,4 +1,4 @@
-"""What neurons are called: LAYER.NEURON, and in a layer with experts LAYER.EXPERT.NEURON."""
+"""Names of neurons: LAYER.NEURON, and in a layer with experts LAYER.EXPERT.NEURON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NeuronNames:
         _within(layer, len(self.layers), "layer", "the model's layers")
         size = self.count(layer)
         if not 0 <= neuron < size:
-            alike = len({self.count(one) for one in range(len(self.layers))}) == 1
+            alike = len({self.count(layer_number) for layer_number in range(len(self.layers))}) == 1
             _within(neuron, size, "neuron", "the model's neurons" if alike else f"the neurons of layer {layer}")
 
     def of(self, layer: int, neuron: int) -> str:
@@ -35,9 +35,9 @@ class NeuronNames:
 
     @staticmethod
     def is_name(text: str) -> bool:
-        """Whether `text` looks like a name: two numbers separated by a dot, with an expert between them or not."""
+        """True if `text` looks like a name: two numbers separated by a dot, with an expert between them or not."""
         first, *expert, last = text.split(".") if "." in text else ("", "")
-        known = len(expert) < 2 and all(one.isdecimal() or one == SHARED for one in expert)
+        known = len(expert) < 2 and all(name.isdecimal() or name == SHARED for name in expert)
         return first.isdecimal() and last.isdecimal() and known
 
     def neuron(self, name: str) -> tuple[int, int]:
@@ -64,9 +64,9 @@ class NeuronNames:
         return layer, part.first + neuron
 
 
-def _within(number: int, size: int, what: str, whose: str) -> None:
+def _within(number: int, size: int, title: str, whose: str) -> None:
     if not 0 <= number < size:
-        raise UserError(f"there is no {what} {number}: {whose} are 0 to {size - 1}")
+        raise UserError(f"there is no {title} {number}: {whose} are 0 to {size - 1}")
 
 
 def _range(parts: Sequence[FeedForward]) -> str:

@@ -1,4 +1,4 @@
-"""What neurons of feed-forward layers are: the most relevant ones, what they write and what they answer to.
+"""Neurons of feed-forward layers: the most relevant ones, the words they promote, the tokens nearest to their keys.
 
 A neuron's value vector is its column of the down projection, its key its row of the input matrix, the gate's in gated
 layers (Geva et al. 2022; AttnLRP 4.3).
@@ -15,6 +15,7 @@ from torch import Tensor
 from lrp_core.interventions.neurons import check_neuron
 from lrp_core.near_ties import SPARE
 from lrp_core.parts.weights import weights_of
+from lrp_core.precision import wide
 from lrp_core.types import Relevance, UserError
 from lrp_core.view import ModelView
 
@@ -42,19 +43,25 @@ def top_neurons(relevance: Relevance, count: int, absolute: bool = False) -> lis
         raise UserError("relevance of neurons was not asked for: give neurons=True")
     width = total.shape[-1]
     chosen = []
-    for one, at, value in zip(total.flatten(1), positions.flatten(1), values.flatten(1), strict=True):
-        order = (one.abs() if absolute else one).sort(descending=True, stable=True).indices
-        order = order[at[order] >= 0][:count].tolist()
-        chosen.append([TopNeuron(i // width, i % width, float(one[i]), int(at[i]), float(value[i])) for i in order])
+    for of_sample, at, value in zip(total.flatten(1), positions.flatten(1), values.flatten(1), strict=True):
+        ranked = of_sample.abs() if absolute else of_sample
+        order = ranked.sort(descending=True, stable=True).indices
+        order = order[at[order] >= 0][:count]
+        layers, numbers = (order // width).tolist(), (order % width).tolist()
+        columns = layers, numbers, of_sample[order].tolist(), at[order].tolist(), value[order].tolist()
+        chosen.append([TopNeuron(*neuron) for neuron in zip(*columns, strict=True)])
     return chosen
+
+
+Tokens = tuple[tuple[int, float], ...]  # (token, its number)
 
 
 @dataclass(frozen=True)
 class Writing:
-    """What a neuron adds to the logits of the vocabulary for each unit of activation."""
+    """The addition of a neuron to the logits of the vocabulary for each unit of activation."""
 
-    promoted: tuple[tuple[int, float], ...]  # (token, logit), the largest first
-    suppressed: tuple[tuple[int, float], ...]  # the smallest first
+    promoted: Tokens  # their logits, the largest first
+    suppressed: Tokens  # the smallest first
     entropy: float  # of the softmax over the vocabulary, in nats: low where few words stand out
 
 
@@ -62,7 +69,7 @@ _AT_ONCE = 1 << 24  # logits that are formed together
 
 
 def writes_words(view: ModelView) -> bool:
-    """Whether value vectors can be held against the vocabulary: both are as wide."""
+    """True if value vectors can be multiplied with the unembedding: both are as wide."""
     return _vocabulary(view, unembedding=True).shape[1] == view.d_model
 
 
@@ -88,16 +95,17 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
     vocabulary, writings = _vocabulary(view, unembedding=True), []
     if vocabulary.shape[1] != vectors.shape[1]:
         raise UserError(f"{view.family.title} read tokens in another width than that of their layers")
-    for some in _wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):
+    for some in wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):
         logits = some @ vocabulary.T  # [n, V]
         share = logits.log_softmax(1)
         entropy = -(share.exp() * share).sum(1)
-        ends = [_first(some, vocabulary, logits, count, largest=largest) for largest in (True, False)]
-        writings += [Writing(*each) for each in zip(*ends, entropy.tolist(), strict=True)]
+        promoted = _first(some, vocabulary, logits, count, largest=True)
+        suppressed = _first(some, vocabulary, logits, count, largest=False)
+        writings += map(Writing, promoted, suppressed, entropy.tolist())
     return writings
 
 
-def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> tuple[tuple[int, float], ...]:
+def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> Tokens:
     """`keys_of` one neuron. Raises UserError where tokens are embedded in another width than that of layers."""
     (tokens,) = keys_of(view, layer, [neuron], count)
     if not tokens:
@@ -105,7 +113,7 @@ def nearest_tokens(view: ModelView, layer: int, neuron: int, count: int) -> tupl
     return tokens
 
 
-def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> list[tuple[tuple[int, float], ...]]:
+def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> list[Tokens]:
     """The tokens whose embeddings are nearest to the neurons' keys, by cosine: (token, cosine), the largest first.
 
     The weight of the norm before the feed-forward layer, if there is one, is folded into the keys. None where tokens
@@ -116,20 +124,20 @@ def keys_of(view: ModelView, layer: int, neurons: Sequence[int], count: int) -> 
     block = view.blocks[layer]
     keys = block.neuron_vectors(neurons, written=False)  # [N, D]
     norm = {"pre": block.mlp_norm, "post": block.attention_norm}.get(view.family.norm_order)
-    keys = _wide(keys if norm is None else keys * norm.parameters()[0].to(keys.device)).cpu()
+    if norm is not None:
+        keys = keys * norm.parameters()[0].to(keys.device)
+    keys = wide(keys).cpu()
     tokens = _vocabulary(view, unembedding=False)
     if tokens.shape[1] != keys.shape[1]:
         return [()] * len(neurons)
     nearest = []
     for some in keys.split(max(1, _AT_ONCE // len(tokens))):
-        unit = torch.nn.functional.normalize(some, dim=1), torch.nn.functional.normalize(tokens, dim=1)
-        nearest += _first(*unit, unit[0] @ unit[1].T, count, largest=True)
+        of_keys, of_tokens = torch.nn.functional.normalize(some, dim=1), torch.nn.functional.normalize(tokens, dim=1)
+        nearest += _first(of_keys, of_tokens, of_keys @ of_tokens.T, count, largest=True)
     return nearest
 
 
-def _first(
-    vectors: Tensor, words: Tensor, values: Tensor, count: int, *, largest: bool
-) -> list[tuple[tuple[int, float], ...]]:
+def _first(vectors: Tensor, words: Tensor, values: Tensor, count: int, *, largest: bool) -> list[Tokens]:
     """The `count` largest or smallest (token, value) of each row of `values` [N, V], of equal ones the first or last.
 
     They are products of `vectors` [N, D] and `words` [V, D]. Finalists are formed again in float64, a vector at a time:
@@ -137,9 +145,9 @@ def _first(
     """
     finalists = values.sort(dim=1, descending=largest, stable=True).indices[:, : count + SPARE]
     rows = []
-    for own, vector in zip(finalists.sort(dim=1, descending=not largest).values, vectors.double(), strict=True):
-        order = (words[own].double() @ vector).sort(descending=largest, stable=True)
-        tokens, numbers = own[order.indices][:count].tolist(), order.values[:count].tolist()
+    for ids, vector in zip(finalists.sort(dim=1, descending=not largest).values, vectors.double(), strict=True):
+        order = (words[ids].double() @ vector).sort(descending=largest, stable=True)
+        tokens, numbers = ids[order.indices][:count].tolist(), order.values[:count].tolist()
         rows.append(tuple(zip(tokens, numbers, strict=True)))
     return rows
 
@@ -148,8 +156,4 @@ def _vocabulary(view: ModelView, unembedding: bool) -> Tensor:
     """Rows [V, D] of the unembedding, or of the token embedding, on the CPU, in float32 at least."""
     module = view.unembedding if unembedding and not view.kind.labels else view.token_embedding
     with weights_of(module) as weights:
-        return _wide(weights.weight.detach()).cpu()
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+        return wide(weights.weight.detach()).cpu()

@@ -58,11 +58,13 @@ class Option:
         A list is a single value of an option whose type is tuple, and one of lists leaves that open. Raises UserError
         for a list that leaves no choice.
         """
-        single = (self.kind or type(self.default)) is tuple and not (value and all(type(one) is list for one in value))
+        single = (self.kind or type(self.default)) is tuple and not (
+            value and all(type(element) is list for element in value)
+        )
         if type(value) is not list or single:
             return None
-        values = [self.check(one, method) for one in value]
-        if len(values) < 2 or any(one in values[:at] for at, one in enumerate(values)):
+        values = [self.check(element, method) for element in value]
+        if len(values) < 2 or any(element in values[:at] for at, element in enumerate(values)):
             raise UserError(f"{method}: a list for option {self.name!r} has two different values or more, not {value}")
         return values
 
@@ -72,7 +74,7 @@ class Option:
 
     @property
     def range(self) -> str:
-        """What values are allowed, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return " or ".join(map(repr, self.choices))
         kind = self.kind or type(self.default)

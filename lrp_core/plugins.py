@@ -31,7 +31,7 @@ class Extended(Mapping[str, R], Generic[R]):
         return self._table.register(record, by)
 
     def owner(self, name: str) -> str:
-        """Who brings the record `name`. Raises KeyError."""
+        """The package that brings the record `name`. Raises KeyError."""
         return self._all.owner(name)
 
     def __getitem__(self, name: str) -> R:

@@ -1,4 +1,4 @@
-"""Models in float64 that are computed in float64 all the way.
+"""The precision in which numbers are worked out: float32 at least, and float64 all the way in models of float64.
 
 transformers rounds to float32 inside RMSNorm, the eager softmax, rotary positions and routers, whatever the model's
 precision is. Inside `unrounded` modelling code that asks for float32 gets float64. Nothing is replaced: outside of it,
@@ -13,6 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, or float32 where it is narrower."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def wide(x: Tensor) -> Tensor:
+    """`x` in float32 at least."""
+    return x.to(wide_dtype(x.dtype))
 
 
 class _Float64(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""What a prediction says: what is explained of it, and of the whole vocabulary, where it is read and nowhere else."""
+"""Predictions at the position where they are read: the explained number, and sums over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def explained_numbers(
     `hidden` [B, T, D] is the last hidden state. Raises what `Explained.of` raises, and UserError for the
     probability of a score.
     """
-    wanted = [explained_by(name) for name in dict.fromkeys(explanations)]
-    if view.predicts_score and not all(one.linear for one in wanted):
+    choices = [explained_by(name) for name in dict.fromkeys(explanations)]
+    if view.predicts_score and not all(choice.linear for choice in choices):
         raise UserError("a score has no probability: explain it by 'target'")
     state = view.prediction(hidden, batch)
     logits = view.unembed(state, batch)
-    if all(one.linear for one in wanted):
-        return logits, {one.name: one.of(logits) for one in wanted}
+    if all(choice.linear for choice in choices):
+        return logits, {choice.name: choice.of(logits) for choice in choices}
     others, _ = over_vocabulary(view, state, batch.target_ids)
-    return logits, {one.name: one.of(logits, others.to(logits.device)) for one in wanted}
+    return logits, {choice.name: choice.of(logits, others.to(logits.device)) for choice in choices}
 
 
 def rows_for(view: ModelView, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

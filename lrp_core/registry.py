@@ -45,7 +45,7 @@ class Registry(Mapping[str, R]):
         return record
 
     def owner(self, name: str) -> str:
-        """Who brings the record `name`. Raises KeyError."""
+        """The package or module that brings the record `name`. Raises KeyError."""
         return self._owners[name]
 
     def __getitem__(self, name: str) -> R:

@@ -6,17 +6,19 @@ value the gradient of the rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from lrp_core.attention import Kernel, around_attention
+from lrp_core.attention import Attended, Kernel, around_attention
 from lrp_core.capabilities import RULES
-from lrp_core.checkpointing import checkpointed_blocks
 from lrp_core.parts.block import ExpertsView
 from lrp_core.parts.linear import LinearLayer, ReadRows
 from lrp_core.parts.norms import NormView
@@ -25,13 +27,11 @@ from lrp_core.rules import (
     KEPT,
     Activation,
     Composite,
-    HeadPooling,
     HeadRelevance,
     LayerRelevance,
     NeuronRelevance,
     Switch,
     Tap,
-    ValuesOnly,
     activate,
     activation,
     as_gate,
@@ -41,7 +41,9 @@ from lrp_core.rules import (
     project,
     share,
     soft_cap,
+    values_only,
 )
+from lrp_core.rules.latent import Measure
 from lrp_core.rules.projections import ProjectionRelevance
 from lrp_core.taps import tapped_layers, tapped_neurons, tapped_projections
 from lrp_core.types import UnsupportedMethod
@@ -51,45 +53,60 @@ _ATTENTION = KEPT.index("attention")
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]  # routers put out several tensors
 
 
+@dataclass(frozen=True)
+class Readers:
+    """Readers of relevance inside the model in a backward pass, those that are asked for."""
+
+    heads: HeadRelevance | None = None
+    neurons: NeuronRelevance | None = None
+    layers: LayerRelevance | None = None
+    projections: ProjectionRelevance | None = None
+
+    def begin(self, measures: Mapping[str, Measure]) -> None:
+        """Start a backward pass that is read under each of these measures."""
+        for reader in vars(self).values():
+            if reader is not None:
+                reader.begin(measures)
+
+
 @contextmanager
 def rules_on(
     view: ModelView,
     composites: Sequence[Composite],
+    readers: Readers | None = None,
     *,
-    heads: HeadRelevance | None = None,
-    neurons: NeuronRelevance | None = None,
-    layers: LayerRelevance | None = None,
-    projections: ProjectionRelevance | None = None,
     checkpointing: bool = False,
 ) -> Iterator[Switch]:
-    """Makes the model's gradients follow `composites`; set `switch.current` before each backward pass, in the scope.
+    """Make the model's gradients follow `composites`; set `switch.current` before each backward pass, in the scope.
 
-    `heads`, `neurons`, `layers` and `projections` are told what passes. `checkpointing` keeps the inputs of blocks only
-    and runs each block again when the gradient reaches it.
+    `readers` are told what passes. `checkpointing` keeps the inputs of blocks only and runs each block again when the
+    gradient reaches it.
     """
     switch = Switch(tuple(composites), composites[0])
+    readers = readers or Readers()
     with ExitStack() as undo:
         undo.enter_context(unrounded(view.dtype))
-        for module, hook in _hooks(view, switch) if RULES in view.family.capabilities else ():
-            undo.callback(module.register_forward_hook(hook).remove)
-        for experts in (block.experts.all for block in view.blocks if block.experts is not None):
-            undo.callback(experts.register_forward_pre_hook(partial(_shared_in, switch=switch)).remove)
-        if neurons is not None:
-            undo.enter_context(tapped_neurons(view, neurons, switch))
-        if projections is not None:  # after the rules, as layers
-            undo.enter_context(tapped_projections(view, projections))
-        if layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
-            undo.enter_context(tapped_layers(view, layers, switch))
+        if RULES in view.family.capabilities:
+            for module, hook in _hooks(view, switch):
+                undo.enter_context(module.register_forward_hook(hook))
+        for block in view.blocks:
+            if block.experts is not None:
+                below = partial(_shared_in, switch=switch)
+                undo.enter_context(block.experts.all.register_forward_pre_hook(below))
+        if readers.neurons is not None:
+            undo.enter_context(tapped_neurons(view, readers.neurons, switch))
+        if readers.projections is not None:  # after the rules, as layers
+            undo.enter_context(tapped_projections(view, readers.projections))
+        if readers.layers is not None:  # after the rules, whose outputs have the relevance of what a layer says
+            undo.enter_context(tapped_layers(view, readers.layers, switch))
         ruled = any(composite.softmax.backward is not None for composite in composites)
         openly = ruled or view.caps_scores  # a cap has a rule
-        around = {
-            one.attention: partial(_attend, switch=switch, layer=layer, heads=heads, layers=layers, openly=openly)
-            for layer, one in enumerate(view.attentions)
-        }
+        attend = partial(_attend, switch=switch, readers=readers, openly=openly)
+        around = {attended.attention: partial(attend, layer=layer) for layer, attended in enumerate(view.attentions)}
         undo.enter_context(around_attention(view, around, stock="eager" if openly else None))
         if checkpointing:  # an undescribed model has no blocks that could be run again
             for path in view.stacks:
-                undo.enter_context(checkpointed_blocks(view, path))
+                undo.enter_context(_checkpointed_blocks(view, path))
         yield switch
 
 
@@ -97,27 +114,32 @@ def _hooks(view: ModelView, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
     for norm in view.norms():
         yield norm.module, _norm_hook(norm, switch)
     kind = activation(view.activation_name)
+    gated = view.family.gate is not None
     if view.head_activation is not None:
         of_head = activation(view.head_activation_name)
-        yield view.head_activation, lambda _, args, y: activate(args[0], y, of_head, False, switch)
-    if (cap := view.logit_cap) is not None:
-        yield cap, lambda _, args, y: activate(args[0], y, soft_cap(cap.cap), False, switch)
-    gated = view.family.gate is not None
+        yield view.head_activation, _activation_hook(of_head, switch)
+    if view.logit_cap is not None:
+        yield view.logit_cap, _activation_hook(soft_cap(view.logit_cap.cap), switch)
     for layer in _ruled_layers(view, switch.planned):
         yield layer.module, partial(_project, layer=layer, switch=switch)
     if any(composite.linear.linear.backward is not None for composite in switch.planned):
         yield view.readout, partial(_read_out, switch=switch)
-    values_only = _reads_only_values(switch) and view.family.qkv == "joined"
+    of_values = _reads_only_values(switch) and view.family.qkv == "joined"
     for block in view.blocks:
-        if values_only and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
-            yield block.value, partial(_values_only, weight=block.value_weights()[0].flatten(0, 1))
+        if of_values and not has_offloaded_params(block.value):  # holding on to offloaded weights would cost more
+            weight = block.value_weights()[0].flatten(0, 1)
+            yield block.value, partial(_values_only, weight=weight)
         if block.experts is not None:
             yield from _hooks_of_experts(block.experts, kind, switch)
         if block.down is None:
             continue
-        yield block.activation, lambda _, args, y: activate(args[0], y, kind, gated, switch)
+        yield block.activation, _activation_hook(kind, switch, gating=gated)
         if gated:
             yield block.down, lambda _, args, y: share(y, switch)  # as good as at its input, and narrower
+
+
+def _activation_hook(kind: Activation, switch: Switch, gating: bool = False) -> Hook:
+    return lambda _, args, y: activate(args[0], y, kind, gating, switch)
 
 
 def _hooks_of_experts(experts: ExpertsView, kind: Activation, switch: Switch) -> Iterator[tuple[nn.Module, Hook]]:
@@ -128,7 +150,7 @@ def _hooks_of_experts(experts: ExpertsView, kind: Activation, switch: Switch) ->
     input, which all their relevance reaches, by `_shared_in`.
     """
     yield experts.router, lambda _, args, y: (y[0], as_gate(y[1], switch), y[2])
-    yield experts.all.act_fn, lambda _, args, y: activate(args[0], y, kind, True, switch)
+    yield experts.all.act_fn, _activation_hook(kind, switch, gating=True)
     yield experts.all, lambda _, args, y: share(y, switch)
     if experts.shared is not None and experts.shared_gate is not None:
         yield experts.shared, lambda _, args, y: share(y, switch)
@@ -140,17 +162,16 @@ def _shared_in(_: nn.Module, args: tuple[Any, ...], switch: Switch) -> tuple[Any
     return share(states, switch), *routing
 
 
-def _ruled_layers(view: ModelView, composites: Sequence[Composite]) -> Iterator[LinearLayer]:
+def _ruled_layers(view: ModelView, composites: Sequence[Composite]) -> list[LinearLayer]:
     """Linear layers that some composite has a rule for; no other is touched."""
     groups = {group for composite in composites for group in composite.linear.ruled}
-    if "linear" in groups and any(block.experts is not None for block in view.blocks):
+    if "linear" in groups and view.routed:
         raise UnsupportedMethod(f"rules of linear layers do not cover the experts of {view.family.title}")
-    if groups:
-        yield from (layer for layer in view.linear_layers() if layer.group in groups)
+    return [layer for layer in view.linear_layers() if layer.group in groups] if groups else []
 
 
 def _reads_only_values(switch: Switch) -> bool:
-    """Whether nothing asks for the gradients of queries and keys, nor has a rule for the projection."""
+    """True if nothing asks for the gradients of queries and keys, nor has a rule for the projection."""
     composite = switch.current
     free = composite.linear.input_projection.backward is None
     return switch.fixed and free and not composite.bilinear.serves_gate
@@ -166,7 +187,7 @@ def _read_out(module: nn.Module, args: tuple[Any, ...], y: Tensor, switch: Switc
 
 
 def _values_only(_: nn.Module, args: tuple[Any, ...], y: Tensor, weight: Tensor) -> Tensor:
-    return ValuesOnly.apply(args[0], y.detach(), weight)
+    return values_only(args[0], y, weight)
 
 
 def _norm_hook(norm: NormView, switch: Switch) -> Hook:
@@ -182,29 +203,64 @@ def _norm_hook(norm: NormView, switch: Switch) -> Hook:
 def _attend(
     kernel: Kernel,
     module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Any,
-    *,
+    *tensors: Any,
     switch: Switch,
-    layer: int,
-    heads: HeadRelevance | None,
-    layers: LayerRelevance | None,
+    readers: Readers,
     openly: bool,
+    layer: int,
     **options: Any,
-) -> tuple[Tensor, Tensor | None]:
+) -> Attended:
     """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]; keys may be those of an encoder."""
-    weights: Tensor | None
+    *of_tokens, mask = tensors
+    heads, layers = readers.heads, readers.layers
     if layers is not None:
-        query, key, value = (Tap.apply(x, partial(layers.keep, layer, _ATTENTION, -1)) for x in (query, key, value))
-    query, key, value = attend_with(query, key, value, switch)
+        read = partial(layers.keep, layer, _ATTENTION, -1)
+        of_tokens = [Tap.apply(x, read) for x in of_tokens]
+    query, key, value = attend_with(*of_tokens, switch)
     if openly:
         context, weights = attend_openly(query, key, value, mask, switch, **options)
     else:
         context, weights = kernel(module, query, key, value, mask, **options)
     if heads is not None:
-        context = HeadPooling.apply(context, layer, heads)
+        context = Tap.apply(context, partial(heads.read, layer))
     if layers is not None:
         context = Tap.apply(context, partial(layers.keep, layer, _ATTENTION, 1))
     return context, weights
+
+
+class _Checkpointed(nn.Module):
+    """A block that is run again in the backward pass; other attributes are the block's own."""
+
+    def __init__(self, block: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.block = block
+        self._dtype = dtype
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        # an early stop would skip the hook that unloads the last offloaded module of the block
+        once_more: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "early_stop": False}
+        return checkpoint(self._run, *args, **once_more, **options)
+
+    def _run(self, *args: Any, **options: Any) -> Any:
+        with unrounded(self._dtype):  # in the backward pass, too
+            return self.block(*args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("block"), name)
+
+
+@contextmanager
+def _checkpointed_blocks(view: ModelView, path: str) -> Iterator[None]:
+    """Inside, the blocks of the list under `path` keep their inputs alone."""
+    holder: Any = view.model.get_submodule(path)
+    blocks = list(holder)
+    try:
+        for i, block in enumerate(blocks):
+            holder[i] = _Checkpointed(block, view.dtype)
+        yield
+    finally:
+        for i, block in enumerate(blocks):
+            holder[i] = block

@@ -50,8 +50,8 @@ def unrolled(model: PreTrainedModel, family: Family) -> PreTrainedModel:
 def _with_own_modules(block: nn.Module) -> nn.Module:
     """A copy of the block with the same weights, and with what adapters add to them."""
     kept = (*block.parameters(), *block.buffers(), *(vars(part).get("config") for part in block.modules()))
-    copied = copy.deepcopy(block, {id(one): one for one in kept})
-    for own, shared in zip(copied.modules(), block.modules(), strict=True):
+    copied = copy.deepcopy(block, {id(tensor): tensor for tensor in kept})
+    for copied_part, shared in zip(copied.modules(), block.modules(), strict=True):
         if shared in ADDED_WEIGHTS:
-            ADDED_WEIGHTS[own] = ADDED_WEIGHTS[shared]
+            ADDED_WEIGHTS[copied_part] = ADDED_WEIGHTS[shared]
     return copied

@@ -1,4 +1,4 @@
-"""What goes in and what comes out.
+"""Inputs and results of methods: batches, requests, relevance, and the errors that users can put right.
 
 One legend of shapes for the whole package: B batch, T tokens, U tokens of the decoder of an encoder-decoder, L layers,
 H heads, G key-value heads, K head width, D model width, F feed-forward width, V vocabulary, P poolings.
@@ -90,28 +90,37 @@ class Batch:
 
         if side not in ("left", "right"):
             raise UserError(f"padding side is 'left' or 'right', not {side!r}")
-        names = ("foil_id", "token_type_ids", "pixel_values", "decoder_input_ids")
-        foils, types, pixels, prefixes = ([row.get(name) for row in rows] for name in names)
-        says = ("a foil", "token types", "pixels", "decoder_input_ids")
-        for given, what in zip((foils, types, pixels, prefixes), says, strict=True):
-            if len({one is None for one in given}) > 1:
-                raise UserError(f"some rows of the batch have {what} and some have none: batch them separately")
-        input_ids, attention_mask = _padded([row["input_ids"] for row in rows], pad_id, side)
-        starts = attention_mask.argmax(-1)  # [B], of the first token
-        by_token = None if None in types else _padded(types, 0, side)[0]
-        prefix, prefix_mask = (None, None) if None in prefixes else _padded(prefixes, pad_id, "right")
+        foils = _of_all(rows, "foil_id", "a foil")
+        types = _of_all(rows, "token_type_ids", "token types")
+        pixels = _of_all(rows, "pixel_values", "pixels")
+        prefixes = _of_all(rows, "decoder_input_ids", "decoder_input_ids")
+        ids, mask = _padded([row["input_ids"] for row in rows], pad_id, side)
         position = torch.tensor([row["position"] for row in rows], dtype=torch.int64)
+        prefix = prefix_mask = None
+        if prefixes is None:
+            starts = mask.argmax(-1)  # [B], of the first token
+            position = position + starts
+        else:
+            prefix, prefix_mask = _padded(prefixes, pad_id, "right")
+        targets = torch.tensor([row["target_id"] for row in rows], dtype=torch.int64)
         return cls(
-            input_ids,
-            attention_mask,
-            position + starts if prefix is None else position,
-            torch.tensor([row["target_id"] for row in rows], dtype=torch.int64),
-            None if None in foils else torch.tensor(foils, dtype=torch.int64),
-            by_token,
-            None if any(one is None for one in pixels) else _stacked(pixels),
+            ids,
+            mask,
+            position,
+            targets,
+            None if foils is None else torch.tensor(foils, dtype=torch.int64),
+            None if types is None else _padded(types, 0, side)[0],
+            None if pixels is None else _stacked(pixels),
             prefix,
             prefix_mask,
         )
+
+    @property
+    def explained_ids(self) -> Tensor:
+        """Ids [B, 2] of targets and foils, [B, 1] without foils."""
+        import torch
+
+        return torch.stack([ids for ids in (self.target_ids, self.foil_ids) if ids is not None], 1)
 
     @property
     def every_id(self) -> Tensor:
@@ -138,9 +147,18 @@ class Batch:
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         return replace(self, input_ids=ids, attention_mask=mask, position=position, token_type_ids=types)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that the batch has, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed."""
+        return replace(self, **{name: change(value) for name, value in self.tensors.items()})
+
     def rows(self, start: int, end: int) -> Batch:
-        """The batch of these rows, with the padding that they have here."""
-        return replace(self, **{name: value[start:end] for name, value in vars(self).items() if value is not None})
+        """The batch of these rows, with the padding that they have in this one."""
+        return self.mapped(lambda value: value[start:end])
 
     def parts(self, size: int) -> list[Batch]:
         """Batches of `size` rows, one after the other."""
@@ -150,26 +168,37 @@ class Batch:
         """The first rows of a batch that has so many `texts` again and again. Raises UserError where others follow."""
         if texts < 1 or len(self) % texts:
             raise UserError(f"{len(self)} rows are not {texts} texts again and again")
-        own = ("position", "target_ids", "foil_ids")
-        given = {name: value for name, value in vars(self.to("cpu")).items() if value is not None and name not in own}
-        if any((part != value[:texts]).any() for value in given.values() for part in value.split(texts)):
-            raise UserError("rows of one text have the same tokens: give others in another batch")
+        for name, value in self.to("cpu").tensors.items():
+            of_row = name in ("position", "target_ids", "foil_ids")
+            if not of_row and any((part != value[:texts]).any() for part in value.split(texts)):
+                raise UserError("rows of one text have the same tokens: give others in another batch")
         return self.rows(0, texts)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on this device; what is there already is not copied.
+        """The batch on this device; a tensor that is on it already is not copied.
 
         Copies to a GPU are asynchronous, and those to the CPU wait once for all fields.
         """
         from lrp_core.transfer import to_device, to_host
 
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if str(device) == "cpu":
-            return replace(self, **dict(zip(given, to_host(list(given.values())), strict=True)))
-        return replace(self, **{name: to_device(value, device) for name, value in given.items()})
+        if str(device) != "cpu":
+            return self.mapped(lambda value: to_device(value, device))
+        copies = iter(to_host(list(self.tensors.values())))
+        return self.mapped(lambda _: next(copies))
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
+
+
+def _of_all(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> list[Any] | None:
+    """The values that rows have under a name; None where none has a value. Raises UserError where some have."""
+    values = [row.get(name) for row in rows]
+    missing = sum(value is None for value in values)
+    if missing == len(values):
+        return None
+    if missing:
+        raise UserError(f"some rows of the batch have {title} and some have none: batch them separately")
+    return values
 
 
 def _stacked(pixels: Sequence[Any]) -> Tensor:
@@ -192,13 +221,13 @@ def _padded(sequences: Sequence[Any], value: int, side: str) -> tuple[Tensor, Te
     """Sequences of numbers as [B, T], `value` on padding, and their mask [B, T]."""
     import torch
 
-    width = max(len(one) for one in sequences)
+    width = max(len(sequence) for sequence in sequences)
     padded = torch.full((len(sequences), width), value, dtype=torch.int64)
     mask = torch.zeros_like(padded)
-    for row, one in enumerate(sequences):
-        start = width - len(one) if side == "left" else 0
-        padded[row, start : start + len(one)] = torch.as_tensor(one, dtype=torch.int64)
-        mask[row, start : start + len(one)] = 1
+    for row, sequence in enumerate(sequences):
+        start = width - len(sequence) if side == "left" else 0
+        padded[row, start : start + len(sequence)] = torch.as_tensor(sequence, dtype=torch.int64)
+        mask[row, start : start + len(sequence)] = 1
     return padded, mask
 
 
@@ -206,6 +235,10 @@ def _joined(of_tokens: Tensor, of_decoder: Tensor | None) -> Tensor:
     import torch
 
     return of_tokens if of_decoder is None else torch.cat([of_tokens, of_decoder], 1)
+
+
+def _is_tensor(value: Any) -> bool:
+    return value is not None and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -244,21 +277,22 @@ class Relevance:
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Relevance:
         """A plain Relevance with every tensor changed."""
-        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Relevance)}
-        for name, value in values.items():
-            if value is not None and not isinstance(value, bool):
-                values[name] = change(value)
-        return Relevance(**values)
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Relevance)}
+        changed = {name: change(value) for name, value in values.items() if _is_tensor(value)}
+        return Relevance(**{**values, **changed})
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in the order of the fields of a plain Relevance."""
+        values = (getattr(self, field.name) for field in fields(Relevance))
+        return [value for value in values if _is_tensor(value)]
 
     @staticmethod
     def on_host(several: Sequence[Relevance]) -> list[Relevance]:
         """Plain Relevances on the CPU; the device is waited for once."""
-        import torch
-
         from lrp_core.transfer import to_host
 
-        values = [getattr(relevance, one.name) for relevance in several for one in fields(Relevance)]
-        copies = iter(to_host([value for value in values if isinstance(value, torch.Tensor)]))
+        copies = iter(to_host([value for relevance in several for value in relevance.tensors]))
         return [relevance.mapped(lambda _: next(copies)) for relevance in several]
 
     @property
@@ -267,8 +301,8 @@ class Relevance:
         import torch
 
         values = (getattr(self, field.name) for field in fields(self))
-        given = [value for value in values if isinstance(value, torch.Tensor)]
-        return torch.stack([one.isfinite().reshape(len(one), -1).all(1) for one in given]).all(0)
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        return torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in tensors]).all(0)
 
     @staticmethod
     def joined(several: Sequence[Relevance]) -> Relevance:
@@ -277,11 +311,8 @@ class Relevance:
 
         if len(several) == 1:
             return several[0]
-        values: dict[str, Any] = {one.name: getattr(several[0], one.name) for one in fields(Relevance)}
-        for name, value in values.items():
-            if value is not None and not isinstance(value, bool):
-                values[name] = torch.cat([getattr(each, name) for each in several])
-        return Relevance(**values)
+        columns = zip(*(relevance.tensors for relevance in several), strict=True)
+        return several[0].mapped(lambda _: torch.cat(next(columns)))
 
     @property
     def residual(self) -> Tensor | None:
@@ -289,8 +320,8 @@ class Relevance:
         if not self.conserves:
             return None
         of_decoder = 0 if self.decoder_tokens is None else self.decoder_tokens.sum(-1)
-        of_all = self.tokens.sum(-1) + of_decoder
-        return of_all - (self.explained if self.baseline is None else self.explained - self.baseline)
+        total = self.tokens.sum(-1) + of_decoder
+        return total - (self.explained if self.baseline is None else self.explained - self.baseline)
 
 
 @dataclass(frozen=True)
@@ -309,3 +340,6 @@ class Request:
     def option(self, name: str, default: Any) -> Any:
         """The value of one of `options`."""
         return dict(self.options).get(name, default)
+
+
+Results = dict[Request, Relevance]  # what a call of a method's function gives

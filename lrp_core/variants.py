@@ -20,8 +20,7 @@ TOKEN_BUDGET = 4096  # tokens of one forward, padding included; at least one row
 def rows_of(batch: Batch, rows: Tensor) -> Batch:
     """A batch of the samples with these indices [R], which may repeat."""
     rows = to_device(rows, batch.input_ids.device)
-    picked = {name: value[rows] for name, value in vars(batch).items() if value is not None}
-    return replace(batch, **picked)
+    return batch.mapped(lambda value: value[rows])
 
 
 def tiled(batch: Batch, times: int) -> Batch:
@@ -31,14 +30,14 @@ def tiled(batch: Batch, times: int) -> Batch:
 
 def unpadded(batch: Batch, i: int) -> Batch:
     """Sample `i` alone, of a batch on the CPU: on a device each mask would be waited for."""
-    own, mask = rows_of(batch, torch.tensor([i])), batch.attention_mask[i].bool()
-    seen, prefix = batch.decoder_attention_mask, own.decoder_input_ids
-    read = mask if seen is None else seen[i].bool()
-    position = read[: int(own.position)].sum()[None]  # the mask may hide tokens inside the sample, too
-    if prefix is not None:
-        shown = torch.ones_like(prefix[:, read])
-        own = replace(own, decoder_input_ids=prefix[:, read], decoder_attention_mask=shown)
-    return own.over_tokens(lambda of_tokens: of_tokens[:, mask], position)
+    sample = batch.rows(i, i + 1)
+    mask = read = batch.attention_mask[i].bool()
+    if sample.decoder_input_ids is not None and sample.decoder_attention_mask is not None:
+        read = sample.decoder_attention_mask[0].bool()
+        prefix = sample.decoder_input_ids[:, read]
+        sample = replace(sample, decoder_input_ids=prefix, decoder_attention_mask=torch.ones_like(prefix))
+    position = read[: int(sample.position)].sum()[None]  # the mask may hide tokens inside the sample, too
+    return sample.over_tokens(lambda of_tokens: of_tokens[:, mask], position)
 
 
 def pieces(variants: range, tokens: int, token_budget: int) -> Iterator[range]:

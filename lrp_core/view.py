@@ -17,7 +17,7 @@ from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.parts.model import ModelParts
 from lrp_core.parts.weights import weights_of
-from lrp_core.precision import unrounded
+from lrp_core.precision import unrounded, wide
 from lrp_core.quantised import check_model
 from lrp_core.rules.activation import activation
 from lrp_core.shared_layers import unrolled
@@ -39,7 +39,7 @@ def up_to(position: Tensor, mask: Tensor) -> Tensor:
 
 
 def _calls_parts(model: Any) -> bool:
-    """Whether experts call their activation, where rules can stand, and in this precision: float64 is eager's alone."""
+    """True if experts call their activation, where rules can stand, and in this precision: float64 is eager's alone."""
     known = ("eager",) if model.dtype == torch.float64 else ("eager", "batched_mm", "grouped_mm")
     return model.config._experts_implementation in known
 
@@ -86,9 +86,9 @@ class ModelView(ModelParts):
 
             cls = EncoderDecoderView
         view = cls(unrolled(model.eval().requires_grad_(False), described), described)
-        bare = next((norm.module for norm in view.norms() if norm.module.weight is None), None)
-        if bare is not None:
-            path = next(name for name, module in model.named_modules() if module is bare)
+        bare = [norm.module for norm in view.norms() if norm.module.weight is None]
+        if bare:
+            path = next(name for name, module in model.named_modules() if module is bare[0])
             raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
         if RULES in described.capabilities:
             activation(view.activation_name)
@@ -129,7 +129,7 @@ class ModelView(ModelParts):
         return Traced(token.detach().requires_grad_(), full.detach())
 
     def source(self, batch: Batch) -> Tensor:
-        """What methods move to see how the prediction changes: token embeddings [B, T, D]."""
+        """The input that methods move to see how the prediction changes: token embeddings [B, T, D]."""
         return self.tokens(batch)
 
     def hidden_from(self, batch: Batch, source: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class ModelView(ModelParts):
     # from states to logits
 
     def head(self, hidden: Tensor) -> Tensor:
-        """What stands between hidden states and the unembedding, if anything does. [..., D] to [..., D]."""
+        """Apply the layers between hidden states and the unembedding, if there are any. [..., D] to [..., D]."""
         if self.family.head_dense is None or self.head_activation is None:
             return hidden
         transformed = self.head_activation(self._at(self.family.head_dense)(hidden))
@@ -198,13 +198,11 @@ class ModelView(ModelParts):
 
         In float32 at least.
         """
-        wide = torch.promote_types(state.dtype, torch.float32)
         with self.unembedded() as (weight, bias):
-            state = state.to(weight.device, wide)
+            state = wide(state.to(weight.device))
             for start in range(0, len(weight), size):
-                of_labels = None if bias is None else bias[start : start + size].to(wide)
-                logits = self.readout(state, weight[start : start + size].to(wide), of_labels)
-                yield start, logits if self.logit_cap is None else self.logit_cap(logits)
+                some = slice(start, start + size)
+                yield start, self._logits_of(state, weight[some], None if bias is None else bias[some])
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Logits of target and foil [B, 2] ([B, 1] without foils) at the predicted position of `hidden` [B, T, D].
@@ -214,7 +212,7 @@ class ModelView(ModelParts):
         return self.unembed(self.prediction(hidden, batch), batch)
 
     def prediction(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """What the unembedding reads [B, D]: the predicted position of `hidden` [B, T, D], head transform included."""
+        """Input of the unembedding [B, D]: the predicted position of `hidden` [B, T, D], head transform included."""
         at = torch.arange(len(batch), device=hidden.device)
         return self.head(hidden[at, batch.position.to(hidden.device)])
 
@@ -223,11 +221,10 @@ class ModelView(ModelParts):
 
         In float32 at least. A sample may have many states, such as one for each of its tokens.
         """
-        ids = (
-            batch.target_ids[:, None] if batch.foil_ids is None else torch.stack([batch.target_ids, batch.foil_ids], -1)
-        )
-        rows, bias = self.unembedding_rows(ids)  # [B, 2, D]
-        wide = torch.promote_types(state.dtype, torch.float32)
-        state = state.to(rows.device, wide)
-        logits = self.readout(state, rows.to(wide), None if bias is None else bias.to(wide))
+        rows, bias = self.unembedding_rows(batch.explained_ids)  # [B, 2, D]
+        return self._logits_of(wide(state.to(rows.device)), rows, bias)
+
+    def _logits_of(self, state: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
+        """Logits of states by rows of the unembedding, in the precision of the states."""
+        logits = self.readout(state, rows.to(state.dtype), None if bias is None else bias.to(state.dtype))
         return logits if self.logit_cap is None else self.logit_cap(logits)

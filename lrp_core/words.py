@@ -21,7 +21,7 @@ def token_of(view: ModelView, word: str) -> int:
     tokenizer = view.read_tokenizer()
     encoded = tokenizer(_BEFORE + word, add_special_tokens=False, return_offsets_mapping=True)
     tokens = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    own = next((token for token, (_, end) in tokens if end > len(_BEFORE)), None)
-    if own is None or own == tokenizer.unk_token_id:
+    token_id = next((token for token, (_, end) in tokens if end > len(_BEFORE)), None)
+    if token_id is None or token_id == tokenizer.unk_token_id:
         raise UserError(f"{word!r}: the tokenizer does not know the word")
-    return int(own)
+    return int(token_id)

@@ -1,4 +1,4 @@
-"""What must be known about a model family, as frozen data: where its parts are and how they are laid out."""
+"""Descriptions of model families as frozen data: the paths of their parts and the layout of their weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Requirement:
     because: str = ""
 
     def unmet_by(self, config: Any) -> str | None:
-        """What is wrong with the config's value, in words; None if it is allowed."""
+        """The fault of the config's value, in words; None if it is allowed."""
         value: Any = config
         for name in self.field.split("."):
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
@@ -55,11 +55,11 @@ class SameAs:
     because: str
 
     def unmet_by(self, config: Any) -> str | None:
-        """What is wrong with the config's value, in words; None if it is allowed."""
-        value, wanted = getattr(config, self.field, None), getattr(config, self.other)
-        if value in (None, wanted):
+        """The fault of the config's value, in words; None if it is allowed."""
+        value, required = getattr(config, self.field, None), getattr(config, self.other)
+        if value in (None, required):
             return None
-        return f"are supported with {self.field}={self.other} ({wanted}) only, not {value}: {self.because}"
+        return f"are supported with {self.field}={self.other} ({required}) only, not {value}: {self.because}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Correction:
     mark: str  # enters the identity of the affected models, so that results of the wrong description are not theirs
 
     def mark_of(self, config: Any) -> str:
-        """What a model with this config adds to its identity; nothing if the mended description is the same to it."""
+        """The addition to the identity of a model with this config; "" if the mended description is the same to it."""
         return "" if getattr(config, self.field) in self.unaffected else self.mark
 
 
@@ -101,7 +101,7 @@ NO_LOOKING_AHEAD = tuple(
 
 @dataclass(frozen=True)
 class LabelHead:
-    """What stands on a model that predicts labels: a linear layer with a row for each, and what it reads."""
+    """The head of a model that predicts labels: a linear layer with a row for each, and the layers before it."""
 
     output: str
     dense: str | None = None  # a linear layer before it, with `activation` behind
@@ -134,7 +134,7 @@ ONE_LABEL = Requirement(
 
 @dataclass(frozen=True)
 class CrossAttention:
-    """What reads the encoder in every block of a decoder: paths from the block."""
+    """The attention that reads the encoder in every block of a decoder: paths from the block."""
 
     attention: str
     query: str
@@ -227,7 +227,7 @@ class Family:
 
     @property
     def attention_adds(self) -> bool:
-        """Whether a module of attention adds what it reads to what it puts out: the norm of the sum is inside."""
+        """True if attention modules add their input to their output: the norm of the sum is inside."""
         return self.norm_order == "post" and self.attention_norm.startswith(f"{self.attention}.")
 
     @property
@@ -249,7 +249,7 @@ class Family:
         )
 
     def marks_of(self, config: Any) -> str:
-        """What the description's corrections add to the identity of a model with this config."""
+        """The additions of the description's corrections to the identity of a model with this config."""
         return "".join(correction.mark_of(config) for correction in self.corrections)
 
     def most_tokens(self, config: Any) -> int:
@@ -260,7 +260,7 @@ class Family:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What methods may need of a model and these models have."""
+        """The capabilities, which methods may need, that these models have."""
         of_norms = {"pre": {PRE_NORM}, "post": {POST_NORM}, "added": set()}[self.norm_order]
         of_norms |= {UNCENTRED} if self.norm == "rms" else set()
         transformed = self.logit_cap_field is not None or self.head_dense is not None
@@ -285,7 +285,7 @@ class Decoder:
 
 
 def perturbable(kind: Kind) -> set[Capability]:
-    """What models of this kind have of the ways to take a token away by itself."""
+    """The ways to take a token away by itself that models of this kind have."""
     ways = {MASK: MASKING, DELETE: DELETION}
     known = kind.perturbations if kind.slot else [way for way in kind.perturbations if way != MASK]
     return {ways[way] for way in known if way in ways}

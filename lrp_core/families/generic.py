@@ -70,7 +70,7 @@ def generic_family(config: PretrainedConfig, architecture: str | None = None) ->
 
 
 def serves(model_type: str) -> bool:
-    """Whether transformers knows models of this type that predict a token or a label."""
+    """True if transformers knows models of this type that predict a token or a label."""
     return bool(_classes(model_type))
 
 

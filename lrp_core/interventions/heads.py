@@ -41,8 +41,8 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
     below = np.zeros(len(masks), dtype=np.int64)  # row of each mask in the layer below
     for layer in range(view.n_layers):
         new = fork <= layer
-        kept = torch.from_numpy(masks[new, layer])
-        yield HeadsLeft(*(to_device(one, view.device) for one in (torch.from_numpy(below[new]), kept.to(view.dtype))))
+        parents, kept = torch.from_numpy(below[new]), torch.from_numpy(masks[new, layer])
+        yield HeadsLeft(to_device(parents, view.device), to_device(kept.to(view.dtype), view.device))
         below = new.cumsum() - 1
 
 
@@ -55,34 +55,32 @@ def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None
     """
     with ExitStack() as undo:
         for attention, layer in zip(view.attentions, layers, strict=True):
-            undo.callback(attention.output.register_forward_pre_hook(partial(_zero_heads, layer=layer)).remove)
+            undo.enter_context(attention.output.register_forward_pre_hook(partial(_zero_heads, layer=layer)))
+        blocks = view.blocks
         if isinstance(view, EncoderDecoderView):
-            blocks, before_decoder = view.encoder_blocks, partial(_branch_decoder, layers=layers, view=view)
-            undo.callback(view.decoder_stack.register_forward_pre_hook(before_decoder, with_kwargs=True).remove)
-        else:
-            blocks = view.blocks
+            blocks = view.encoder_blocks
+            before_decoder = partial(_branch_decoder, layers=layers[: len(blocks) + 1])
+            undo.enter_context(view.decoder_stack.register_forward_pre_hook(before_decoder, with_kwargs=True))
         for block, layer in zip(blocks, layers, strict=False):
-            undo.callback(block.module.register_forward_pre_hook(partial(_branch_rows, layer=layer)).remove)
+            undo.enter_context(block.module.register_forward_pre_hook(partial(_branch_rows, layer=layer)))
         yield
 
 
-def _branch_decoder(
-    _: nn.Module,
-    args: tuple[Any, ...],
-    inputs: dict[str, Any],
-    *,
-    layers: Sequence[HeadsLeft],
-    view: EncoderDecoderView,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs of the decoder: the encoder's states [R below, T, D] branch, all else [B, ...] is that of its sample."""
-    *below, first = layers[: view.n_encoder_layers + 1]
+def _branch_decoder(_: nn.Module, args: Any, inputs: dict[str, Any], *, layers: Sequence[HeadsLeft]) -> Any:
+    """Inputs of the decoder: the encoder's states [R below, T, D] branch, all else [B, ...] is that of its sample.
+
+    `layers` are those of the encoder and the first of the decoder.
+    """
+    *below, first = layers
     sample = first.parents
     for layer in reversed(below):
         sample = layer.parents[sample]
-    own = {name: inputs[name] for name in ("inputs_embeds", "attention_mask", "encoder_attention_mask")}
-    repeated = {name: value[sample.to(value.device)] for name, value in own.items()}
-    read = inputs["encoder_hidden_states"]
-    return args, {**inputs, **repeated, "encoder_hidden_states": read[first.parents.to(read.device)]}
+    branched = dict(inputs)
+    for name in ("inputs_embeds", "attention_mask", "encoder_attention_mask"):
+        branched[name] = inputs[name][sample.to(inputs[name].device)]
+    states = inputs["encoder_hidden_states"]
+    branched["encoder_hidden_states"] = states[first.parents.to(states.device)]
+    return args, branched
 
 
 def _branch_rows(_: nn.Module, args: tuple[Tensor, ...], *, layer: HeadsLeft) -> tuple[Tensor, ...]:

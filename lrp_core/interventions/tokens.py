@@ -55,10 +55,11 @@ def tokens_removed(
         yield replace(batch, input_ids=batch.input_ids.masked_fill(gone, mask_id))
         return
     with ExitStack() as undo:
-        for embedding, own in view.embeddings_of(batch):
-            if (of_embedding := removed[:, own]).shape[1]:
+        for embedding, columns in view.embeddings_of(batch):
+            of_embedding = removed[:, columns]
+            if of_embedding.shape[1]:
                 hook = partial(_zero_rows, removed=of_embedding)
-                undo.callback(embedding.register_forward_hook(hook).remove)
+                undo.enter_context(embedding.register_forward_hook(hook))
         yield batch
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Kernel, around_attention
+from lrp_core.attention import Attended, Kernel, around_attention
 from lrp_core.explained import LOG_PROB, TARGET, relevance_of
+from lrp_core.precision import wide, wide_dtype
 from lrp_core.readout import explained_numbers
 from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.types import Batch, Request, Results
 from lrp_core.variants import TOKEN_BUDGET, rows_of
 from lrp_core.view import ModelView
 
@@ -28,7 +28,7 @@ IN_VAIN = 1 / 8  # the most of its forward that a row may compute before its own
 
 @dataclass
 class _Layer:
-    """What one attention module saw of the unsuppressed batch."""
+    """Keys, values and mask of one attention module in the unsuppressed run."""
 
     key: Tensor  # [B, G, T, K]
     value: Tensor
@@ -50,25 +50,23 @@ class _Suppression:
     def attend(
         self,
         _: Kernel,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        *,
+        module: nn.Module,
+        *tensors: Any,
         scaling: float | None = None,
         softcap: float | None = None,
         position_bias: Tensor | None = None,
         **__: Any,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Attended:
         """Queries [R, H, S, K], keys and values [R, G, S, K] of the tokens from `start` on to context [R, S, H, K]."""
-        rows = self.rows.to(query.device)
+        query, key, value, mask = tensors
         if module in self.layers:
+            rows = self.rows.to(query.device)
             before = self.layers[module]
             key = torch.cat([before.key[rows, :, : self.start], key], 2)  # [R, G, T, K]
             value = torch.cat([before.value[rows, :, : self.start], value], 2)
             mask = None if before.mask is None else before.mask[rows, :, self.start :]
-        if (groups := query.shape[1] // key.shape[1]) > 1:
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = query @ key.transpose(-1, -2) * scale  # [R, H, S, T]
@@ -79,8 +77,7 @@ class _Suppression:
         scores = self._suppressed(scores, 0.0 if self.as_printed else _least(scores, mask))
         if mask is not None:
             scores = scores + mask
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        weights = torch.softmax(scores, -1, dtype=wide).to(value.dtype)
+        weights = torch.softmax(scores, -1, dtype=wide_dtype(scores.dtype)).to(value.dtype)
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
     def _suppressed(self, scores: Tensor, least: Tensor | float) -> Tensor:
@@ -111,7 +108,7 @@ def explain_many(
     similarity: float,
     score: str,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[Request, Relevance]:
+) -> Results:
     """The explained number minus its value with attention to the token suppressed, for each token.
 
     A score of the suppressed token becomes `1 - suppression` times itself, counted from the least score that its query
@@ -121,62 +118,50 @@ def explain_many(
     encoder-decoders, tokens of the encoder are suppressed, in its own attention and where the decoder reads it.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    of_tokens = score == LOG_PROB.name and not view.predicts_score  # a regressor's score has no probability
-    named = {TARGET.name: LOG_PROB.name} if of_tokens else {}  # a contrast of these is one of logits
-    read = {request: named.get(request.explanation, request.explanation) for request in requests}
+    read = {request: request.explanation for request in requests}
+    if score == LOG_PROB.name and not view.predicts_score:  # a regressor's score has no probability
+        # a contrast of log-probabilities is one of logits
+        read = {request: LOG_PROB.name if name == TARGET.name else name for request, name in read.items()}
     explanations = tuple(dict.fromkeys(read.values()))
     layers: dict[nn.Module, _Layer] = {}
-    record = {block.attention: partial(_record, layers=layers) for block in view.blocks} if view.kind.causal else {}
-    attentions = [one.attention for one in view.attentions_over_text]
-    with around_attention(view, record, stock="eager"):
+
+    def record(kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        layers[module] = _Layer(*tensors[1:])
+        return kernel(module, *tensors, **options)
+
+    recorded = [block.attention for block in view.blocks] if view.kind.causal else []
+    with around_attention(view, dict.fromkeys(recorded, record), stock="eager"):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     drops = {explanation: logits.new_zeros(batch.input_ids.shape) for explanation in explanations}
     token, positions = view.tokens(batch), view.position_ids(batch)
     alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
+    attentions = [layer.attention for layer in view.attentions_over_text]
     for samples, keys, start in _parts(view, on_host, token_budget, whole=similarity < 1):
-        samples, keys = (to_device(one, token.device) for one in (samples, keys))
+        samples, keys = to_device(samples, token.device), to_device(keys, token.device)
         of_rows = None if alike is None else alike[samples, keys]
         run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
-        rows = _from(start, rows_of(batch, samples))
-        at = samples.to(token.device)
+        rows = rows_of(batch, samples)
+        rows = rows.over_tokens(lambda of_tokens, start=start: of_tokens[:, start:], rows.position - start)
+        of_tokens = positions[samples, start:] if view.kind.causal else None
         with around_attention(view, dict.fromkeys(attentions, run.attend), stock="eager"):
-            hidden = view.hidden(rows, token[at, start:], positions[at, start:] if view.kind.causal else None)
+            hidden = view.hidden(rows, token[samples, start:], of_tokens)
         _, explained = explained_numbers(view, hidden, rows, explanations)
+        samples, keys = samples.to(logits.device), keys.to(logits.device)
         for explanation, numbers in explained.items():
-            at = samples.to(numbers.device)
-            drops[explanation][at, keys.to(numbers.device)] = whole[explanation][at] - numbers
-    return {
-        request: relevance_of(drops[name].to(batch.input_ids.device), logits, whole[name], conserves=False)
-        for request, name in read.items()
-    }
+            drops[explanation][samples, keys] = whole[explanation][samples] - numbers
+    results: Results = {}
+    for request, name in read.items():
+        tokens = drops[name].to(batch.input_ids.device)
+        results[request] = relevance_of(tokens, logits, whole[name], conserves=False)
+    return results
 
 
 def _alike(token: Tensor, similarity: float) -> Tensor:
     """The share that every token has in each one's suppression [B, T, T], by embeddings [B, T, D]: the cosine or 0."""
-    unit = torch.nn.functional.normalize(token.to(torch.promote_types(token.dtype, torch.float32)), dim=-1)
+    unit = nn.functional.normalize(wide(token), dim=-1)
     cosine = (unit @ unit.mT).clamp(max=1)
     itself = torch.eye(token.shape[1], device=token.device, dtype=torch.bool)
     return torch.where(cosine >= similarity, cosine, 0).masked_fill(itself, 1)
-
-
-def _from(start: int, rows: Batch) -> Batch:
-    """The rows without their first `start` tokens."""
-    return rows.over_tokens(lambda of_tokens: of_tokens[:, start:], rows.position - start)
-
-
-def _record(
-    kernel: Kernel,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    layers: dict[nn.Module, _Layer],
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    layers[module] = _Layer(key, value, mask)
-    return kernel(module, query, key, value, mask, **options)
 
 
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:
@@ -188,11 +173,11 @@ def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Ite
     fills a quarter of the budget.
     """
     length = batch.input_ids.shape[1]
-    wanted = view.visible(batch)[:, :length]
+    suppressed = view.visible(batch)[:, :length]
     if view.kind.causal:
-        keys, samples = (one.contiguous() for one in wanted.T.nonzero(as_tuple=True))
+        keys, samples = (axis.contiguous() for axis in suppressed.T.nonzero(as_tuple=True))
     else:
-        samples, keys = wanted.nonzero(as_tuple=True)
+        samples, keys = suppressed.nonzero(as_tuple=True)
     late, done = view.kind.causal and not whole, 0
     while done < len(keys):
         start = int(keys[done]) if late else 0

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Kernel, around_attention
+from lrp_core.attention import Attended, Kernel, around_attention, weights_read
 from lrp_core.encoder_decoder import EncoderDecoderView
-from lrp_core.explained import relevance_of
-from lrp_core.methods.cross_rollout import CrossRollout, of_itself
-from lrp_core.methods.rollout import discard, visible
+from lrp_core.explained import explanations_of, relevance_of
+from lrp_core.methods.rollout import CrossRollout, discard, of_itself, visible
+from lrp_core.precision import wide, wide_dtype
 from lrp_core.readout import explained_numbers
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.types import Batch, Relevance, Request, Results
 from lrp_core.view import ModelView
 
 Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T, T], visible entries [B, T, T]
@@ -26,7 +26,7 @@ Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T,
 
 def grad_attention_rollout(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float, lowest: float, itself: str
-) -> dict[Request, Relevance]:
+) -> Results:
     """The row of the predicted position in the product of I + E_h[(A * dA)+] over layers (AttnLRP A.1.4).
 
     Rows are not normalised. Layers are multiplied from the top while the gradient goes down, so no product of maps is
@@ -39,27 +39,30 @@ def grad_attention_rollout(
     rows: list[Tensor] = []  # of the product, and of that without the identity
 
     def begin() -> None:
-        wide = torch.promote_types(view.dtype, torch.float32)
-        none = torch.zeros_like(batch.input_ids, dtype=wide)
+        none = torch.zeros_like(batch.input_ids, dtype=wide_dtype(view.dtype))
         rows[:] = [none.scatter(1, batch.position[:, None], 1), none]
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
-        wide = torch.promote_types(weights.dtype, torch.float32)
-        step = (weights.to(wide) * gradient.to(wide)).clamp_min_(0).mean(1)  # [B, T, T]
-        if discard_threshold < 1 or lowest > 0:
-            step = discard(step, shown, discard_threshold, lowest)
+        step = _step(weights, gradient, shown, discard_threshold, lowest)
         whole, attended = (row.to(step.device) for row in rows)
         brought = torch.einsum("bq,bqk->bk", whole, step)
         rows[:] = [whole + brought, attended + brought]
 
     def result() -> Tensor:
-        whole, attended = rows
-        return of_itself(whole, attended, batch.position, itself)
+        return of_itself(*rows, batch.position, itself)
 
     return _explain(view, batch, requests, range(view.n_layers), begin, read, result)
 
 
-def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[Request, Relevance]:
+def _step(weights: Tensor, gradient: Tensor, shown: Tensor, threshold: float, lowest: float) -> Tensor:
+    """A layer's map E_h[(A * dA)+], [B, queries, keys]."""
+    step = (wide(weights) * wide(gradient)).clamp_min_(0).mean(1)
+    if threshold < 1 or lowest > 0:
+        step = discard(step, shown, threshold, lowest)
+    return step
+
+
+def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
     """The row of the predicted position in (E_h[A * mean(dA)])+ of the last layer (Chefer et al. 2021).
 
     The mean of a head's gradient is over its whole map, of causal models up to the predicted position; of images, over
@@ -69,18 +72,19 @@ def gradcam(view: ModelView, batch: Batch, requests: Sequence[Request]) -> dict[
     """
     batch = batch.to(view.device)
     weighted: list[Tensor] = []
-    last, keys = view.n_layers - 1, view.visible(batch)[:, : batch.input_ids.shape[1]].sum(-1)
+    last = view.n_layers - 1
+    keys = view.visible(batch)[:, : batch.input_ids.shape[1]].sum(-1)
+    sizes = keys * view.asking(batch, last).sum(-1)  # [B], of the maps
 
     def read(weights: Tensor, gradient: Tensor, shown: Tensor) -> None:
-        wide = torch.promote_types(weights.dtype, torch.float32)
         at, position = torch.arange(len(batch), device=weights.device), batch.position.to(weights.device)
-        row = weights[at, :, position].to(wide)  # [B, H, T]
+        row = wide(weights[at, :, position])  # [B, H, T]
         if view.kind.images:
-            of_head = gradient[at, :, position, 1:].to(wide).mean(-1)  # [B, H]
+            of_head = wide(gradient[at, :, position, 1:]).mean(-1)  # [B, H]
             row = row.index_fill(-1, torch.zeros_like(at[:1]), 0)
         else:
-            sizes = keys * view.asking(batch, last).sum(-1)  # [B], of the maps
-            of_head = (gradient.to(wide) * shown[:, None]).sum((2, 3)) / sizes.to(weights.device)[:, None].clamp_min(1)
+            total = (wide(gradient) * shown[:, None]).sum((2, 3))
+            of_head = total / sizes.to(weights.device)[:, None].clamp_min(1)
         weighted[:] = [(row * of_head[..., None]).mean(1).clamp_min(0)]
 
     return _explain(view, batch, requests, [last], weighted.clear, read, lambda: weighted[0])
@@ -94,78 +98,54 @@ def _explain(
     begin: Callable[[], None],
     read: Reader,
     result: Callable[[], Tensor],
-) -> dict[Request, Relevance]:
+) -> Results:
     """One forward, and a backward for each explanation during which `read` sees these layers from the top down."""
     maps: list[Tensor] = []
-    attentions = [view.attentions[layer].attention for layer in layers]
-    around = {
-        attention: partial(_attend, asks=view.asking(batch, layer), maps=maps, read=read)
-        for layer, attention in zip(layers, attentions, strict=True)
-    }
-    results: dict[Request, Relevance] = {}
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
-    with torch.inference_mode(False), torch.enable_grad():
+
+    def attend(kernel: Kernel, module: nn.Module, query: Tensor, *tensors: Any, layer: int, **options: Any) -> Attended:
+        if not maps:  # the lowest layer that is read: nothing below it needs a gradient
+            query = query.detach().requires_grad_()
+        context, weights = kernel(module, query, *tensors, **options)
+        assert weights is not None  # the eager kernel returns them
+        shown = visible(tensors[2], view.asking(batch, layer), weights)
+        weights.register_hook(lambda gradient: read(weights.detach(), gradient, shown))
+        maps.append(weights)
+        return context, weights
+
+    around = {view.attentions[layer].attention: partial(attend, layer=layer) for layer in layers}
+    explanations = explanations_of(requests)
+    results: dict[str, Relevance] = {}
+    with torch.enable_grad():
         with around_attention(view, around, stock="eager"):
             logits, numbers = explained_numbers(view, view.hidden(batch), batch, explanations)
         for i, (explanation, explained) in enumerate(numbers.items()):
             begin()
             torch.autograd.grad(explained.sum(), maps[0], retain_graph=i + 1 < len(explanations))
             tokens = result().to(batch.input_ids.device).masked_fill(batch.attention_mask == 0, 0)
-            relevance = relevance_of(tokens, logits, explained, conserves=False)
-            results.update({request: relevance for request in requests if request.explanation == explanation})
-    return results
+            results[explanation] = relevance_of(tokens, logits, explained, conserves=False)
+    return {request: results[request.explanation] for request in requests}
 
 
 def _over_both(
     view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float, itself: str
-) -> dict[Request, Relevance]:
+) -> Results:
     """`grad_attention_rollout` of an encoder-decoder, whose maps are all kept: they are chained from the bottom."""
     maps: dict[int, Tensor] = {}
     shown: dict[int, Tensor] = {}
 
-    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Any:
-        context, weights = kernel(module, *tensors, **options)
-        assert weights is not None  # the eager kernel returns them
-        maps[layer], shown[layer] = weights, visible(tensors[3], view.asking(batch, layer), weights)
-        return context, weights
+    def read(layer: int, weights: Tensor, mask: Tensor | None) -> None:
+        maps[layer], shown[layer] = weights, visible(mask, view.asking(batch, layer), weights)
 
-    around = {one.attention: partial(attend, layer=layer) for layer, one in enumerate(view.attentions)}
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
-    wide = torch.promote_types(view.dtype, torch.float32)
-    results: dict[Request, Relevance] = {}
-    with torch.inference_mode(False), torch.enable_grad():
+    results: dict[str, Relevance] = {}
+    with torch.enable_grad():
         token = view.embed(batch)[0].detach().requires_grad_()
-        with around_attention(view, around, stock="eager"):
-            logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations)
+        with weights_read(view, read):
+            logits, numbers = explained_numbers(view, view.hidden(batch, token), batch, explanations_of(requests))
         for explanation, explained in numbers.items():
             gradients = torch.autograd.grad(explained.sum(), list(maps.values()), retain_graph=True)
-            rollout = CrossRollout(view, batch, wide)
+            rollout = CrossRollout(view, batch)
             for (layer, weights), gradient in zip(maps.items(), gradients, strict=True):
-                step = (weights.detach().to(wide) * gradient.to(wide)).clamp_min_(0).mean(1)
-                if threshold < 1 or lowest > 0:
-                    step = discard(step, shown[layer], threshold, lowest)
-                rollout.add(layer, step)
-            relevance = relevance_of(logits=logits, explained=explained, conserves=False, **rollout.parts(itself))
-            results.update({request: relevance for request in requests if request.explanation == explanation})
-    return results
-
-
-def _attend(
-    kernel: Kernel,
-    module: nn.Module,
-    query: Tensor,
-    *tensors: Any,
-    asks: Tensor,
-    maps: list[Tensor],
-    read: Reader,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """The kernel's result; its weights are handed to `read` with their gradient when that comes by."""
-    if not maps:  # the lowest layer that is read: nothing below it needs a gradient
-        query = query.detach().requires_grad_()
-    context, weights = kernel(module, query, *tensors, **options)
-    assert weights is not None  # the eager kernel returns them
-    shown = visible(tensors[2], asks, weights)
-    weights.register_hook(lambda gradient: read(weights.detach(), gradient, shown))
-    maps.append(weights)
-    return context, weights
+                rollout.mix(layer, _step(weights.detach(), gradient, shown[layer], threshold, lowest))
+            parts = rollout.parts(itself)
+            results[explanation] = relevance_of(logits=logits, explained=explained, conserves=False, **parts)
+    return {request: results[request.explanation] for request in requests}

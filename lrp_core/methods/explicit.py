@@ -41,7 +41,7 @@ from lrp_core.propagation import (
     stabilised,
     wide,
 )
-from lrp_core.rules import HeadPooling, HeadRelevance, inverse_rms, soft_cap
+from lrp_core.rules import HeadRelevance, Tap, inverse_rms, soft_cap
 from lrp_core.types import Batch, Relevance, Request
 from lrp_core.view import ModelView
 
@@ -231,5 +231,5 @@ def _attend(
     weights = softmax_rule(scores, mask)
     context = matmul_rule(weights, value, epsilon).transpose(1, 2)  # [B, T, H, K]
     if heads is not None:
-        context = HeadPooling.apply(context, layer, heads)
+        context = Tap.apply(context, partial(heads.read, layer))
     return context, weights

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,14 +12,15 @@ from torch import Tensor
 
 from lrp_core.clock import StageClock
 from lrp_core.composites import EPSILON
-from lrp_core.explained import EXPLAINED
+from lrp_core.explained import EXPLAINED, explanations_of, relevance_of
 from lrp_core.methods import METHODS
+from lrp_core.precision import wide
 from lrp_core.readout import explained_numbers
 from lrp_core.rules import COMPOSITES, Composite, HeadRelevance, LayerRelevance, NeuronRelevance, changed
-from lrp_core.rules.heads import Measure
+from lrp_core.rules.latent import Measure
 from lrp_core.rules.projections import ProjectionRelevance
-from lrp_core.scope import rules_on
-from lrp_core.types import FULL, Batch, Relevance, Request, UnsupportedMethod
+from lrp_core.scope import Readers, rules_on
+from lrp_core.types import FULL, Batch, Relevance, Request, Results, UnsupportedMethod
 from lrp_core.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
@@ -40,46 +40,8 @@ class Reading:
 
     @property
     def bounded(self) -> bool:
-        """Whether boundaries of layers are accounted for: what biases keep is known under the epsilon rule alone."""
+        """True if boundaries of layers are accounted for: the share of biases is known under the epsilon rule alone."""
         return self.conserves and not self.composite.linear.ruled
-
-
-@dataclass(frozen=True)
-class Inside:
-    """What is told of the gradient on its way, as far as it is asked for."""
-
-    heads: HeadRelevance | None
-    neurons: NeuronRelevance | None
-    layers: LayerRelevance | None
-    projections: ProjectionRelevance | None
-
-    @classmethod
-    def asked(cls, view: ModelView, read: Batch, heads: bool, neurons: bool, layers: bool, projections: bool) -> Inside:
-        """The readers of what is asked for, of the batch that is `read`."""
-        return cls(
-            HeadRelevance(view.n_layers) if heads else None,
-            NeuronRelevance(view.n_layers, view.n_neurons, read.attention_mask) if neurons else None,
-            LayerRelevance(view.n_layers, len(read), view.routed) if layers else None,
-            ProjectionRelevance(view.n_layers, read.attention_mask) if projections else None,
-        )
-
-    def begin(self, measures: dict[str, Measure]) -> None:
-        """Starts a backward pass that is read under each of these measures."""
-        for one in (self.heads, self.neurons, self.layers, self.projections):
-            if one is not None:
-                one.begin(measures)
-
-    def of(self, method: str, reading: Reading) -> dict[str, Any]:
-        """Fields of `Relevance`, of the pass that has just ended."""
-        fields: dict[str, Any] = {} if self.heads is None else {"heads": self.heads.of(method)}
-        if self.neurons is not None:
-            own = self.neurons.of(method)
-            fields |= {"neurons": own.total, "neuron_positions": own.at, "neuron_values": own.value}
-        if self.layers is not None and reading.bounded:
-            fields |= self.layers.of(method)
-        if self.projections is not None:
-            fields |= self.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
-        return fields
 
 
 @dataclass(frozen=True)
@@ -90,49 +52,63 @@ class Pass:
     rows: Sequence[Batch]  # each time the texts come
     logits: Tensor  # of target and foil [B, 2], of all `rows` together
     numbers: Tensor  # explained [B]
-    inside: Inside
+    readers: Readers
     lap: Callable[..., None]
 
-    def backward(self, asked: Mapping[Request, Reading], keep: bool) -> dict[Request, Relevance]:
-        """What is `asked`, by a backward each time the texts come; `keep` the graph for another explanation."""
+    def backward(self, asked: Mapping[Request, Reading], keep: bool) -> Results:
+        """Relevance of the requests `asked`, by a backward each time the texts come; `keep` the graph for more."""
         parts: dict[Request, list[Relevance]] = {request: [] for request in asked}
-        sources = (self.traced.token,) if self.traced.pixels is None else (self.traced.token, self.traced.pixels)
+        sources = [self.traced.token]
+        if self.traced.pixels is not None:
+            sources.append(self.traced.pixels)
         size = len(self.rows[0])
         of_rows = zip(self.rows, self.logits.split(size), self.numbers.split(size), strict=True)
         for number, (row, logits, explained) in enumerate(of_rows, start=1):
-            self.inside.begin({request.method: reading.measure for request, reading in asked.items()})
+            self.readers.begin({request.method: reading.measure for request, reading in asked.items()})
             more = keep or number < len(self.rows)
             gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=more)
             self.lap("backward", *(request.method for request in asked))
             for request, reading in asked.items():
-                parts[request].append(self._relevance(request, reading, gradients, row, logits, explained))
+                fields = self._of_tokens(request, reading, gradients, row) | self._inside(request.method, reading)
+                conserves = reading.conserves and _sums(request)
+                parts[request].append(relevance_of(logits=logits, explained=explained, conserves=conserves, **fields))
                 self.lap("aggregate", request.method)
-        return {request: Relevance.joined(own) for request, own in parts.items()}
+        return {request: Relevance.joined(several) for request, several in parts.items()}
 
-    def _relevance(
-        self,
-        request: Request,
-        reading: Reading,
-        gradients: tuple[Tensor, ...],
-        batch: Batch,
-        logits: Tensor,
-        explained: Tensor,
-    ) -> Relevance:
+    def _of_tokens(
+        self, request: Request, reading: Reading, gradients: Sequence[Tensor], batch: Batch
+    ) -> dict[str, Any]:
+        """Fields of `Relevance` at the embeddings and the pixels."""
         how, traced = request.option("reduce", "sum"), self.traced
         value = traced.full if request.embedding == FULL else traced.token.detach()
-        pixels = None
+        fields: dict[str, Any] = batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how))
         if traced.pixels is not None:
-            gradient, picture = (one.movedim(1, -1) for one in (gradients[1], traced.pixels.detach()))  # [B, H, W, C]
-            pixels = attribution(gradient, picture, batch.attention_mask.amax(-1)[:, None, None], reading.measure, how)
-        return Relevance(
-            **batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how)),
-            explained=explained.detach(),
-            logit_target=logits[:, 0].detach(),
-            logit_foil=None if batch.foil_ids is None else logits[:, 1].detach(),
-            **self.inside.of(request.method, reading),
-            conserves=reading.conserves and how == "sum" and EXPLAINED[request.explanation].linear,
-            pixels=pixels,
-        )
+            gradient, picture = gradients[1].movedim(1, -1), traced.pixels.detach().movedim(1, -1)  # [B, H, W, C]
+            mask = batch.attention_mask.amax(-1)[:, None, None]
+            fields["pixels"] = attribution(gradient, picture, mask, reading.measure, how)
+        return fields
+
+    def _inside(self, method: str, reading: Reading) -> dict[str, Any]:
+        """Fields of `Relevance` inside the model, of the pass that has just ended."""
+        readers = self.readers
+        fields: dict[str, Any] = {}
+        if readers.heads is not None:
+            fields["heads"] = readers.heads.of(method)
+        if readers.neurons is not None:
+            of_neurons = readers.neurons.of(method)
+            fields["neurons"] = of_neurons.total
+            fields["neuron_positions"] = of_neurons.at
+            fields["neuron_values"] = of_neurons.value
+        if readers.layers is not None and reading.bounded:
+            fields |= readers.layers.of(method)
+        if readers.projections is not None:
+            fields |= readers.projections.of(method, weighed=reading.composite.bilinear.serves_gate)
+        return fields
+
+
+def _sums(request: Request) -> bool:
+    """True if the relevance of this request has the sum that its method promises."""
+    return request.option("reduce", "sum") == "sum" and EXPLAINED[request.explanation].linear
 
 
 READINGS = {
@@ -155,7 +131,7 @@ def explain_many(
     clock: StageClock | None = None,
     composite: Composite | None = None,
     texts: int | None = None,
-) -> dict[Request, Relevance]:
+) -> Results:
     """All `requests` from one forward and one backward per composite and explanation.
 
     Embeddings share a pass, since their sum has the gradient of each of its terms; of images, the pixels do, too.
@@ -174,29 +150,32 @@ def explain_many(
     readings = {request: _reading(request, composite) for request in requests}
     if boundaries and all(reading.composite.linear.ruled for reading in readings.values()):
         raise UnsupportedMethod("what biases keep is known with the epsilon rule alone: ask for composite 'epsilon'")
-    passes: dict[tuple[Composite, str], list[Request]] = {}
-    for request in requests:
-        passes.setdefault((readings[request].composite, request.explanation), []).append(request)
+    passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
+    for request, reading in readings.items():
+        passes.setdefault((reading.composite, request.explanation), {})[request] = reading
     read = (batch if texts is None else batch.first_texts(texts)).to(view.device)
     batch = batch.to(view.device)
     rows = batch.parts(len(read))
-    lap = clock.lap if clock is not None else _no_lap
-    inside = Inside.asked(view, read, heads, neurons, boundaries, projections)
+    lap = _no_lap if clock is None else clock.lap
+    mask = read.attention_mask
+    readers = Readers(
+        HeadRelevance(view.n_layers) if heads else None,
+        NeuronRelevance(view.n_layers, view.n_neurons, mask) if neurons else None,
+        LayerRelevance(view.n_layers, len(read), view.routed) if boundaries else None,
+        ProjectionRelevance(view.n_layers, mask) if projections else None,
+    )
     composites = tuple(dict.fromkeys(rules for rules, _ in passes))
-    results: dict[Request, Relevance] = {}
-    with ExitStack() as scope:
-        scope.enter_context(torch.inference_mode(False))
-        scope.enter_context(torch.enable_grad())
-        switch = scope.enter_context(rules_on(view, composites, **vars(inside), checkpointing=checkpoint))
+    results: Results = {}
+    with torch.enable_grad(), rules_on(view, composites, readers, checkpointing=checkpoint) as switch:
         traced = view.traced(read)
         hidden = view.hidden(read, traced.token)
         hidden = hidden.expand(len(rows), *hidden.shape).flatten(0, 1)
-        logits, numbers = explained_numbers(view, hidden, batch, [request.explanation for request in requests])
+        logits, numbers = explained_numbers(view, hidden, batch, explanations_of(requests))
         lap("forward", "gradients")
         for left, ((rules, explanation), asked) in zip(reversed(range(len(passes))), passes.items(), strict=True):
             switch.current = rules
-            one = Pass(traced, rows, logits, numbers[explanation], inside, lap)
-            results |= one.backward({request: readings[request] for request in asked}, keep=left > 0)
+            one_pass = Pass(traced, rows, logits, numbers[explanation], readers, lap)
+            results |= one_pass.backward(asked, keep=left > 0)
     return {request: results[request] for request in requests}
 
 
@@ -217,15 +196,13 @@ def reduced(relevance: Tensor, how: str) -> Tensor:
     return REDUCTIONS[how](relevance)
 
 
-def attribution(
-    gradient: Tensor, value: Tensor, mask: Tensor, measure: Callable[[Tensor, Tensor], Tensor], how: str = "sum"
-) -> Tensor:
+def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Measure, how: str = "sum") -> Tensor:
     """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0.
 
     So of pixels: [B, H, W] from [B, H, W, C], with a mask [B, 1, 1].
     """
-    wide = torch.promote_types(value.dtype, torch.float32)
-    return reduced(measure(gradient.to(wide), value.to(wide)), how).masked_fill(mask == 0, 0)
+    relevance = measure(wide(gradient), wide(value))
+    return reduced(relevance, how).masked_fill(mask == 0, 0)
 
 
 def _no_lap(stage: str, *methods: str) -> None:

@@ -7,7 +7,6 @@ difference, fitted to signs: 1 for tokens of the set, -1 for those of the comple
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import comb
 from typing import Any
 
@@ -15,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Kernel, around_attention
-from lrp_core.explained import relevance_of
+from lrp_core.attention import Attended, Kernel, around_attention
+from lrp_core.explained import explanations_of, relevance_of
 from lrp_core.methods.random_baseline import seeds_of
 from lrp_core.readout import explained_numbers
 from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.types import Batch, Relevance, Request, Results
 from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.view import ModelView
 
@@ -36,7 +35,7 @@ def explain_many(
     samples: int,
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[Request, Relevance]:
+) -> Results:
     """An absent token has a zero embedding; its position and segment stay.
 
     The players are the tokens that the prediction can see; all others have exactly 0. All their sets are run where that
@@ -45,40 +44,33 @@ def explain_many(
     the explained number minus its value without any token.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    explanations = explanations_of(requests)
     masks: list[Tensor | None] = []
-    record = {} if view.kind.decoder else {block.attention: partial(_record, masks=masks) for block in view.blocks}
-    with around_attention(view, record):
+
+    def record(kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        masks.append(tensors[3])
+        return kernel(module, *tensors, **options)
+
+    recorded = [] if view.kind.decoder else [block.attention for block in view.blocks]
+    with around_attention(view, dict.fromkeys(recorded, record)):
         logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
     players = _visible(view, batch, masks).cpu()
     seeds = seeds_of(on_host, seed, players)
-    drawn = [_pairs(int(own.sum()), samples, of_row) for own, of_row in zip(players, seeds, strict=True)]
-    sets = [_sets(own, pairs) for own, (pairs, _) in zip(players, drawn, strict=True)]
+    drawn = [_pairs(int(row.sum()), samples, of_row) for row, of_row in zip(players, seeds, strict=True)]
+    sets = [_sets(row, pairs) for row, (pairs, _) in zip(players, drawn, strict=True)]
     with around_attention(view, {}):
         worths = _worths(view, batch, sets, explanations, token_budget)
     ends = torch.stack(list(whole.values()), -1).double().cpu()  # [B, E]
     tokens = torch.zeros(*players.shape, len(explanations), dtype=torch.float64)
-    for row, own in enumerate(players):
-        tokens[row, own] = _shapley(*drawn[row], worths[row], ends[row])
-    empty = torch.stack([worth[0] for worth in worths])
-    tokens, empty = (to_device(one.to(logits.dtype), logits.device) for one in (tokens, empty))
-    by_explanation = {name: (tokens[..., at], empty[:, at]) for at, name in enumerate(explanations)}
-    return {
-        request: relevance_of(
-            logits=logits,
-            explained=whole[request.explanation],
-            baseline=by_explanation[request.explanation][1],
-            **batch.parted(by_explanation[request.explanation][0].to(batch.input_ids.device)),
-        )
-        for request in requests
-    }
-
-
-def _record(
-    kernel: Kernel, module: nn.Module, *tensors: Any, masks: list[Tensor | None], **options: Any
-) -> tuple[Tensor, Tensor | None]:
-    masks.append(tensors[3])
-    return kernel(module, *tensors, **options)
+    for number, row in enumerate(players):
+        tokens[number, row] = _shapley(*drawn[number], worths[number], ends[number])
+    empty = torch.stack([worth[0] for worth in worths])  # [B, E]
+    tokens, empty = (to_device(values.to(logits.dtype), logits.device) for values in (tokens, empty))
+    results: dict[str, Relevance] = {}
+    for at, (explanation, explained) in enumerate(whole.items()):
+        parts = batch.parted(tokens[..., at].to(batch.input_ids.device))
+        results[explanation] = relevance_of(logits=logits, explained=explained, baseline=empty[:, at], **parts)
+    return {request: results[request.explanation] for request in requests}
 
 
 def _visible(view: ModelView, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
@@ -124,10 +116,10 @@ def _drawn_pairs(players: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(pairs[kept]), torch.from_numpy(times[kept]).double()
 
 
-def _sets(own: Tensor, pairs: Tensor) -> Tensor:
+def _sets(players: Tensor, pairs: Tensor) -> Tensor:
     """The tokens that are present [1 + 2 M, T]: none, then those of every pair, then their complements."""
-    sets = torch.zeros(1 + 2 * len(pairs), len(own), dtype=torch.bool)
-    sets[1:, own] = torch.cat([pairs, ~pairs])
+    sets = torch.zeros(1 + 2 * len(pairs), len(players), dtype=torch.bool)
+    sets[1:, players] = torch.cat([pairs, ~pairs])
     return sets
 
 
@@ -137,14 +129,14 @@ def _worths(
     """The explained numbers of each sample's `sets` of present tokens, [1 + 2 M, E] each, in float64 on the CPU."""
     sizes = [len(of_row) for of_row in sets]
     samples = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes))
-    samples, present = (to_device(one, view.device) for one in (samples, torch.cat(list(sets))))
+    samples, present = (to_device(values, view.device) for values in (samples, torch.cat(list(sets))))
     token = view.tokens(batch)
     worths: list[Tensor] = []
     for part in pieces(range(len(samples)), present.shape[1], token_budget):
-        which = samples[part.start : part.stop]
-        rows = rows_of(batch, which)
-        hidden = view.hidden(rows, token[which] * present[part.start : part.stop, :, None])
-        numbers = explained_numbers(view, hidden, rows, explanations)[1]
+        of_part = slice(part.start, part.stop)
+        rows = rows_of(batch, samples[of_part])
+        hidden = view.hidden(rows, token[samples[of_part]] * present[of_part, :, None])
+        _, numbers = explained_numbers(view, hidden, rows, explanations)
         worths.append(torch.stack(list(numbers.values()), -1))
     return list(torch.cat(worths).double().cpu().split(sizes))
 

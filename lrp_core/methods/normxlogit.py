@@ -13,7 +13,7 @@ from lrp_core.attention import around_attention
 from lrp_core.explained import NONE, explained_by, relevance_of, whichever
 from lrp_core.methods.representation_records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
 from lrp_core.precision import unrounded
-from lrp_core.types import Batch, Relevance, Request, UserError
+from lrp_core.types import Batch, Request, Results, UserError
 from lrp_core.view import ModelView
 from lrp_core.words import token_of
 
@@ -28,7 +28,7 @@ _MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @torch.no_grad()
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, layers: bool = False, texts: int | None = None
-) -> dict[Request, Relevance]:
+) -> Results:
     """All `requests` from one forward: the head, with its transform, reads the last state of every token.
 
     Of a score, which has no zero of its own, it is the distance to what the head reads at the prediction, as the
@@ -44,50 +44,44 @@ def explain_many(
     batch = batch.to(view.device)
     with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
         last = view.hidden(read)
-    behind = [*(_final(view, states[layer].to(last.device)) for layer in range(1, len(states))), last]
+    below = [_final(view, states[layer].to(last.device)) for layer in range(1, len(states))]
+    behind = [*below, last]
     logits = _each(view.logits, last, batch)
+    headed = [view.head(state) for state in behind]
     words = dict.fromkeys(request.option("word", TARGET) for request in requests)
     asked = {word: _asked(view, batch, word) for word in words}
-    headed = [view.head(state) for state in behind]
-    reads = {  # [B, 2, L, T] each
-        word: torch.stack([_each(view.unembed, state, own) for state in headed], 2) for word, own in asked.items()
-    }
+    reads: dict[str, Tensor] = {}  # [B, 2, L, T]
+    for word, rows in asked.items():
+        reads[word] = torch.stack([_each(view.unembed, state, rows) for state in headed], 2)
     seen = view.visible(batch).to(logits.device)
-    vectors = {EMBEDDING_OUTPUT: lambda: states[0], WORD: lambda: view.tokens(read)}
     times = len(batch) // len(read)
-    results = {}
+    results: Results = {}
     for request in requests:
-        explained = (
-            explained_by(request.explanation) if request.explanation != NONE else whichever(logits.shape[1] == 2)
-        )
-        norm = vectors[request.option("norm", EMBEDDING_OUTPUT)]().to(logits).norm(dim=-1)[:, None]  # [B, 1, T]
-        norm = norm.repeat(times, 1, 1)
         word = request.option("word", TARGET)
+        if request.explanation == NONE:
+            explained = whichever(logits.shape[1] == 2)
+        else:
+            explained = explained_by(request.explanation)
+        vectors = view.tokens(read) if request.option("norm", EMBEDDING_OUTPUT) == WORD else states[0]
+        norm = vectors.to(logits).norm(dim=-1)[:, None].repeat(times, 1, 1)  # [B, 1, T]
         by_head = reads[word]
         if view.predicts_score:
             at = batch.position.to(by_head.device)[:, None, None, None].expand(*by_head.shape[:3], 1)
             far = (by_head - by_head.gather(3, at)).abs()
             by_head = -far if request.option("reverse", False) else far
-        of_head = explained.of(by_head)
-        scores = _shown(_MEASURES[request.method](norm, of_head), seen, batch)
-        norms = layers and request.method == "embedding_norm"
-        by_layer = (
-            _shown(torch.stack([state.to(logits).norm(dim=-1) for state in behind], 1).repeat(times, 1, 1), seen, batch)
-            if norms
-            else scores
-        )
-        results[request] = relevance_of(
-            scores[:, -1],
-            logits,
-            explained.of(logits if word == TARGET else _each(view.logits, last, asked[word])),
-            conserves=False,
-            layers=by_layer if layers else None,
-        )
+        scores = _MEASURES[request.method](norm, explained.of(by_head))
+        scores = by_layer = _shown(scores, seen, batch)
+        if layers and request.method == "embedding_norm":
+            norms = torch.stack([state.to(logits).norm(dim=-1) for state in behind], 1)
+            by_layer = _shown(norms.repeat(times, 1, 1), seen, batch)
+        number = explained.of(logits if word == TARGET else _each(view.logits, last, asked[word]))
+        of_layers = by_layer if layers else None
+        results[request] = relevance_of(scores[:, -1], logits, number, conserves=False, layers=of_layers)
     return results
 
 
 def _each(read: Callable[[Tensor, Batch], Tensor], states: Tensor, batch: Batch) -> Tensor:
-    """What is `read` of the states of texts for all rows of a batch that has these texts again and again."""
+    """Apply `read` to the states of texts, for all rows of a batch that has these texts again and again."""
     return torch.cat([read(states, part) for part in batch.parts(len(states))])
 
 
@@ -110,8 +104,8 @@ def _inputs_of_blocks(view: ModelView, layers: Iterable[int]) -> Iterator[list[T
     states: list[Tensor] = []
     with ExitStack() as undo:
         for layer in layers:
-            hook = view.blocks[layer].module.register_forward_pre_hook(lambda _, args: states.append(args[0]))
-            undo.callback(hook.remove)
+            block = view.blocks[layer].module
+            undo.enter_context(block.register_forward_pre_hook(lambda _, args: states.append(args[0])))
         yield states
 
 

@@ -8,76 +8,66 @@ import torch
 from torch import Tensor
 
 from lrp_core.attention import around_attention
-from lrp_core.explained import relevance_of
+from lrp_core.explained import explanations_of, relevance_of
 from lrp_core.interventions.tokens import tokens_removed
 from lrp_core.kinds import DELETE, MASK
 from lrp_core.readout import explained_numbers
 from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request, UserError
+from lrp_core.types import Batch, Relevance, Request, Results, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, rows_of
 from lrp_core.view import ModelView
 
 
+@torch.no_grad()
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, how: str, token_budget: int = TOKEN_BUDGET
-) -> dict[Request, Relevance]:
+) -> Results:
     """The explained number minus its value without the token, for each token.
 
     Its embedding is zeroed (position and segment stay), it is replaced by the mask token, or it is deleted: positions
     close up, and the prediction is read at the last token that remains. 0 for the mask token that is predicted, which
     is never taken away, and for a token that is alone.
     """
-    with torch.no_grad(), around_attention(view, {}):
-        return _explain(view, batch, requests, how, token_budget)
-
-
-def _explain(
-    view: ModelView, batch: Batch, requests: Sequence[Request], how: str, token_budget: int
-) -> dict[Request, Relevance]:
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
-    logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
-    drops = {explanation: logits.new_zeros(batch.every_id.shape) for explanation in explanations}
-    mask_id = _mask_id(view, on_host) if how == MASK else None
-    taken, length = _taken(view, on_host, how), batch.every_id.shape[1]
-    for part in pieces(range(len(taken)), length, token_budget):
-        samples, positions = taken[part.start : part.stop].unbind(1)
-        removed = torch.nn.functional.one_hot(positions, length).bool()
-        with tokens_removed(view, rows_of(on_host, samples), removed, how, mask_id) as rows:
-            _, explained = explained_numbers(view, view.hidden(rows), rows, explanations)
-        at = (to_device(samples, logits.device), to_device(positions, logits.device))
-        for explanation, numbers in explained.items():
-            drops[explanation][at] = whole[explanation][at[0]] - numbers
-    return {
-        request: relevance_of(
-            logits=logits,
-            explained=whole[request.explanation],
-            conserves=False,
-            **batch.parted(drops[request.explanation].to(batch.input_ids.device)),
-        )
-        for request in requests
-    }
+    explanations = explanations_of(requests)
+    with around_attention(view, {}):
+        logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
+        drops = {explanation: logits.new_zeros(batch.every_id.shape) for explanation in explanations}
+        mask_id = _mask_id(view, on_host) if how == MASK else None
+        taken, length = _taken(view, on_host, how), batch.every_id.shape[1]
+        for part in pieces(range(len(taken)), length, token_budget):
+            samples, positions = taken[part.start : part.stop].unbind(1)
+            removed = torch.nn.functional.one_hot(positions, length).bool()
+            with tokens_removed(view, rows_of(on_host, samples), removed, how, mask_id) as rows:
+                _, explained = explained_numbers(view, view.hidden(rows), rows, explanations)
+            samples, positions = to_device(samples, logits.device), to_device(positions, logits.device)
+            for explanation, numbers in explained.items():
+                drops[explanation][samples, positions] = whole[explanation][samples] - numbers
+    results: dict[str, Relevance] = {}
+    for explanation, explained_number in whole.items():
+        parts = batch.parted(drops[explanation].to(batch.input_ids.device))
+        results[explanation] = relevance_of(logits=logits, explained=explained_number, conserves=False, **parts)
+    return {request: results[request.explanation] for request in requests}
 
 
 def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
     """(sample, token) of every variant, [R, 2], of a batch on the CPU. What a decoder saw is zeroed, never deleted."""
-    wanted = view.visible(batch)
-    positions = torch.arange(wanted.shape[1])
+    removable = view.visible(batch)
+    positions = torch.arange(removable.shape[1])
     if view.kind.slot:
-        wanted = wanted & (positions != batch.position[:, None])
+        removable = removable & (positions != batch.position[:, None])
     if how == DELETE:
-        wanted = wanted & (batch.attention_mask.sum(-1, keepdim=True) > 1)
-        wanted = wanted & (positions < batch.attention_mask.shape[1])
-    return wanted.nonzero()
+        removable = removable & (batch.attention_mask.sum(-1, keepdim=True) > 1)
+        removable = removable & (positions < batch.attention_mask.shape[1])
+    return removable.nonzero()
 
 
 def _mask_id(view: ModelView, batch: Batch) -> int | None:
     """The mask token: what stands where a masked model predicts. Raises UserError where that differs."""
     if not view.kind.slot or not len(batch):
         return None
-    there = batch.input_ids.gather(1, batch.position[:, None])
-    if (there != there[0]).any():
-        raise UserError(
-            "occlusion: the samples hold different tokens where the model predicts: put its mask token there"
-        )
-    return int(there[0])
+    predicted = batch.input_ids.gather(1, batch.position[:, None])
+    if (predicted != predicted[0]).any():
+        differ = "the samples hold different tokens where the model predicts"
+        raise UserError(f"occlusion: {differ}: put its mask token there")
+    return int(predicted[0])

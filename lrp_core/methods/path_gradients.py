@@ -15,13 +15,14 @@ from torch import Tensor
 
 from lrp_core.attention import around_attention
 from lrp_core.capabilities import UNCENTRED
-from lrp_core.explained import relevance_of
+from lrp_core.explained import explanations_of, relevance_of
 from lrp_core.images import over_patches
 from lrp_core.methods.gradients import reduced
 from lrp_core.methods.random_baseline import seeds_of
+from lrp_core.precision import wide, wide_dtype
 from lrp_core.readout import explained_numbers
 from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request, UserError
+from lrp_core.types import Batch, Request, Results, UserError
 from lrp_core.variants import TOKEN_BUDGET, pieces, tiled
 from lrp_core.view import ModelView
 
@@ -35,7 +36,7 @@ def integrated_gradients(
     rule: str,
     baseline: str,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[Request, Relevance]:
+) -> Results:
     """(x - x') times the mean gradient between x' and x, token embeddings or pixels (AttnLRP equation 21).
 
     The path moves token embeddings; positions and segments stay. Of models of images it moves pixels, and a patch has
@@ -43,28 +44,27 @@ def integrated_gradients(
     value at the baseline x', up to the error of the rule. Raises UserError for a pad baseline without a pad token.
     """
     batch = batch.to(view.device)
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    explanations = explanations_of(requests)
     with torch.no_grad(), around_attention(view, {}):
         source = view.source(batch)
         start = _baseline(view, batch, source, baseline)
         ends = tiled(batch, 2)
         hidden = view.hidden_from(ends, torch.cat([source, start]))
         logits, at_ends = explained_numbers(view, hidden, ends, explanations)
-    wide = torch.promote_types(source.dtype, torch.float32)
-    way = source.to(wide) - start.to(wide)
+    way = wide(source) - wide(start)
     alphas, weights = _nodes(steps, rule)
-    points = lambda part: torch.cat([(start.to(wide) + alphas[k] * way).to(source.dtype) for k in part])  # noqa: E731
+
+    def points(part: range) -> Tensor:
+        return torch.cat([(wide(start) + alphas[k] * way).to(source.dtype) for k in part])
+
     means = _weighted_gradients(view, batch, points, weights, explanations, token_budget)
-    results = {}
+    results: Results = {}
     for request in requests:
         how = request.option("reduce", "sum")
         parts = _of_tokens(view, batch, way * means[request.explanation], how)
+        whole, empty = at_ends[request.explanation].split(len(batch))
         results[request] = relevance_of(
-            logits=logits[: len(batch)],
-            explained=at_ends[request.explanation][: len(batch)],
-            conserves=how == "sum",
-            baseline=at_ends[request.explanation][len(batch) :],
-            **parts,
+            logits=logits[: len(batch)], explained=whole, conserves=how == "sum", baseline=empty, **parts
         )
     return results
 
@@ -79,7 +79,7 @@ def smoothgrad(
     scale: str,
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[Request, Relevance]:
+) -> Results:
     """The mean gradient at `samples` points drawn around the token embeddings, or the pixels (AttnLRP equation 22).
 
     It is not multiplied by the input. Norms that subtract the mean make the gradient's sum over dimensions 0: their
@@ -87,24 +87,24 @@ def smoothgrad(
     embeddings alone have a range: batching, padding and what stands behind the prediction change nothing.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    explanations = tuple(dict.fromkeys(request.explanation for request in requests))
+    explanations = explanations_of(requests)
     with torch.no_grad(), around_attention(view, {}):
         source = view.source(batch)
         logits, whole = explained_numbers(view, view.hidden_from(batch, source), batch, explanations)
-    wide = torch.promote_types(source.dtype, torch.float32)
-    deviation = sigma * (_spread(source.to(wide), batch, view.visible(batch)) if scale == "relative" else 1)
+    deviation = sigma * (_spread(wide(source), batch, view.visible(batch)) if scale == "relative" else 1)
     noise = Noise(on_host, view.visible(on_host), source.shape[-1], seed)
 
     def points(part: range) -> Tensor:
         drawn = to_device(torch.stack([noise(k) for k in part]), source.device)  # [K, B, ...]
-        return (source.to(wide) + deviation * drawn.to(wide)).to(source.dtype).flatten(0, 1)
+        moved = wide(source) + deviation * drawn.to(wide_dtype(source.dtype))
+        return moved.to(source.dtype).flatten(0, 1)
 
     means = _weighted_gradients(view, batch, points, [1 / samples] * samples, explanations, token_budget)
     by_default = "sum" if UNCENTRED in view.family.capabilities else "l2"
-    how = {request: request.option("reduce", "auto").replace("auto", by_default) for request in requests}
-    results = {}
+    results: Results = {}
     for request in requests:
-        parts = _of_tokens(view, batch, means[request.explanation], how[request])
+        how = request.option("reduce", "auto").replace("auto", by_default)
+        parts = _of_tokens(view, batch, means[request.explanation], how)
         results[request] = relevance_of(logits=logits, explained=whole[request.explanation], conserves=False, **parts)
     return results
 
@@ -125,9 +125,9 @@ class Noise:
     def __call__(self, k: int) -> Tensor:
         """The `k`-th draw, [B, ...]."""
         noise = torch.zeros(len(self._seeds), *self._shape)
-        for own, drawn, seed in zip(noise, self._drawn, self._seeds, strict=True):
-            numbers = np.random.default_rng([seed, k]).standard_normal(own[drawn].shape, np.float32)
-            own[drawn] = torch.from_numpy(numbers)
+        for of_row, drawn, seed in zip(noise, self._drawn, self._seeds, strict=True):
+            numbers = np.random.default_rng([seed, k]).standard_normal(of_row[drawn].shape, np.float32)
+            of_row[drawn] = torch.from_numpy(numbers)
         return noise
 
 
@@ -161,9 +161,9 @@ def _weighted_gradients(
             _, numbers = explained_numbers(view, view.hidden_from(rows, leaf), rows, explanations)
             for i, (explanation, number) in enumerate(numbers.items()):
                 (gradient,) = torch.autograd.grad(number.sum(), leaf, retain_graph=i + 1 < len(numbers))
-                gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+                gradient = wide(gradient).unflatten(0, (len(part), -1))
                 of_part = factors[part.start : part.stop].to(gradient)
-                sums[explanation] += torch.tensordot(of_part, gradient.unflatten(0, (len(part), -1)), dims=1)
+                sums[explanation] += torch.tensordot(of_part, gradient, dims=1)
     return sums
 
 
@@ -173,12 +173,14 @@ def _baseline(view: ModelView, batch: Batch, source: Tensor, baseline: str) -> T
     if view.kind.images or view.config.pad_token_id is None:
         raise UserError("integrated_gradients: the model names no pad token: use baseline 'zero'")
     pad = view.config.pad_token_id
-    prefix = None if batch.decoder_input_ids is None else torch.full_like(batch.decoder_input_ids, pad)
-    return view.tokens(replace(batch, input_ids=torch.full_like(batch.input_ids, pad), decoder_input_ids=prefix))
+    empty = replace(batch, input_ids=torch.full_like(batch.input_ids, pad))
+    if batch.decoder_input_ids is not None:
+        empty = replace(empty, decoder_input_ids=torch.full_like(batch.decoder_input_ids, pad))
+    return view.tokens(empty)
 
 
 def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:
-    """Where on the path from 0 to 1 gradients are taken, and their weights."""
+    """The points on the path from 0 to 1 at which gradients are taken, and their weights."""
     if rule == "right":
         return [k / steps for k in range(1, steps + 1)], [1 / steps] * steps
     nodes, weights = np.polynomial.legendre.leggauss(steps)

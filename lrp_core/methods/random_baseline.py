@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -13,14 +12,14 @@ from torch import Tensor
 from lrp_core.attention import around_attention
 from lrp_core.explained import without_sum
 from lrp_core.transfer import to_device
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.types import Batch, Request, Results
 from lrp_core.view import ModelView
 
 
 @torch.no_grad()
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, seed: int = 0, layers: bool = False
-) -> dict[Request, Relevance]:
+) -> Results:
     """Uniform in [-1, 1), drawn from `seed` and the sample's own tokens, so that batching and padding change nothing.
 
     With `layers` every layer has a draw of its own, after that of the tokens. The model runs for its logits.
@@ -30,17 +29,17 @@ def explain_many(
         logits = view.logits(view.hidden(batch), batch)
     draws = 1 + (view.n_layers if layers else 0)
     drawn = torch.zeros(len(batch), draws, batch.every_id.shape[1], dtype=logits.dtype)
-    for own, mask, seed_of_row in zip(drawn, on_host.every_mask.bool(), seeds_of(on_host, seed), strict=True):
+    for row, mask, seed_of_row in zip(drawn, on_host.every_mask.bool(), seeds_of(on_host, seed), strict=True):
         numbers = np.random.default_rng(seed_of_row).uniform(-1, 1, (draws, int(mask.sum())))
-        own[:, mask] = torch.from_numpy(numbers).to(drawn)
+        row[:, mask] = torch.from_numpy(numbers).to(drawn)
     drawn = to_device(drawn, batch.input_ids.device)
-    parts, by_layer = batch.parted(drawn[:, 0]), drawn[:, 1:] if layers else None
-    return {request: replace(without_sum(logits=logits, **parts), layers=by_layer) for request in requests}
+    parts = batch.parted(drawn[:, 0])
+    result = without_sum(logits=logits, layers=drawn[:, 1:] if layers else None, **parts)
+    return dict.fromkeys(requests, result)
 
 
-def seed_of(ids: Tensor, seed: int) -> int:
-    """The seed of what is drawn for a sample with these token ids [T] in a run with this seed, in whatever batch."""
-    return int.from_bytes(sha256(f"{seed}:{ids.tolist()}".encode()).digest()[:8])
+def _seed_of(drawn_for: bytes) -> int:
+    return int.from_bytes(sha256(drawn_for).digest()[:8])
 
 
 def seeds_of(batch: Batch, seed: int, tokens: Tensor | None = None) -> list[int]:
@@ -50,6 +49,7 @@ def seeds_of(batch: Batch, seed: int, tokens: Tensor | None = None) -> list[int]
     """
     if batch.pixel_values is not None:
         pictures = batch.pixel_values.float().cpu().numpy()
-        return [int.from_bytes(sha256(f"{seed}:".encode() + one.tobytes()).digest()[:8]) for one in pictures]
+        return [_seed_of(f"{seed}:".encode() + picture.tobytes()) for picture in pictures]
     tokens = batch.every_mask.bool() if tokens is None else tokens
-    return [seed_of(own[mask], seed) for own, mask in zip(batch.every_id.cpu(), tokens.cpu(), strict=True)]
+    ids = [row[mask].tolist() for row, mask in zip(batch.every_id.cpu(), tokens.cpu(), strict=True)]
+    return [_seed_of(f"{seed}:{of_row}".encode()) for of_row in ids]

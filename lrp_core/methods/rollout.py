@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lrp_core.attention import Kernel, around_attention
+from lrp_core.attention import weights_read
 from lrp_core.encoder_decoder import EncoderDecoderView
 from lrp_core.explained import without_sum
-from lrp_core.methods.cross_rollout import CrossRollout
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.methods import ATTENDED, IDENTITY, LEFT_OUT
+from lrp_core.precision import wide, wide_dtype
+from lrp_core.types import Batch, Request, Results
 from lrp_core.view import ModelView
-
-
-class _Mixing:
-    """Product over the layers so far of (A + I) / 2, heads averaged, [B, T, T]; no layer's attention is kept."""
-
-    def __init__(self, asks: Tensor, discard_threshold: float, lowest: float) -> None:
-        """`asks` [B, T] are the queries whose entries are counted where some are discarded."""
-        self.total = torch.eye(asks.shape[1])
-        self._asks, self._threshold, self._lowest = asks, discard_threshold, lowest
-
-    def __call__(
-        self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        context, weights = kernel(module, *tensors, **options)
-        assert weights is not None  # the eager kernel returns them
-        step = weights.mean(1)  # [B, T, T]
-        if self._threshold < 1 or self._lowest > 0:
-            step = discard(step, visible(tensors[3], self._asks, weights), self._threshold, self._lowest)
-        step.diagonal(dim1=-2, dim2=-1).add_(1)
-        step = step.div_(step.sum(-1, keepdim=True)) if self._lowest else step.mul_(0.5)
-        self.total = step @ self.total.to(step)
-        return context, weights
 
 
 @torch.no_grad()
 def explain_many(
     view: ModelView, batch: Batch, requests: Sequence[Request], *, discard_threshold: float = 1.0, lowest: float = 0.0
-) -> dict[Request, Relevance]:
+) -> Results:
     """The row of the predicted position, whatever is explained.
 
     Runs the model's eager attention, for its weights. Where the lowest entries are set to 0, rows are brought back to a
@@ -50,36 +27,104 @@ def explain_many(
     `CrossRollout`, of maps without the identity.
     """
     batch = batch.to(view.device)
-    if isinstance(view, EncoderDecoderView):
-        return _over_both(view, batch, requests, discard_threshold, lowest)
-    mixing = _Mixing(view.visible(batch), discard_threshold, lowest)
-    with around_attention(view, {block.attention: mixing for block in view.blocks}, stock="eager"):
-        logits = view.logits(view.hidden(batch), batch)
-    row = mixing.total[torch.arange(len(batch), device=mixing.total.device), batch.position.to(mixing.total.device)]
-    tokens = row.to(batch.input_ids.device, logits.dtype).masked_fill(batch.attention_mask == 0, 0)
-    return {request: without_sum(tokens, logits) for request in requests}
+    rollout = CrossRollout(view, batch) if isinstance(view, EncoderDecoderView) else Rollout(batch)
 
-
-def _over_both(
-    view: EncoderDecoderView, batch: Batch, requests: Sequence[Request], threshold: float, lowest: float
-) -> dict[Request, Relevance]:
-    rollout = CrossRollout(view, batch, torch.promote_types(view.dtype, torch.float32))
-
-    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Any:
-        context, weights = kernel(module, *tensors, **options)
-        assert weights is not None  # the eager kernel returns them
+    def read(layer: int, weights: Tensor, mask: Tensor | None) -> None:
         step = weights.mean(1)  # [B, queries, keys]
-        if threshold < 1 or lowest > 0:
-            step = discard(step, visible(tensors[3], view.asking(batch, layer), weights), threshold, lowest)
-            step = step / step.sum(-1, keepdim=True).clamp_min(torch.finfo(step.dtype).tiny) if lowest else step
-        rollout.add(layer, step)
-        return context, weights
+        if discard_threshold < 1 or lowest > 0:
+            shown = visible(mask, view.asking(batch, layer), weights)
+            step = discard(step, shown, discard_threshold, lowest)
+        rollout.mix(layer, step, rows_to_one=lowest > 0)
 
-    around = {one.attention: partial(attend, layer=layer) for layer, one in enumerate(view.attentions)}
-    with around_attention(view, around, stock="eager"):
+    with weights_read(view, read):
         logits = view.logits(view.hidden(batch), batch)
-    parts = {name: rows.to(logits.dtype) for name, rows in rollout.parts().items()}
+    parts = {name: rows.to(batch.input_ids.device, logits.dtype) for name, rows in rollout.parts().items()}
     return {request: without_sum(logits=logits, **parts) for request in requests}
+
+
+class Rollout:
+    """Product over the layers so far of (A + I) / 2, heads averaged, [B, T, T]; no layer's attention is kept."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.total = torch.eye(batch.input_ids.shape[1])
+        self._batch = batch
+
+    def mix(self, _: int, step: Tensor, rows_to_one: bool) -> None:
+        """Multiply by the map `step` [B, T, T] of the next layer, which is changed in place."""
+        step.diagonal(dim1=-2, dim2=-1).add_(1)
+        step = step.div_(step.sum(-1, keepdim=True)) if rows_to_one else step.mul_(0.5)
+        self.total = step @ self.total.to(step)
+
+    def parts(self) -> dict[str, Tensor]:
+        """The rows of the predicted positions, as fields of a Relevance."""
+        device = self.total.device
+        row = self.total[torch.arange(len(self._batch), device=device), self._batch.position.to(device)]
+        return {"tokens": row.masked_fill(self._batch.attention_mask.to(device) == 0, 0)}
+
+
+class CrossRollout:
+    """The mixture of encoder and decoder tokens in each decoder token (Chefer et al. 2021, section 3, and their code).
+
+    Layers come in the order of the forward; maps are means over heads, whatever they were weighted with. In a
+    stack's own attention R += A R; where the decoder reads the encoder R_qi += norm(R_qq)^T A norm(R_ii), with
+    norm(R) = I + the rest of R, its rows brought to a sum of 1 (0 where they have none). Decoder tokens behind the
+    prediction, which it cannot see, have no part: the transpose would let them in.
+    """
+
+    def __init__(self, view: EncoderDecoderView, batch: Batch) -> None:
+        rows, width = batch.input_ids.shape
+        mixed = torch.zeros(rows, batch.every_id.shape[1] - width, width, dtype=wide_dtype(view.dtype))
+        self.mixed = mixed.to(batch.input_ids.device)  # [B, U, T]
+        self.of_encoder, self.of_decoder = (
+            torch.eye(size).to(self.mixed).repeat(rows, 1, 1) for size in (width, mixed.shape[1])
+        )
+        self.attended = torch.zeros_like(self.of_decoder)  # that without the identity, all of whose digits it keeps
+        self._batch, self._encoder = batch, view.n_encoder_layers
+        self._asking = view.asking(batch, view.n_encoder_layers)[..., None]  # [B, U, 1]
+        self._cross = len(view.attentions) - len(view.cross_attentions)
+
+    def mix(self, layer: int, step: Tensor, rows_to_one: bool = False) -> None:
+        """`step` [B, queries, keys] is the map of attention `layer`, on the axis of `view.attentions`."""
+        if rows_to_one:
+            step = step / step.sum(-1, keepdim=True).clamp_min(torch.finfo(step.dtype).tiny)
+        step = step.to(self.mixed)
+        if layer < self._encoder:
+            self.of_encoder = self.of_encoder + step @ self.of_encoder
+            return
+        step = step * self._asking
+        if layer < self._cross:
+            self.mixed = self.mixed + step @ self.mixed
+            attended = step @ self.of_decoder
+            self.of_decoder, self.attended = self.of_decoder + attended, self.attended + attended
+        else:
+            read = step @ _rows_to_one(self.of_encoder)
+            self.mixed = self.mixed + _rows_to_one(self.of_decoder).transpose(1, 2) @ read
+
+    def parts(self, itself: str = IDENTITY) -> dict[str, Tensor]:
+        """The rows of the predicted positions, as fields of a Relevance; `itself` as for `of_itself`."""
+        batch = self._batch
+        at = torch.arange(len(batch), device=batch.position.device), batch.position
+        of_decoder = of_itself(self.of_decoder[at], self.attended[at], batch.position, itself)
+        rows = torch.cat([self.mixed[at], of_decoder], 1)
+        return batch.parted(rows.masked_fill(batch.every_mask == 0, 0))
+
+
+def of_itself(whole: Tensor, attended: Tensor, position: Tensor, itself: str) -> Tensor:
+    """Rows [B, T] of a rollout, with what `itself` says of the token at `position` [B].
+
+    `whole` has the identity that is added to maps, `attended` what attention brought alone: they differ in that token.
+    """
+    if itself == LEFT_OUT:
+        return whole.scatter(1, position[:, None].to(whole.device), 0)
+    return attended if itself == ATTENDED else whole
+
+
+def _rows_to_one(maps: Tensor) -> Tensor:
+    """I + what else is in each row of [B, N, N], divided by its sum."""
+    identity = torch.eye(maps.shape[1], dtype=maps.dtype, device=maps.device)
+    rest = maps - identity
+    total = rest.sum(-1, keepdim=True)
+    return identity + torch.where(total == 0, 0, rest / total)
 
 
 def visible(mask: Tensor | None, asks: Tensor, weights: Tensor) -> Tensor:
@@ -102,9 +147,8 @@ def discard(maps: Tensor, shown: Tensor, threshold: float, lowest: float) -> Ten
     values = maps.masked_fill(~shown, torch.inf).flatten(1)  # [B, T * T]
     order = values.argsort(dim=1, stable=True)
     count = shown.flatten(1).sum(1, keepdim=True)
-    rank = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
-    )
+    ranks = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    rank = torch.empty_like(order).scatter_(1, order, ranks)
     kept = rank >= (lowest * count.double()).long()
     if threshold < 1:
         kept &= values <= _quantile(values.gather(1, order), count, threshold)
@@ -115,8 +159,9 @@ def _quantile(ordered: Tensor, count: Tensor, share: float) -> Tensor:
     """Of the first `count` [B, 1] of each row [B, N], [B, 1], between neighbours by linear interpolation; torch's own
     takes no more than 2^24 values and no half precision.
     """
-    position = share * (count - 1).clamp_min(0).double()
+    last = (count - 1).clamp_min(0)
+    position = share * last.double()
     at = position.long()
-    below, above = ordered.gather(1, at), ordered.gather(1, torch.minimum(at + 1, (count - 1).clamp_min(0)))
-    wide = torch.promote_types(ordered.dtype, torch.float32)
-    return below + ((above - below).to(wide) * (position - at).to(wide)).to(ordered.dtype)
+    below, above = ordered.gather(1, at), ordered.gather(1, torch.minimum(at + 1, last))
+    gap = wide(above - below)
+    return below + (gap * (position - at).to(gap)).to(ordered.dtype)

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.attention import Kernel, around_attention
+from lrp_core.attention import Attended, Kernel, around_attention, weights_read
 from lrp_core.explained import relevance_of, whichever
 from lrp_core.parts.block import BlockView
+from lrp_core.precision import wide
 from lrp_core.transfer import to_device, to_host
-from lrp_core.types import Batch, Relevance, Request
+from lrp_core.types import Batch, Request, Results
 from lrp_core.variants import TOKEN_BUDGET, unpadded
 from lrp_core.view import ModelView
 
@@ -26,7 +27,7 @@ def explain_many(
     *,
     layers: bool = False,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[Request, Relevance]:
+) -> Results:
     """The predicted position's row of the product of all layers' maps, whatever is explained; no identity is added.
 
     A layer's map says how far, in cosine distance, each output moves without each token; its rows sum to 1 (a row that
@@ -54,23 +55,16 @@ def explain_many(
 
 
 def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
-    """Which source each destination of a layer looks at with any head, [T, T] bool on the CPU, by sample and layer.
+    """The sources that each destination of a layer looks at with any head, [T, T] bool on the CPU, by sample and layer.
 
     A forward of its own, so that the device is waited for once and not for every layer of every sample.
     """
     looks: list[Tensor] = []
-
-    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-        context, weights = kernel(module, *tensors, **options)
-        assert weights is not None  # the eager kernel returns them
-        looks.append(weights[0].any(0))
-        return context, weights
-
-    with around_attention(view, dict.fromkeys((block.attention for block in view.blocks), attend), stock="eager"):
+    with weights_read(view, lambda layer, weights, mask: looks.append(weights[0].any(0))):
         for sample in samples:
             view.hidden(sample.to(view.device))
-    every = iter(to_host(looks))
-    return [[next(every) for _ in view.blocks] for _ in samples]
+    every = to_host(looks)
+    return [every[first : first + view.n_layers] for first in range(0, len(every), view.n_layers)]
 
 
 def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget: int) -> list[Tensor]:
@@ -78,16 +72,18 @@ def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget:
 
     Of the last layer only the row where the sample, which is on the CPU, is read is worked out.
     """
-    read = [None] * (view.n_layers - 1) + [int(sample.position)]
-    zeroing = [_Zeroing(*of_layer, token_budget) for of_layer in zip(view.blocks, read, looks, strict=True)]
+    rows = [None] * (view.n_layers - 1) + [int(sample.position)]
+    layers = [_Zeroing(*of_layer, token_budget) for of_layer in zip(view.blocks, rows, looks, strict=True)]
+    around = {layer.block.attention: layer.attend for layer in layers}
     with ExitStack() as undo:
-        undo.enter_context(around_attention(view, {z.block.attention: z.attend for z in zeroing}, stock="eager"))
-        for layer in zeroing:
-            for module, hook in ((layer.block.attention, layer.enter), (layer.block.output, layer.project)):
-                undo.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-            undo.callback(layer.block.module.register_forward_hook(layer.run_again, with_kwargs=True).remove)
+        undo.enter_context(around_attention(view, around, stock="eager"))
+        for layer in layers:
+            block = layer.block
+            undo.enter_context(block.attention.register_forward_pre_hook(layer.enter, with_kwargs=True))
+            undo.enter_context(block.output.register_forward_pre_hook(layer.project))
+            undo.enter_context(block.module.register_forward_hook(layer.run_again, with_kwargs=True))
         view.hidden(sample.to(view.device))
-    return [layer.map for layer in zeroing]
+    return [layer.map for layer in layers]
 
 
 class _Zeroing:
@@ -107,43 +103,45 @@ class _Zeroing:
         self._token_budget = token_budget
         self._changed: Tensor | None = None  # contexts [1, N, H * K] while the block is run again
 
-    def enter(self, _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    def enter(self, _: nn.Module, args: Any, options: Any) -> Any:
         """Attention reads the sample's own states, whatever rows the block is given; not if it adds what it reads."""
         if self._changed is None:
             self._read = args, options
             return None
         return None if self.block.family.attention_adds else self._read
 
-    def attend(
-        self, kernel: Kernel, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, kernel: Kernel, module: nn.Module, *tensors: Any, **options: Any) -> Attended:
+        query, _, value, _ = tensors
         if self._changed is not None:
             return torch.zeros_like(query).transpose(1, 2), None  # the output projection reads the changed contexts
-        context, weights = kernel(module, query, key, value, mask, **options)
+        context, weights = kernel(module, *tensors, **options)
         assert weights is not None  # the eager kernel returns them
         self._weights = weights[0]  # [H, T, T]
         self._values = value[0].repeat_interleave(weights.shape[1] // value.shape[1], 0)  # [H, T, K]
         return context, weights
 
-    def project(self, _: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
-        if self._changed is None:
-            self._context = args[0][0].unflatten(-1, (len(self._values), -1))  # [T, H, K]
-            return None
-        return (self._changed,), options
+    def project(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        if self._changed is not None:
+            return (self._changed,)
+        self._context = args[0][0].unflatten(-1, (len(self._values), -1))  # [T, H, K]
+        return None
 
     def run_again(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
         hidden, *rest = args
-        own = _directions(output)[0]  # [T, D]
-        moved = own.new_zeros(len(own), len(own))
-        pairs = self._looks.nonzero() if self._row is None else self._looks[self._row].nonzero().flatten()
-        if self._row is not None:
-            pairs = torch.stack([torch.full_like(pairs, self._row), pairs], 1)
-        pairs = to_device(pairs, own.device)
-        for at, source in (part.unbind(1) for part in pairs.split(self._token_budget)):
+        before = _directions(output)[0]  # [T, D]
+        moved = before.new_zeros(len(before), len(before))
+        if self._row is None:
+            pairs = self._looks.nonzero()
+        else:
+            sources = self._looks[self._row].nonzero().flatten()
+            pairs = torch.stack([torch.full_like(sources, self._row), sources], 1)
+        for part in to_device(pairs, before.device).split(self._token_budget):
+            at, source = part.unbind(1)
             lost = self._weights[:, at, source, None] * self._values[:, source]  # [H, N, K]
             self._changed = (self._context[at] - lost.transpose(0, 1)).flatten(1)[None]
-            states = _directions(module.forward(hidden[:, at.to(hidden.device)], *rest, **options))[0]
-            moved[at, source] = (states - own[at]).square().sum(-1) / 2  # 1 - cosine, without its cancellation
+            again = module.forward(hidden[:, at.to(hidden.device)], *rest, **options)
+            gap = _directions(again)[0] - before[at]
+            moved[at, source] = gap.square().sum(-1) / 2  # 1 - cosine, without its cancellation
         self._changed = None
         self.map = moved / moved.sum(-1, keepdim=True).clamp_min(torch.finfo(moved.dtype).tiny)
 
@@ -151,7 +149,7 @@ class _Zeroing:
 def _directions(output: Any) -> Tensor:
     """The directions of the states that a block puts out, [..., T, D], in float32 at least."""
     states = output if isinstance(output, Tensor) else output[0]
-    return nn.functional.normalize(states.to(torch.promote_types(states.dtype, torch.float32)), dim=-1)
+    return nn.functional.normalize(wide(states), dim=-1)
 
 
 def _seen(view: ModelView, sample: Batch) -> Batch:

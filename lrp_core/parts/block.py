@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from lrp_core.families import Family
-from lrp_core.families.base import Experts
+from lrp_core.families.base import CrossAttention, Experts
+from lrp_core.parts.linear import LinearLayer
 from lrp_core.parts.norms import NormView
 from lrp_core.parts.weights import weights_of
 
@@ -28,6 +28,13 @@ class AttentionView:
     value: nn.Module  # the same fused module as query and key in some families
     output: nn.Module
 
+    @staticmethod
+    def parts(block: nn.Module, paths: Family | CrossAttention) -> dict[str, Any]:
+        """The modules of a block whose attention has these paths, by field."""
+        every = {"attention": paths.attention, "query": paths.query, "key": paths.key, "value": paths.value}
+        every["output"] = paths.output
+        return {name: block.get_submodule(path) for name, path in every.items()}
+
 
 @dataclass(frozen=True)
 class ExpertsView:
@@ -40,12 +47,13 @@ class ExpertsView:
 
     @classmethod
     def of(cls, block: nn.Module, paths: Experts) -> ExpertsView:
-        return cls(
-            router=block.get_submodule(paths.router),
-            all=block.get_submodule(paths.all),
-            shared=block.get_submodule(paths.shared) if paths.shared else None,
-            shared_gate=block.get_submodule(paths.shared_gate) if paths.shared_gate else None,
-        )
+        """The experts of a block that has some."""
+        shared, shared_gate = _optional(block, paths.shared), _optional(block, paths.shared_gate)
+        return cls(block.get_submodule(paths.router), block.get_submodule(paths.all), shared, shared_gate)
+
+
+def _optional(block: nn.Module, path: str | None) -> Any:
+    return block.get_submodule(path) if path else None
 
 
 SHARED = "shared"  # in place of an expert's number, in the names of neurons
@@ -68,15 +76,10 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
-class BlockView:
+class BlockView(AttentionView):
     """One transformer block."""
 
     module: nn.Module
-    attention: nn.Module  # the module that calls the attention kernel
-    query: nn.Module
-    key: nn.Module
-    value: nn.Module  # the same fused module as query and key in some families
-    output: nn.Module
     # of the attention's input, its output, or residual + attention, by the norm order; None where a block has none
     attention_norm: NormView | None
     mlp_norm: NormView
@@ -99,29 +102,23 @@ class BlockView:
         known = family.experts
         if known is not None and known.all not in dict(module.named_modules()):
             known = None  # a block with an MLP
-
-        def of_mlp(path: str | None) -> Any:
-            if path is None or known is None:
-                return None if path is None else module.get_submodule(path)
-            return None if known.shared is None else module.get_submodule(path.replace(known.mlp, known.shared, 1))
-
+        of_mlp: list[str | None] = [family.activation, family.gate, family.up, family.down]
+        if known is not None:
+            shared = known.shared
+            of_mlp = [path.replace(known.mlp, shared, 1) if path and shared else None for path in of_mlp]
+        of_heads = (path for path in (family.query_norm, family.key_norm) if path)
+        activation, gate, up, down = (_optional(module, path) for path in of_mlp)
         return cls(
+            **cls.parts(module, family),
             module=module,
-            attention=module.get_submodule(family.attention),
-            query=module.get_submodule(family.query),
-            key=module.get_submodule(family.key),
-            value=module.get_submodule(family.value),
-            output=module.get_submodule(family.output),
             attention_norm=NormView.optional(module, family.attention_norm, family),
             mlp_norm=NormView.of(module, family.mlp_norm, family),
             added_norms=tuple(NormView.of(module, path, family) for path in family.added_norms),
-            head_norms=tuple(
-                NormView.of(module, path, family) for path in (family.query_norm, family.key_norm) if path
-            ),
-            activation=of_mlp(family.activation),
-            gate=of_mlp(family.gate),
-            up=of_mlp(family.up),
-            down=of_mlp(family.down),
+            head_norms=tuple(NormView.of(module, path, family) for path in of_heads),
+            activation=activation,
+            gate=gate,
+            up=up,
+            down=down,
             experts=None if known is None else ExpertsView.of(module, known),
             adds=module.get_submodule(family.down if known is None else known.mlp),
             family=family,
@@ -138,7 +135,7 @@ class BlockView:
 
     @cached_property
     def feed_forwards(self) -> tuple[FeedForward, ...]:
-        """Where its neurons are, in the order of their numbers: each expert's, then those of its MLP or shared expert.
+        """The parts that have its neurons, in the order of their numbers: each expert, then its MLP or shared expert.
 
         Neurons are what enters a down projection.
         """
@@ -153,7 +150,7 @@ class BlockView:
         return sum(part.size for part in self.feed_forwards)
 
     def part_of(self, neuron: int) -> FeedForward:
-        """Where the neuron of this number is."""
+        """The part that has the neuron of this number."""
         return next(part for part in self.feed_forwards if neuron < part.first + part.size)
 
     @property
@@ -172,23 +169,18 @@ class BlockView:
 
     def value_weights(self) -> tuple[Tensor, Tensor | None]:
         """Value projection: weight [G, K, D] and bias [G, K] (None where there is none)."""
-        with weights_of(self.value) as module:
-            weight = module.weight.detach()
-            weight = weight.T if self.family.transposed else weight  # [out, D]
-            bias = None if module.bias is None else module.bias.detach()
-        rows = self._rows(2)
-        return (
-            weight[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
-            None if bias is None else bias[rows].unflatten(0, (self.n_kv_heads, self.head_dim)),
-        )
+        weight, bias = self._projection(self.value)  # [out, D]
+        rows, shape = self._rows(2), (self.n_kv_heads, self.head_dim)
+        return weight[rows].unflatten(0, shape), None if bias is None else bias[rows].unflatten(0, shape)
 
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
         """Output projection by head: weight [H, K, D] and bias [D] (None where there is none)."""
-        with weights_of(self.output) as module:
-            weight = module.weight.detach()
-            weight = weight if self.family.transposed else weight.T  # [H * K, D]
-            bias = None if module.bias is None else module.bias.detach()
-        return weight.unflatten(0, (self.n_heads, self.head_dim)), bias
+        weight, bias = self._projection(self.output)  # [D, H * K]
+        return weight.T.unflatten(0, (self.n_heads, self.head_dim)), bias
+
+    def _projection(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:
+        """Weight [out, in] and bias [out] of a linear layer of attention."""
+        return LinearLayer(module, "", self.family.transposed).parameters()
 
     def neuron_vectors(self, neurons: Sequence[int], written: bool) -> Tensor:
         """Of each of these neurons [N, D]: what one unit of it adds behind the down projection or, if not `written`,
@@ -196,10 +188,10 @@ class BlockView:
         """
         vectors: dict[int, Tensor] = {}
         for part in self.feed_forwards:
-            own = [number for number in neurons if 0 <= number - part.first < part.size]
-            if own:
-                rows = self._neuron_weights(part, written)[[number - part.first for number in own]]
-                vectors |= dict(zip(own, rows, strict=True))
+            of_part = [number for number in neurons if 0 <= number - part.first < part.size]
+            if of_part:
+                weights = self._neuron_weights(part, written)
+                vectors |= {number: weights[number - part.first] for number in of_part}
         return torch.stack([vectors[number] for number in neurons])
 
     def _neuron_weights(self, part: FeedForward, written: bool) -> Tensor:
@@ -214,22 +206,21 @@ class BlockView:
         return weight.T if self.family.transposed != written else weight
 
     def projections(self) -> dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]]:
-        """What each module puts out: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
-        shapes = {"queries": (self.n_heads, self.head_dim), **dict.fromkeys(("keys", "values"), (self.n_kv_heads, -1))}
+        """The outputs of each module: queries [H, K], keys and values [G, K], outputs [D], each with its columns."""
+        by_group = self.n_kv_heads, -1
         outputs: dict[nn.Module, dict[str, tuple[Tensor | slice, tuple[int, ...]]]] = {}
-        for at, (module, (name, shape)) in enumerate(
-            zip((self.query, self.key, self.value), shapes.items(), strict=True)
-        ):
-            outputs.setdefault(module, {})[name] = (self._rows(at), shape)
-        return outputs | {self.output: {"outputs": (slice(None), (-1,))}}
+        outputs.setdefault(self.query, {})["queries"] = self._rows(0), (self.n_heads, self.head_dim)
+        outputs.setdefault(self.key, {})["keys"] = self._rows(1), by_group
+        outputs.setdefault(self.value, {})["values"] = self._rows(2), by_group
+        outputs[self.output] = {"outputs": (slice(None), (-1,))}
+        return outputs
 
     def _rows(self, part: int) -> Tensor | slice:
-        """Which outputs of its module are queries (0), keys (1) or values (2), in the order of heads."""
+        """The outputs of its module that are queries (0), keys (1) or values (2), in the order of heads."""
         if self.family.qkv == "joined":
-            ends = [0, *accumulate(heads * self.head_dim for heads in (self.n_heads, self.n_kv_heads, self.n_kv_heads))]
-            return slice(ends[part], ends[part + 1])
+            sizes = (self.n_heads * self.head_dim, *[self.n_kv_heads * self.head_dim] * 2)
+            return slice(sum(sizes[:part]), sum(sizes[: part + 1]))
         if self.family.qkv == "per_head":
-            return (
-                torch.arange(3 * self.n_heads * self.head_dim).view(self.n_heads, 3, self.head_dim)[:, part].flatten()
-            )
+            columns = torch.arange(3 * self.n_heads * self.head_dim).view(self.n_heads, 3, self.head_dim)
+            return columns[:, part].flatten()
         return slice(None)

@@ -25,11 +25,11 @@ class LinearLayer:
             return weight.T if self.transposed else weight, None if bias is None else bias.detach()
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the module reads, as inputs [..., in] of a linear layer."""
+        """The module's input as inputs [..., in] of a linear layer."""
         return x
 
     def outputs(self, y: Tensor) -> Tensor:
-        """What the module puts out, as outputs [..., out] of a linear layer."""
+        """The module's output as outputs [..., out] of a linear layer."""
         return y
 
     def gathered(self, dx: Tensor, x: Tensor) -> Tensor:

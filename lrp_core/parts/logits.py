@@ -1,4 +1,4 @@
-"""What logits come from, as modules, so that rules find it."""
+"""The last steps to logits, as modules, so that rules find them."""
 
 from __future__ import annotations
 

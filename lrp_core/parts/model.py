@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,7 +67,7 @@ class ModelParts:
 
     @property
     def routed(self) -> bool:
-        """Whether some layer has experts."""
+        """True if some layer has experts."""
         return any(block.experts is not None for block in self.blocks)
 
     @cached_property
@@ -80,12 +80,12 @@ class ModelParts:
 
     @property
     def n_targets(self) -> int:
-        """How many tokens, or labels, the head may predict."""
+        """The number of tokens, or labels, that the head may predict."""
         return self.config.num_labels if self.kind.labels else self.vocab
 
     @property
     def predicts_score(self) -> bool:
-        """Whether what the head puts out is a number by itself, rather than the logit of a token or a class."""
+        """True if the head puts out a number by itself, rather than the logit of a token or a class."""
         return self.kind.labels and (self.n_targets == 1 or self.config.problem_type == "regression")
 
     @property
@@ -95,12 +95,12 @@ class ModelParts:
 
     @property
     def n_segments(self) -> int:
-        """How many segments the model tells apart; 0 where it has no such thing."""
+        """The number of segments that the model tells apart; 0 where it has none."""
         return 0 if self.family.segment_embedding is None else self.config.type_vocab_size
 
     @property
     def device(self) -> torch.device:
-        """Where the token embeddings are computed, hence where inputs go."""
+        """The device of the token embeddings, hence of the inputs."""
         embedding = self._embedding_weights
         if has_offloaded_params(embedding):
             return torch.device(embedding._hf_hook.execution_device)
@@ -112,7 +112,7 @@ class ModelParts:
 
     @property
     def pad_id(self) -> int:
-        """What stands in `input_ids` where there is no token."""
+        """The id that stands in `input_ids` on padding."""
         return self.config.pad_token_id or 0
 
     # parts
@@ -143,9 +143,9 @@ class ModelParts:
         return self._blocks_of(self.family)
 
     @cached_property
-    def attentions(self) -> list[AttentionView]:
+    def attentions(self) -> Sequence[AttentionView]:
         """Every attention layer, in the order of the axis L of heads."""
-        return [AttentionView(one.attention, one.query, one.key, one.value, one.output) for one in self.blocks]
+        return self.blocks
 
     @property
     def n_shared_layers(self) -> int:
@@ -153,7 +153,7 @@ class ModelParts:
         return self.n_layers - 1
 
     @property
-    def attentions_over_text(self) -> list[AttentionView]:
+    def attentions_over_text(self) -> Sequence[AttentionView]:
         """The attentions whose keys are the tokens of the text."""
         return self.attentions
 
@@ -181,14 +181,14 @@ class ModelParts:
 
     @cached_property
     def logit_cap(self) -> SoftCap | None:
-        """What logits go through last; a module, so that it can have a rule."""
+        """The soft cap that logits go through last; a module, so that it can have a rule."""
         field = self.family.logit_cap_field
         cap = None if field is None else getattr(self.config, field)
         return None if cap is None else SoftCap(cap)
 
     @property
     def caps_scores(self) -> bool:
-        """Whether attention scores go through a soft cap before their softmax."""
+        """True if attention scores go through a soft cap before their softmax."""
         field = self.family.score_cap_field
         return field is not None and getattr(self.config, field) is not None
 

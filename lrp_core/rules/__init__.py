@@ -3,9 +3,8 @@
 from lrp_core.rules.activation import ACTIVATIONS, Activation, activate, activation, soft_cap
 from lrp_core.rules.bilinear import as_gate, attend_with, share
 from lrp_core.rules.composite import ATTNLRP, COMPOSITES, LRP, PLAIN, Composite, changed
-from lrp_core.rules.heads import HeadPooling, HeadRelevance
-from lrp_core.rules.latent import KEPT, BiasTap, LayerRelevance, NeuronRelevance, Tap
-from lrp_core.rules.linear import LinearRule, LinearRules, ValuesOnly, project
+from lrp_core.rules.latent import KEPT, BiasTap, HeadRelevance, LayerRelevance, NeuronRelevance, Tap
+from lrp_core.rules.linear import LinearRule, LinearRules, project, values_only
 from lrp_core.rules.normalization import inverse_rms, normalise
 from lrp_core.rules.softmax import SoftmaxRule, attend_openly
 from lrp_core.rules.switch import Switch
@@ -20,7 +19,6 @@ __all__ = [
     "Activation",
     "BiasTap",
     "Composite",
-    "HeadPooling",
     "HeadRelevance",
     "LayerRelevance",
     "LinearRule",
@@ -29,7 +27,6 @@ __all__ = [
     "SoftmaxRule",
     "Switch",
     "Tap",
-    "ValuesOnly",
     "activate",
     "activation",
     "as_gate",
@@ -41,4 +38,5 @@ __all__ = [
     "project",
     "share",
     "soft_cap",
+    "values_only",
 ]

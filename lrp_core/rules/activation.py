@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from lrp_core.rules.switch import Switch, with_value
+from lrp_core.precision import wide
+from lrp_core.rules.switch import Ruled, Switch, with_value
 from lrp_core.types import UnsupportedModel
 
 _aten = torch.ops.aten
@@ -24,7 +24,7 @@ _SQRT_8_OVER_PI = (8 / torch.pi) ** 0.5
 
 @dataclass(frozen=True)
 class ActivationRule:
-    """Whether the ratio g(z)/z is held constant, so that relevance passes as it is."""
+    """A rule of activations: `constant` if the ratio g(z)/z is held constant, so that relevance passes as it is."""
 
     name: str
     constant: bool
@@ -98,35 +98,25 @@ def soft_cap(cap: float) -> Activation:
 
 def _ratio(kind: Activation, z: Tensor) -> Tensor:
     """g(z)/z, worked out in float32 at least."""
-    return kind.ratio(z.to(torch.promote_types(z.dtype, torch.float32))).to(z.dtype)
+    return kind.ratio(wide(z)).to(z.dtype)
 
 
 def activate(z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
     """The value y = g(z) with the gradient of the composite in force. `gating`: y gates a product, as in gated MLPs."""
     if not switch.fixed:
-        return Activate.apply(z, y.detach(), kind, gating, switch)
+        kept = z if switch.plain_too else _ratio(kind, z.detach())
+        rule = partial(_gradient, kind=kind, gating=gating, switch=switch)
+        return Ruled.apply(y.detach(), rule, [kept], z)
     if gating and not switch.current.bilinear.serves_gate:
         return y.detach()
     return with_value(z * _ratio(kind, z.detach()), y)  # Close Look equation 8
 
 
-class Activate(Function):
-    """`activate`; a gate that takes no part has no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, y: Tensor, kind: Activation, gating: bool, switch: Switch) -> Tensor:
-        ctx.kind, ctx.gating, ctx.switch = kind, gating, switch
-        ctx.save_for_backward(z if switch.plain_too else _ratio(kind, z))
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (saved,) = ctx.saved_tensors
-        composite = ctx.switch.current
-        if ctx.gating and not composite.bilinear.serves_gate:
-            dz = None
-        elif not composite.activation.constant:
-            dz = ctx.kind.backward(dy, saved)
-        else:
-            dz = dy * (_ratio(ctx.kind, saved) if ctx.switch.plain_too else saved)
-        return dz, None, None, None, None
+def _gradient(dy: Tensor, kept: Tensor, kind: Activation, gating: bool, switch: Switch) -> tuple[Tensor | None]:
+    """The gradient at z, of which `kept` is z or g(z)/z; a gate that takes no part has none."""
+    if gating and not switch.current.bilinear.serves_gate:
+        return (None,)
+    if not switch.current.activation.constant:
+        return (kind.backward(dy, kept),)
+    ratio = _ratio(kind, kept) if switch.plain_too else kept
+    return (dy * ratio,)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.switch import Switch, with_value
+from lrp_core.rules.switch import Ruled, Switch, with_value
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,25 @@ def share(product: Tensor, switch: Switch) -> Tensor:
 
     Whether the gate takes part is for the rule of the gate's activation to say.
     """
-    return _scaled(product, switch.current.bilinear.share) if switch.fixed else EqualShares.apply(product, switch)
+    if switch.fixed:
+        return _scaled(product, switch.current.bilinear.share)
+
+    def rule(gradient: Tensor) -> tuple[Tensor]:
+        factor = switch.current.bilinear.share
+        return (gradient if factor == 1 else gradient * factor,)
+
+    return Ruled.apply(product.detach(), rule, (), product)
 
 
 def as_gate(gate: Tensor, switch: Switch) -> Tensor:
     """A gate as it is; without a gradient where the composite in force holds gates constant."""
-    if not switch.fixed:
-        return Gate.apply(gate, switch)
-    return gate if switch.current.bilinear.serves_gate else gate.detach()
+    if switch.fixed:
+        return gate if switch.current.bilinear.serves_gate else gate.detach()
+
+    def rule(gradient: Tensor) -> tuple[Tensor | None]:
+        return (gradient if switch.current.bilinear.serves_gate else None,)
+
+    return Ruled.apply(gate.detach(), rule, (), gate)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -67,7 +78,7 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 
 class Attend(Function):
-    """`attend_with`."""
+    """Identity on queries, keys and values; scales their gradients by the composite's bilinear rule."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,30 +94,3 @@ class Attend(Function):
         if rules.share == 1:
             return dq, dk, dv, None
         return *torch._foreach_mul((dq, dk, dv), (rules.query_key, rules.query_key, rules.share)), None
-
-
-class EqualShares(Function):
-    """`share`."""
-
-    @staticmethod
-    def forward(ctx: Any, product: Tensor, switch: Switch) -> Tensor:
-        ctx.switch = switch
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        factor = ctx.switch.current.bilinear.share
-        return d if factor == 1 else d * factor, None
-
-
-class Gate(Function):
-    """`as_gate`."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, switch: Switch) -> Tensor:
-        ctx.switch = switch
-        return gate.view_as(gate)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
-        return d if ctx.switch.current.bilinear.serves_gate else None, None

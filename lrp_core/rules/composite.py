@@ -6,7 +6,6 @@ values never change, so one forward serves every composite: the rules look at th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -42,7 +41,7 @@ class Composite:
 
     @property
     def is_linear(self) -> bool:
-        """Whether norms and activations pass gradients as linear layers do, so that surrogates can stand for them."""
+        """True if norms and activations pass gradients as linear layers do, so that surrogates can stand for them."""
         return self.normalization.constant and self.activation.constant
 
 
@@ -52,11 +51,13 @@ LRP = Composite("lrp", bilinear=SIGNAL_TAKES_ALL, normalization=CONSTANT_DEVIATI
 #: AttnLRP 3.3; Close Look C.1, C.3, C.5, C.6
 ATTNLRP = Composite("attnlrp", bilinear=UNIFORM, normalization=CONSTANT_DEVIATION, activation=IDENTITY)
 
-_LINEAR: dict[str, Callable[[float], LinearRule]] = {
-    names.EPSILON: lambda _: TRUE_LINEAR,
-    names.GAMMA: gamma_rule,
-    names.ZPLUS: lambda _: ZPLUS,
-    names.ALPHA_BETA: alpha_beta_rule,
+_WITHOUT_NUMBER = {names.EPSILON: TRUE_LINEAR, names.ZPLUS: ZPLUS}
+_WITH_NUMBER = {names.GAMMA: gamma_rule, names.ALPHA_BETA: alpha_beta_rule}
+#: What the rule of a group that is not its default changes of a composite.
+_CHANGES: dict[str, dict[str, Any]] = {
+    names.NORM: {"normalization": TRUE_NORM},
+    names.ACTIVATION: {"activation": TRUE_ACTIVATION},
+    names.LOGITS_BIAS: {"constant_logits_bias": True},
 }
 
 
@@ -64,20 +65,24 @@ _LINEAR: dict[str, Callable[[float], LinearRule]] = {
 def changed(base: Composite, written: str) -> Composite:
     """`base` with the rules of a composite in canonical form (see `lrp_core.composites`) for what that names."""
     spec = names.Spec.of(written)
-    rules = dict(spec.rules)
-    linear = {
-        group: _LINEAR[rule.name](rule.number or 0) for group, rule in rules.items() if group in names.LINEAR_GROUPS
-    }
-    changes: dict[str, Any] = {"linear": replace(base.linear, **linear)} if linear else {}
-    if names.SOFTMAX in rules:
-        changes["softmax"] = SOFTMAX_RULES[rules[names.SOFTMAX].name]
-    if names.NORM in rules:
-        changes["normalization"] = TRUE_NORM
-    if names.ACTIVATION in rules:
-        changes["activation"] = TRUE_ACTIVATION
-    if names.LOGITS_BIAS in rules:
-        changes["constant_logits_bias"] = True
-    return replace(base, name=f"{base.name} with {spec}", **changes) if changes else base
+    if not spec.rules:
+        return base
+    linear: dict[str, LinearRule] = {}
+    changes: dict[str, Any] = {}
+    for group, rule in spec.rules:
+        if group in names.LINEAR_GROUPS:
+            linear[group] = _linear_rule(rule)
+        elif group == names.SOFTMAX:
+            changes["softmax"] = SOFTMAX_RULES[rule.name]
+        else:
+            changes |= _CHANGES[group]
+    return replace(base, name=f"{base.name} with {spec}", linear=replace(base.linear, **linear), **changes)
+
+
+def _linear_rule(rule: names.Rule) -> LinearRule:
+    if rule.number is None:
+        return _WITHOUT_NUMBER[rule.name]
+    return _WITH_NUMBER[rule.name](rule.number)
 
 
 #: Rivals of AttnLRP that explode (its table 3 and figure 5); for comparison.

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
+from lrp_core.precision import wide_dtype
 from lrp_core.rules.linear import TRUE_GRADIENT, LinearRule
 
 
@@ -43,15 +44,15 @@ def _gamma(
     """
     half = gamma / 2
     sizes = weight.abs() if sizes is None else sizes
-    of_inputs, own = x.abs(), y.abs()
+    of_inputs, of_outputs = x.abs(), y.abs()
     denominator = of_inputs @ sizes.mT
     if bias is not None:
         denominator.add_(bias.abs())
-    denominator.mul_(half).add_(own, alpha=1 + half)
+    denominator.mul_(half).add_(of_outputs, alpha=1 + half)
     signed = torch.eq(denominator, 0, out=torch.empty_like(denominator))  # then y is 0, and 0 whatever divides it
     denominator.add_(signed)
     torch.mul(dy, y, out=signed).div_(denominator)
-    share = own.mul_(dy).div_(denominator)
+    share = of_outputs.mul_(dy).div_(denominator)
     return (share @ weight).mul_(1 + half).addcmul_(torch.sign(x, out=of_inputs), signed @ sizes, value=half)
 
 
@@ -77,7 +78,7 @@ def _alpha_beta(dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor |
 
 def _over(relevance: Tensor, total: Tensor) -> Tensor:
     """relevance / total, 0 where the total vanishes: then so do all contributions."""
-    least = torch.finfo(torch.promote_types(total.dtype, torch.float32)).tiny ** 0.5
+    least = torch.finfo(wide_dtype(total.dtype)).tiny ** 0.5
     gone = total.abs() <= least
     return torch.where(gone, 0, relevance / torch.where(gone, 1, total))
 

@@ -1,4 +1,4 @@
-"""Relevance inside the model, reduced while the gradient passes: of neurons, of projections, of whole layers.
+"""Relevance inside the model, reduced while the gradient passes: of heads, of neurons, of whole layers.
 
 Neurons are what enters the down projection of a feed-forward layer: the outputs of its last non-linearity or, in gated
 layers, the products of gate and signal (AttnLRP 3.4 and 4.3). Nothing of length T times F is kept of any sample.
@@ -6,13 +6,15 @@ layers, the products of gate and signal (AttnLRP 3.4 and 4.3). Nothing of length
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+
+from lrp_core.precision import wide
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise
 #: Why a layer keeps relevance: biases take the share of their value, attention what its softmax absorbs, and in layers
@@ -51,6 +53,44 @@ class BiasTap(Function):
         return gradient, None
 
 
+class Reader:
+    """Reads gradients and values that pass in a backward pass, under each measure of the methods that share it."""
+
+    def __init__(self, n_layers: int) -> None:
+        self.n_layers = n_layers
+        self.begin({})
+
+    def begin(self, measures: Mapping[str, Measure]) -> None:
+        """Start a backward pass that is read under each of these measures."""
+        self.measures = measures
+        self._read: dict[str, dict[Any, Any]] = {name: {} for name in measures}
+
+    def _stacked(self, name: str, keys: Iterable[Any]) -> Tensor:
+        """The tensors [B, ...] that were read under `keys`, as [B, keys, ...] on the device of the first."""
+        tensors = [self._read[name][key] for key in keys]
+        return torch.stack([tensor.to(tensors[0].device) for tensor in tensors], 1)
+
+
+def pool(relevance: Tensor) -> Tensor:
+    """Relevance of head outputs [B, T, H, K] to one number per head and pooling [B, H, P], in the order of POOLINGS."""
+    per_token = relevance.sum(-1)  # [B, T, H]
+    by_entry = relevance.relu().sum((1, 3))
+    return torch.stack([by_entry, per_token.relu().sum(1), per_token.sum(1)], -1)
+
+
+class HeadRelevance(Reader):
+    """Relevance of the head outputs of each layer."""
+
+    def read(self, layer: int, gradient: Tensor, value: Tensor) -> None:
+        """Pool the relevance of head outputs [B, T, H, K], so that nothing of length T is kept."""
+        for name, measure in self.measures.items():
+            self._read[name][layer] = pool(measure(wide(gradient), wide(value)))
+
+    def of(self, name: str) -> Tensor:
+        """[B, L, H, P] of the pass that has just ended."""
+        return self._stacked(name, range(self.n_layers))
+
+
 @dataclass(frozen=True)
 class Neurons:
     """The relevance of neurons in one backward pass under one measure, each [B, L, F]."""
@@ -60,18 +100,13 @@ class Neurons:
     value: Tensor  # the neuron's activation there
 
 
-class NeuronRelevance:
-    """What the neurons of the current backward pass were worth, by measure and layer."""
+class NeuronRelevance(Reader):
+    """Relevance of the neurons of each layer."""
 
     def __init__(self, n_layers: int, n_neurons: int, mask: Tensor) -> None:
         """`n_neurons` are those of the widest layer; `mask` [B, T] is 1 where a token is."""
-        self.n_layers, self.n_neurons, self.mask = n_layers, n_neurons, mask
-        self.begin({})
-
-    def begin(self, measures: dict[str, Measure]) -> None:
-        """Starts a backward pass that is read under each of these measures."""
-        self.measures = measures
-        self._read: dict[str, dict[tuple[int, int], Neurons]] = {name: {} for name in measures}
+        super().__init__(n_layers)
+        self.n_neurons, self.mask = n_neurons, mask
 
     def read(self, layer: int, first: int, share: float, gradient: Tensor, value: Tensor, mask: Tensor) -> None:
         """Gradient and value [B, T, F] of the neurons of a layer from `first` on, at the tokens of `mask` [B, T].
@@ -82,69 +117,61 @@ class NeuronRelevance:
             self._read[name][layer, first] = _reduced(gradient, value, measure, share, mask)
 
     def of(self, name: str) -> Neurons:
-        """The neurons of the pass that has just ended."""
+        """The neurons of the pass that has just ended; 0, -1 and 0 where a layer has fewer than another."""
         parts = self._read[name]
-        return Neurons(*(self._whole(parts, part, fill) for part, fill in (("total", 0), ("at", -1), ("value", 0))))
-
-    def _whole(self, parts: Mapping[tuple[int, int], Neurons], name: str, fill: float) -> Tensor:
-        """[B, L, F], with `fill` where a layer has fewer neurons than another, or no relevance came to an expert."""
-        one = getattr(next(iter(parts.values())), name)
-        whole = one.new_full((one.shape[0], self.n_layers, self.n_neurons), fill)
+        some = next(iter(parts.values()))
+        shape = len(some.total), self.n_layers, self.n_neurons
+        whole = Neurons(some.total.new_zeros(shape), some.at.new_full(shape, -1), some.value.new_zeros(shape))
         for (layer, first), part in parts.items():
-            own = getattr(part, name)
-            whole[:, layer, first : first + own.shape[1]] = own
+            columns = slice(first, first + part.total.shape[1])
+            whole.total[:, layer, columns] = part.total
+            whole.at[:, layer, columns] = part.at
+            whole.value[:, layer, columns] = part.value
         return whole
 
 
 def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, mask: Tensor) -> Neurons:
     """A few positions at a time, so that what is worked out is never as large as what is read."""
-    wide = torch.promote_types(value.dtype, torch.float32)
-    mask = mask.to(value.device).bool()[..., None]  # [B, T, 1]
+    padding = ~mask.to(value.device).bool()[..., None]  # [B, T, 1]
     size = -(-value.shape[1] // _PIECES)
-    total = value.new_zeros(value.shape[0], value.shape[-1], dtype=wide)
+    total = torch.zeros_like(wide(value[:, 0]))
     largest, best = torch.full_like(total, -1), torch.zeros_like(total)
     at = torch.full_like(total, -1, dtype=torch.int64)
     for start in range(0, value.shape[1], size):
         part = slice(start, start + size)
-        relevance = measure(gradient[:, part].to(wide) / share, value[:, part].to(wide))
-        total += relevance.masked_fill(~mask[:, part], 0).sum(1)
-        peak, where = relevance.abs().masked_fill(~mask[:, part], -1).max(1)  # [B, F]
+        relevance = measure(wide(gradient[:, part]) / share, wide(value[:, part]))
+        total += relevance.masked_fill(padding[:, part], 0).sum(1)
+        peak, where = relevance.abs().masked_fill(padding[:, part], -1).max(1)  # [B, F]
         better = (peak > largest) | (peak.isnan() & ~largest.isnan())  # what is not a number counts as largest
         largest = torch.where(better, peak, largest)
         at = torch.where(better, where + start, at)
-        best = torch.where(better, value[:, part].gather(1, where[:, None])[:, 0].to(wide), best)
+        activation = value[:, part].gather(1, where[:, None])[:, 0]
+        best = torch.where(better, wide(activation), best)
     return Neurons(total, at, best)
 
 
-class LayerRelevance:
-    """What crosses every layer boundary in the current backward pass, by measure, and what a layer keeps of it."""
+class LayerRelevance(Reader):
+    """Relevance that crosses every boundary between layers, and what a layer keeps of it."""
 
     def __init__(self, n_layers: int, n_rows: int, routed: bool) -> None:
         """`routed`: whether there are experts; without them there is no such reason."""
-        self.n_layers, self.n_rows, self.reasons = n_layers, n_rows, KEPT if routed else KEPT[:2]
-        self.begin({})
-
-    def begin(self, measures: dict[str, Measure]) -> None:
-        """Starts a backward pass that is read under each of these measures."""
-        self.measures = measures
-        self._crossing: dict[str, dict[int, Tensor]] = {name: {} for name in measures}  # [B], by boundary
-        self._peaks: dict[str, dict[int, Tensor]] = {name: {} for name in measures}  # [B], by boundary
-        self._kept: dict[str, dict[tuple[int, int], Tensor]] = {name: {} for name in measures}  # by layer and reason
+        super().__init__(n_layers)
+        self.n_rows, self.n_reasons = n_rows, len(KEPT) if routed else 2
 
     def cross(self, boundary: int, gradient: Tensor, value: Tensor) -> None:
         """The residual stream [B, T, D] at a boundary: 0 below the first block, L above the last."""
         for name, measure in self.measures.items():
-            wide = torch.promote_types(value.dtype, torch.float32)
-            by_token = measure(gradient.to(wide), value.to(wide)).sum(-1)  # [B, T]
-            self._crossing[name][boundary] = by_token.sum(1)
-            self._peaks[name][boundary] = by_token.abs().amax(1)
+            by_token = measure(wide(gradient), wide(value)).sum(-1)  # [B, T]
+            self._read[name]["boundaries", boundary] = by_token.sum(1)
+            self._read[name]["peaks", boundary] = by_token.abs().amax(1)
 
     def keep(self, layer: int, reason: int, sign: int, gradient: Tensor, value: Tensor) -> None:
-        """Add the relevance of `value` to what `layer` keeps for `reason`, an index into KEPT."""
+        """Add the relevance of `value` [B, ...], or [B * T, ...], to what `layer` keeps for `reason`, of KEPT."""
         for name, measure in self.measures.items():
-            kept = self._kept[name]
-            own = sign * self._whole(measure, gradient, value)
-            kept[layer, reason] = kept[layer, reason] + own if (layer, reason) in kept else own
+            relevance = measure(wide(gradient), wide(value)).reshape(self.n_rows, -1).sum(1)  # [B]
+            kept = self._read[name]
+            before = kept.get((layer, reason))
+            kept[layer, reason] = sign * relevance if before is None else before + sign * relevance
 
     def keep_bias(self, layer: int, bias: Tensor, gradient: Tensor) -> None:
         """Add what a module's `bias` [O] keeps of the relevance of its output [B, T, O]."""
@@ -154,21 +181,11 @@ class LayerRelevance:
         """Fields of `Relevance`, of the pass that has just ended: what crosses the boundaries and the largest of a
         token there, both [B, L + 1], and what is kept, by reason [B, L, R].
         """
-        every = range(self.n_layers + 1)
-        zero = torch.zeros_like(self._crossing[name][0])
-        crossing, peaks = (
-            torch.stack([measured[name][boundary].to(zero) for boundary in every], 1)
-            for measured in (self._crossing, self._peaks)
-        )
-        kept = [
-            torch.stack(
-                [self._kept[name].get((layer, reason), zero).to(zero) for reason in range(len(self.reasons))], -1
-            )
-            for layer in range(self.n_layers)
-        ]
-        return {"boundaries": crossing, "peaks": peaks, "kept": torch.stack(kept, 1)}
-
-    def _whole(self, measure: Measure, gradient: Tensor, value: Tensor) -> Tensor:
-        """Relevance of a sample [B] from gradient and value [B, ...], or [B * T, ...], summed."""
-        wide = torch.promote_types(value.dtype, torch.float32)
-        return measure(gradient.to(wide), value.to(wide)).reshape(self.n_rows, -1).sum(1)
+        boundaries = range(self.n_layers + 1)
+        crossing, peaks = (self._stacked(name, [(field, at) for at in boundaries]) for field in ("boundaries", "peaks"))
+        kept = torch.zeros_like(crossing[:, 1:, None].expand(-1, -1, self.n_reasons))
+        for layer in range(self.n_layers):
+            for reason in range(self.n_reasons):
+                if (layer, reason) in self._read[name]:
+                    kept[:, layer, reason] = self._read[name][layer, reason]
+        return {"boundaries": crossing, "peaks": peaks, "kept": kept}

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.autograd import Function
 
 from lrp_core.parts.linear import LinearLayer, ReadRows
-
-if TYPE_CHECKING:
-    from lrp_core.rules.switch import Switch
+from lrp_core.rules.switch import Ruled, Switch
 
 
 @dataclass(frozen=True)
@@ -59,47 +55,35 @@ GROUPS = tuple(group.name for group in fields(LinearRules))
 
 
 def project(x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
-    """The value y of the layer at x with the gradient of the composite in force."""
-    return Projection.apply(x, y.detach(), layer, switch)
+    """The value y of the layer at x with the gradient of the composite in force.
 
+    Weights are asked for when the gradient comes by, so that offloaded ones are not held.
+    """
 
-class Projection(Function):
-    """`project`; weights are asked for when the gradient comes by, so that offloaded ones are not held."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, layer: LinearLayer, switch: Switch) -> Tensor:
-        ctx.layer, ctx.switch = layer, switch
-        ctx.save_for_backward(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, y = ctx.saved_tensors
-        layer = ctx.layer
+    def rule(dy: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor]:
         weight, bias = layer.parameters()
         weight, bias = weight.to(dy.device), None if bias is None else bias.to(dy.device)
-        rule = ctx.switch.current.linear.of(layer.group)
+        of_layer = switch.current.linear.of(layer.group)
         dy, inputs = layer.outputs(dy), layer.inputs(x)
-        if rule.backward is None:
-            return layer.gathered(dy @ weight, x), None, None, None
-        sizes, outputs = (ctx.switch.sizes(weight),) if rule.reads_sizes else (), layer.outputs(y)
-        if bias is not None and isinstance(layer, ReadRows) and ctx.switch.current.constant_logits_bias:
+        if of_layer.backward is None:
+            return (layer.gathered(dy @ weight, x),)
+        sizes = (switch.sizes(weight),) if of_layer.reads_sizes else ()
+        outputs = layer.outputs(y)
+        if bias is not None and isinstance(layer, ReadRows) and switch.current.constant_logits_bias:
             outputs, bias = outputs - bias, None
-        return layer.gathered(rule.backward(dy, inputs, outputs, weight, bias, *sizes), x), None, None, None
+        return (layer.gathered(of_layer.backward(dy, inputs, outputs, weight, bias, *sizes), x),)
+
+    y = y.detach()
+    return Ruled.apply(y, rule, (x, y), x)
 
 
-class ValuesOnly(Function):
+def values_only(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """y [..., 3 * H * K], the fused [q | k | v] of x [..., D], with the gradient of v alone.
 
     `weight` [H * K, D] is the part of the projection that makes v.
     """
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(weight)
-        return y
+    def rule(dy: Tensor) -> tuple[Tensor]:
+        return (dy[..., -len(weight) :] @ weight,)
 
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        (weight,) = ctx.saved_tensors
-        return dy[..., -weight.shape[0] :] @ weight, None, None
+    return Ruled.apply(y.detach(), rule, (), x)

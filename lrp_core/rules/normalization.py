@@ -6,20 +6,19 @@ What is left is linear, so that relevance follows the rule of linear layers. Eps
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from lrp_core.rules.switch import Switch, with_value
+from lrp_core.precision import wide_dtype
+from lrp_core.rules.switch import Ruled, Switch, with_value
 
 _backward = torch.ops.aten.native_layer_norm_backward
 
 
 @dataclass(frozen=True)
 class NormalizationRule:
-    """Whether the standard deviation is held constant, which makes the norm linear."""
+    """A rule of norms: `constant` if the standard deviation is held constant, which makes the norm linear."""
 
     name: str
     constant: bool
@@ -32,7 +31,8 @@ CONSTANT_DEVIATION = NormalizationRule("constant deviation", constant=True)
 def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switch: Switch) -> Tensor:
     """The value y = norm(x) [..., D] of a "layer" or "rms" norm with the gradient of the composite in force."""
     if not switch.fixed:
-        return (LayerNorm if kind == "layer" else RMSNorm).apply(x, y.detach(), weight, eps, switch)
+        ruled = _ruled_layer_norm if kind == "layer" else _ruled_rms_norm
+        return ruled(x, y.detach(), weight, eps, switch)
     with torch.no_grad():
         rstd = inverse_std(x, eps) if kind == "layer" else inverse_rms(x, eps)
         rstd = _finite(rstd, x.dtype)
@@ -43,46 +43,32 @@ def normalise(x: Tensor, y: Tensor, kind: str, weight: Tensor, eps: float, switc
     return with_value(flat * rstd, y)  # Close Look equation 24
 
 
-class LayerNorm(Function):
-    """`normalise` for LayerNorm."""
+def _ruled_layer_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+    _, mean, rstd = torch.native_layer_norm(x.detach(), x.shape[-1:], None, None, eps)  # [..., 1]
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
-        _, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)  # [..., 1]
-        rstd = _finite(rstd, rstd.dtype)
-        ctx.switch = switch
-        ctx.save_for_backward(weight, rstd, *((x, mean) if switch.plain_too else ()))
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        weight, rstd, *rest = ctx.saved_tensors
-        if ctx.switch.current.normalization.constant:
+    def rule(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
+        if switch.current.normalization.constant:
             # the kernel's own backward at x - mean = 0, where the standard deviation has no gradient
-            rest = torch.zeros_like(dy), torch.zeros_like(rstd)
-        x, mean = rest
+            of_input = torch.zeros_like(dy), torch.zeros_like(rstd)
+        x, mean = of_input
         dx, _, _ = _backward(dy, x, x.shape[-1:], mean, rstd, weight, None, (True, False, False))
-        return dx, None, None, None, None
+        return (dx,)
+
+    of_input = (x, mean) if switch.plain_too else ()
+    return Ruled.apply(y, rule, (_finite(rstd, rstd.dtype), *of_input), x)
 
 
-class RMSNorm(Function):
-    """`normalise` for RMSNorm."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
-        rstd = inverse_rms(x, eps)  # [..., 1], float32 at least
-        ctx.switch = switch
-        ctx.save_for_backward(weight, rstd, *((x,) if switch.plain_too else ()))
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        weight, rstd, *rest = ctx.saved_tensors
+def _ruled_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float, switch: Switch) -> Tensor:
+    def rule(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
         dx = (dy * weight).to(rstd.dtype).mul_(rstd)
-        if not ctx.switch.current.normalization.constant:
-            x = rest[0].to(rstd.dtype)
+        if not switch.current.normalization.constant:
+            (x,) = of_input
+            x = x.to(rstd.dtype)
             dx -= x * (rstd * rstd * (dx * x).mean(-1, keepdim=True))
-        return dx.to(dy.dtype), None, None, None, None
+        return (dx.to(dy.dtype),)
+
+    rstd = inverse_rms(x.detach(), eps)  # [..., 1], float32 at least
+    return Ruled.apply(y, rule, (rstd, x) if switch.plain_too else (rstd,), x)
 
 
 def _finite(rstd: Tensor, dtype: torch.dtype) -> Tensor:
@@ -97,6 +83,5 @@ def inverse_std(x: Tensor, eps: float) -> Tensor:
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) over the last axis, [..., 1], in float32 at least."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide_dtype(x.dtype))
     return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

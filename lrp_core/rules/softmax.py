@@ -6,16 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
+from lrp_core.precision import wide, wide_dtype
 from lrp_core.rules.activation import activate, soft_cap
-
-if TYPE_CHECKING:
-    from lrp_core.rules.switch import Switch
+from lrp_core.rules.switch import Ruled, Switch
 
 
 @dataclass(frozen=True)
@@ -59,31 +57,25 @@ def attend_openly(
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = activate(scores, softcap * torch.tanh(scores / softcap), soft_cap(softcap), False, switch)
-    weights = Softmax.apply(scores if position_bias is None else scores + position_bias, mask, switch)
+    weights = _softmax(scores if position_bias is None else scores + position_bias, mask, switch)
     return (weights @ value).transpose(1, 2), weights
 
 
-class Softmax(Function):
-    """Softmax of scores [..., T] plus `mask`, in float32 at least."""
+def _softmax(scores: Tensor, mask: Tensor | None, switch: Switch) -> Tensor:
+    """Softmax of scores [..., T] plus `mask`, in float32 at least, with the gradient of the composite in force."""
+    masked = scores.detach() if mask is None else scores.detach() + mask
+    weights = masked.softmax(-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
+    hidden = None if mask is None else mask < _HIDDEN
 
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor | None, switch: Switch) -> Tensor:
-        masked = scores if mask is None else scores + mask
-        weights = masked.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
-        ctx.switch = switch
-        ctx.hidden = None if mask is None else mask < _HIDDEN
-        ctx.save_for_backward(scores, weights)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, ds: Tensor) -> tuple[Tensor, None, None]:
-        scores, weights = ctx.saved_tensors
-        rule = ctx.switch.current.softmax
+    def gradient(ds: Tensor, scores: Tensor, weights: Tensor) -> tuple[Tensor]:
+        rule = switch.current.softmax
         if rule.backward is None:
-            return weights * (ds - (ds * weights).sum(-1, keepdim=True)), None, None
-        if ctx.hidden is not None:
-            scores = scores.masked_fill(ctx.hidden, 0)
-        return rule.backward(ds, scores, weights, ctx.hidden), None, None
+            return (weights * (ds - (ds * weights).sum(-1, keepdim=True)),)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, 0)
+        return (rule.backward(ds, scores, weights, hidden),)
+
+    return Ruled.apply(weights, gradient, (scores, weights), scores)
 
 
 # rules beside the true gradient
@@ -106,18 +98,20 @@ def _zplus(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
     whole = (ds, x, s, relevance)
     rows = ds[..., 0].numel()
     size = min(rows, max(1, _IN_CACHE // ds.shape[-1])) if ds.device.type == "cpu" else rows
-    for given, scores, weights, out in zip(*(one.flatten(0, -2).split(size) for one in whole), strict=True):
-        out.copy_(_zplus_of_rows(given, scores, weights))
+    parts = (tensor.flatten(0, -2).split(size) for tensor in whole)
+    for relevances, scores, weights, out in zip(*parts, strict=True):
+        out.copy_(_zplus_of_rows(relevances, scores, weights))
     return relevance
 
 
 def _zplus_of_rows(ds: Tensor, x: Tensor, s: Tensor) -> Tensor:
     """The rule on rows [N, T]. Numbers stand in for truth values: choosing by those is ten times as slow on a CPU."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    given, x, s = ds.to(wide), x.to(wide), s.to(wide)
+    relevances, x, s = wide(ds), wide(x), wide(s)
     rest = _sum_of_others(s)
     total = _sum_of_others(x.clamp_max(0).mul_(s)).neg_().addcmul_(rest, x.clamp_min(0))
-    q = (given * s).div_(total.clamp_min_(torch.finfo(wide).tiny ** 0.5))  # contributions vanish with their total
+    q = (relevances * s).div_(
+        total.clamp_min_(torch.finfo(x.dtype).tiny ** 0.5)
+    )  # contributions vanish with their total
     others = _sum_of_others(q).mul_(s)
     positive = rest.mul_(q).mul_(torch.gt(x, 0, out=q))
     return positive.addcmul_(others, torch.lt(x, 0, out=q), value=-1)
@@ -139,8 +133,7 @@ def _sum_of_others(terms: Tensor) -> Tensor:
 
 def _identity(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:
     """R_i = R_i, though softmax is none (Ding et al. 2017): divided by scores near 0 it explodes."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    relevance = (ds * s).to(wide) / _stabilised(x.to(wide))
+    relevance = wide(ds * s) / _stabilised(wide(x))
     return (relevance if hidden is None else relevance.masked_fill(hidden, 0)).to(ds.dtype)
 
 
@@ -149,9 +142,8 @@ def _distributed_bias(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -
 
     R_i = x_i (R_i - s_i sum_j R_j) + 1/N sum_j R_j (1 - x_j + sum_k s_k x_k): conserves, and explodes at the next rule.
     """
-    wide = torch.promote_types(x.dtype, torch.float32)
-    given, x, s = ds.to(wide), x.to(wide), s.to(wide)
-    relevance = given * s
+    x, s = wide(x), wide(s)
+    relevance = wide(ds) * s
     bias = (relevance * (1 - x + (s * x).sum(-1, keepdim=True))).sum(-1, keepdim=True)
     count = x.shape[-1] if hidden is None else (~hidden).sum(-1, keepdim=True).clamp_min(1)
     shared = relevance - s * relevance.sum(-1, keepdim=True) + bias / count / _stabilised(x)

@@ -1,7 +1,7 @@
 """The composites a graph is built for, and the two ways in which a rule is written into it.
 
-The canonical form of every rule is an autograd Function: its forward returns the stock value, its backward asks the
-switch which composite is in force. One forward then serves every composite that is planned.
+The canonical form of every rule is `Ruled`, an autograd Function: its forward returns the stock value, its backward
+asks the switch which composite is in force. One forward then serves every composite that is planned.
 
 Beside it stands a surrogate where a rule has one, for graphs of a single composite: an expression, written as Close
 Look's appendix C prints it, whose own gradient is that of the rule and whose value is replaced by the stock one
@@ -13,11 +13,13 @@ gained is that the backward pass runs no Python.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 if TYPE_CHECKING:
     from lrp_core.rules.composite import Composite
@@ -49,3 +51,21 @@ def with_value(surrogate: Tensor, value: Tensor) -> Tensor:
     """The number `value` with the gradient of `surrogate`, of the same shape and dtype; nothing is copied."""
     surrogate.data = value.detach()
     return surrogate
+
+
+class Ruled(Function):
+    """A value with the gradient that a rule gives its inputs.
+
+    `Ruled.apply(value, rule, kept, *inputs)` is `value`, which has no graph; `rule(gradient, *kept)` gives the tuple of
+    the inputs' gradients. The tensors `kept` are freed with the graph.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, rule: Callable[..., Any], kept: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.rule = rule
+        ctx.save_for_backward(*kept)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return None, None, None, *ctx.rule(gradient, *ctx.saved_tensors)

@@ -6,7 +6,7 @@ import torch
 from lrp_core import METHODS, Batch, UnsupportedMethod
 from lrp_core.methods.gradients import MEASURES
 from lrp_core.rules import ATTNLRP, LRP, NeuronRelevance
-from lrp_core.scope import rules_on
+from lrp_core.scope import Readers, rules_on
 from tests import oracles
 from tests.tiny import ragged_rows, tiny_model
 
@@ -82,7 +82,7 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
     x, relevance = (torch.randn(1, 5, view.d_model, generator=generator, dtype=torch.float64) for _ in range(2))
     leaf = x.clone().requires_grad_()
     inside = NeuronRelevance(view.n_layers, view.n_neurons, torch.ones(1, 5))
-    with rules_on(view, [composite], neurons=inside):
+    with rules_on(view, [composite], Readers(neurons=inside)):
         y = mlp(leaf)
         inside.begin({"own": MEASURES["product"]})
         (gradient,) = torch.autograd.grad(y, leaf, relevance / y.detach())
