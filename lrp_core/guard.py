@@ -92,8 +92,8 @@ def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Rele
     """
     numbers = []
     for result in results.values():
-        logits = [result.logit_target] if result.logit_foil is None else [result.logit_target, result.logit_foil]
-        numbers += [result.explained, torch.stack(logits, 1)]  # [B], and [B, 2] of target and foil or [B, 1]
+        pair = [result.logit_target] if result.logit_foil is None else [result.logit_target, result.logit_foil]
+        numbers += [result.explained, torch.stack(pair, 1)]  # [B], and [B, 2] of target and foil or [B, 1]
     stands_for_sample, *on_host = to_host([(batch.attention_mask != 0).any(-1), *numbers])
     for logits in on_host[1::2]:
         _check_finite(view, logits, stands_for_sample)

@@ -92,7 +92,8 @@ def writings_of(view: ModelView, layer: int, neurons: Sequence[int], count: int,
         if view.final_norm is None:
             raise UserError(f"{view.family.title} have no final norm whose weight could be folded in")
         vectors = vectors * view.final_norm.parameters()[0].to(vectors.device)
-    vocabulary, writings = _vocabulary(view, unembedding=True), []
+    vocabulary = _vocabulary(view, unembedding=True)
+    writings: list[Writing] = []
     if vocabulary.shape[1] != vectors.shape[1]:
         raise UserError(f"{view.family.title} read tokens in another width than that of their layers")
     for some in wide(vectors).cpu().split(max(1, _AT_ONCE // len(vocabulary))):

@@ -211,12 +211,13 @@ def _attend(
     **options: Any,
 ) -> Attended:
     """Queries [B, H, T, K], keys and values [B, G, T, K] to context [B, T, H, K]; keys may be those of an encoder."""
-    *of_tokens, mask = tensors
+    query, key, value, mask = tensors
+    weights: Tensor | None
     heads, layers = readers.heads, readers.layers
     if layers is not None:
         read = partial(layers.keep, layer, _ATTENTION, -1)
-        of_tokens = [Tap.apply(x, read) for x in of_tokens]
-    query, key, value = attend_with(*of_tokens, switch)
+        query, key, value = (Tap.apply(x, read) for x in (query, key, value))
+    query, key, value = attend_with(query, key, value, switch)
     if openly:
         context, weights = attend_openly(query, key, value, mask, switch, **options)
     else:

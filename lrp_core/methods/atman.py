@@ -140,11 +140,10 @@ def explain_many(
         samples, keys = to_device(samples, token.device), to_device(keys, token.device)
         of_rows = None if alike is None else alike[samples, keys]
         run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
-        rows = rows_of(batch, samples)
-        rows = rows.over_tokens(lambda of_tokens, start=start: of_tokens[:, start:], rows.position - start)
-        of_tokens = positions[samples, start:] if view.kind.causal else None
+        rows = _from(start, rows_of(batch, samples))
+        counted = positions[samples, start:] if view.kind.causal else None
         with around_attention(view, dict.fromkeys(attentions, run.attend), stock="eager"):
-            hidden = view.hidden(rows, token[samples, start:], of_tokens)
+            hidden = view.hidden(rows, token[samples, start:], counted)
         _, explained = explained_numbers(view, hidden, rows, explanations)
         samples, keys = samples.to(logits.device), keys.to(logits.device)
         for explanation, numbers in explained.items():
@@ -162,6 +161,11 @@ def _alike(token: Tensor, similarity: float) -> Tensor:
     cosine = (unit @ unit.mT).clamp(max=1)
     itself = torch.eye(token.shape[1], device=token.device, dtype=torch.bool)
     return torch.where(cosine >= similarity, cosine, 0).masked_fill(itself, 1)
+
+
+def _from(start: int, rows: Batch) -> Batch:
+    """The rows without their first `start` tokens."""
+    return rows.over_tokens(lambda of_tokens: of_tokens[:, start:], rows.position - start)
 
 
 def _parts(view: ModelView, batch: Batch, token_budget: int, whole: bool) -> Iterator[tuple[Tensor, Tensor, int]]:

@@ -49,7 +49,8 @@ def grad_attention_rollout(
         rows[:] = [whole + brought, attended + brought]
 
     def result() -> Tensor:
-        return of_itself(*rows, batch.position, itself)
+        whole, attended = rows
+        return of_itself(whole, attended, batch.position, itself)
 
     return _explain(view, batch, requests, range(view.n_layers), begin, read, result)
 
