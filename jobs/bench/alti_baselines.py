@@ -1,4 +1,4 @@
-"""What `closelook bench alti` compares with: every transformed vector at once, and nothing but matrix products."""
+"""The baselines of `closelook bench alti`: every transformed vector at once, and nothing but matrix products."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from jobs.bench.harness import Bench, interleave, paired_ratio, summary, synchronise
+from jobs.bench.harness import Bench, interleave, summary, synchronise
 from jobs.bench.samples import alone
 from lrp_core import Batch, ModelView
 from lrp_core.composites import EPSILON, OF_ATTNLRP, VIT
@@ -25,45 +25,43 @@ from lrp_core.scope import rules_on
 TARGETS = {EPSILON: 1.05, VIT: 2.5}
 
 
-def composites(bench: Bench, name: str, view: ModelView, count: int) -> None:
+def composites(bench: Bench, view: ModelView, count: int) -> None:
     """Milliseconds of a backward pass to the pixels of one image, plain and under two composites of attnlrp."""
-    device = str(view.device)
-    rules = {one: changed(ATTNLRP, OF_ATTNLRP.read(one)) for one in TARGETS}
-    seconds: dict[str, list[float]] = {one: [] for one in ("plain", *rules)}
+    rules: dict[str, Composite | None] = {"plain": None}
+    rules |= {name: changed(ATTNLRP, OF_ATTNLRP.read(name)) for name in TARGETS}
+    seconds: dict[str, list[float]] = {name: [] for name in rules}
     source = random.Random(0)
-    for at in range(count):
-        batch = random_image(view, source).to(device)
-        runs = {one: partial(backward, view, batch, rules.get(one)) for one in seconds}
-        for one, taken in interleave(runs, repeats=1, warmup=at == 0, device=device).items():
-            seconds[one] += taken
+    for index in range(count):
+        batch = random_image(view, source)
+        runs = {name: partial(backward, view, batch, rule) for name, rule in rules.items()}
+        for name, taken in interleave(runs, repeats=1, warmup=index == 0).items():
+            seconds[name] += taken
     clock = "wall" if view.device.type == "cuda" else "cpu"
-    for one, taken in seconds.items():
-        measured = {f"{clock}_backward_ms": summary([1e3 * second for second in taken])}
-        bench.row(part="composites", geometry=name, composite=one, **measured)
-    for one, target in TARGETS.items():
-        ratio = paired_ratio(seconds[one], seconds["plain"])
-        bench.ratio(f"composite {one}: backward / plain", ratio.pop("median"), target, "lower", geometry=name, **ratio)
+    for name, taken in seconds.items():
+        milliseconds = [1e3 * second for second in taken]
+        bench.row(part="composites", composite=name, **{f"{clock}_backward_ms": summary(milliseconds)})
+    for name, target in TARGETS.items():
+        bench.paired(f"composite {name}: backward / plain", (seconds[name], seconds["plain"]), target)
 
 
 def backward(view: ModelView, batch: Batch, composite: Composite | None) -> float:
     """Seconds of one backward pass to tokens and pixels, contrastive; None is the stock model without any rule."""
-    on_device = view.device.type == "cuda"
-    clock = time.perf_counter if on_device else time.process_time
+    clock = time.perf_counter if view.device.type == "cuda" else time.process_time
     with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
         traced = view.traced(batch)
         assert traced.pixels is not None
         explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch))
-        synchronise(str(view.device))
+        synchronise()
         start = clock()
         torch.autograd.grad(explained.sum(), (traced.token, traced.pixels))
-        synchronise(str(view.device))
+        synchronise()
         return clock() - start
 
 
 def random_image(view: ModelView, source: random.Random) -> Batch:
-    """A batch of one image of noise, with a target and a foil."""
+    """A batch of one image of noise, with a target and a foil, on the device of the model."""
     generator = torch.Generator().manual_seed(source.randrange(2**31))
     pixels = torch.randn(view.image_shape, generator=generator)  # type: ignore[attr-defined]
     target, foil = source.sample(range(view.config.num_labels), 2)
     row = {"input_ids": [0] * view.max_length, "position": 0, "target_id": target, "foil_id": foil}
-    return alone({**row, "pixel_values": pixels.numpy()})
+    return alone(row | {"pixel_values": pixels.numpy()}).to(view.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,32 +19,31 @@ from lrp_core.types import UserError
 QUICK_SAMPLES = 3
 
 
-def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
-    """Adds every model of `chosen.config`; returns the root that holds its samples.
+def measure_config(bench: Bench) -> str:
+    """Adds every model of the config that the options name; returns the root that holds its samples.
 
     Raises UserError when the samples are not prepared or a model is out of reach.
     """
+    chosen = bench.chosen
     config = RunConfig.load(chosen.config, chosen.root, chosen.set or ())
     settings = config.benchmark()
-    samples = chosen.samples or (QUICK_SAMPLES if chosen.quick else settings.samples)
+    samples = chosen.samples or (QUICK_SAMPLES if bench.quick else settings.samples)
     plan = make_plan(config, Store(config.root))
     problems = [*plan.failures.values()]
-    problems += [
-        f"{task} is not prepared for {name} in {config.root}: run `closelook prepare --config {chosen.config}`"
-        for name, task in plan.unprepared
-        if task == settings.task
-    ]
-    if problems:
-        raise UserError(problems[0])
+    for name, task in plan.unprepared:
+        if task == settings.task:
+            advice = f"run `closelook prepare --config {chosen.config}`"
+            problems.append(f"{task} is not prepared for {name} in {config.root}: {advice}")
     models = [model for model in plan.models if settings.task in model.inputs]
     if not models:
-        raise UserError(f"no model of config {config.name!r} has the task {settings.task!r}")
+        problems.append(f"no model of config {config.name!r} has the task {settings.task!r}")
+    if problems:
+        raise UserError(problems[0])
     for model in models:
         rows = model.inputs[settings.task].with_foil(samples)
         if not rows:
-            raise UserError(
-                f"{model.name} has no sample of {settings.task} with a foil to measure: leave the model out"
-            )
+            lacks = f"{model.name} has no sample of {settings.task} with a foil to measure"
+            raise UserError(f"{lacks}: leave the model out")
         try:
             view = open_view(model.resolved, chosen.dtype, chosen.device, config.seed)
         except ModelUnavailable as error:
@@ -57,4 +55,5 @@ def measure_config(bench: Bench, chosen: argparse.Namespace) -> str:
 
 def measure_rows(bench: Bench, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
     """Table 8 of one model on rows of a tokenised view."""
-    table_8(bench, {"model": name}, view, [alone(row).to(view.device) for row in rows], task=task)
+    batches = [alone(row).to(view.device) for row in rows]
+    table_8(bench.about(model=name), view, batches, task=task)

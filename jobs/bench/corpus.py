@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmark.demo.grammar import generate
-from jobs.bench.harness import Bench, device_name, in_own_process, parser
+from jobs.bench.harness import SCRATCH, in_own_process, parser
 from jobs.config import RunConfig
-from jobs.stages.neurons import neurons
-from jobs.stages.prepare import prepare
+from jobs.stages.run import run
 from jobs.store import Ledger, Store
 
 CHARACTERS = 5  # of a token, about
@@ -29,32 +28,32 @@ WANTED_TOKENS = 10_000_000
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Reads both corpora; see `--help`. Returns the JSON."""
-    options = parser("corpus", __doc__ or "")
-    options.add_argument("--tokens", type=int, help="of the longer corpus, about; default 4000000; quick 8000")
-    chosen = options.parse_args(arguments)
-    most = chosen.tokens or (8_000 if chosen.quick else 4_000_000)
-    bench = Bench("corpus", device_name("cpu"))
-    for wanted in (most // 4, most):
-        with tempfile.TemporaryDirectory(prefix="closelook-bench-") as scratch:
+    options = parser("corpus", __doc__)
+    options.number("--tokens", 4_000_000, "of the longer corpus, about", quick=8_000)
+    bench = options.begin(arguments)
+    most = bench.chosen.tokens
+    for about in (most // 4, most):
+        with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
             corpus, root = Path(scratch) / "corpus.txt", f"{scratch}/root"
-            write(corpus, wanted)
+            write(corpus, about)
             peak, seconds = in_own_process(read, str(corpus), root)
             [(_, record)] = Ledger(Store(root)).records("contexts")
-        units = record["corpus"]["survey"]["units"]
-        bench.row(what="driver", tokens=record["tokens"], units=units, peak_bytes=peak, seconds=seconds)
+        tokens, units = record["tokens"], record["corpus"]["survey"]["units"]
+        bench.row(what="driver", tokens=tokens, units=units, peak_bytes=peak, seconds=seconds)
         mib = peak / 2**20
-        print(f"{record['tokens']:,} tokens, units: {units}: {mib:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
+        print(f"{tokens:,} tokens, units: {units}: {mib:.0f} MiB of the driver, {seconds:.0f} s", flush=True)
     small, large = bench.rows
     if small["units"] > 1:
         name = "largest memory of the driver, of four times as many tokens"
-        bench.ratio(name, large["peak_bytes"] / small["peak_bytes"], GROWTH_TARGET, "lower", tokens=large["tokens"])
+        growth = large["peak_bytes"] / small["peak_bytes"]
+        bench.ratio(name, growth, GROWTH_TARGET, "lower", tokens=large["tokens"])
     else:
         print("no ratio: the shorter corpus is one unit, of which there is nothing to merge; give more --tokens")
     each = max(0.0, (large["peak_bytes"] - small["peak_bytes"]) / (large["tokens"] - small["tokens"]))
-    whole = (large["peak_bytes"] + each * (WANTED_TOKENS - large["tokens"])) / 2**20
-    bench.row(what="extrapolated", tokens=WANTED_TOKENS, peak_bytes=whole * 2**20)
-    print(f"{WANTED_TOKENS:,} tokens at that rate: {whole:.0f} MiB")
-    return bench.finish(chosen)
+    whole = large["peak_bytes"] + each * (WANTED_TOKENS - large["tokens"])
+    bench.row(what="extrapolated", tokens=WANTED_TOKENS, peak_bytes=whole)
+    print(f"{WANTED_TOKENS:,} tokens at that rate: {whole / 2**20:.0f} MiB")
+    return bench.finish()
 
 
 def write(file: Path, tokens: int) -> None:
@@ -62,12 +61,14 @@ def write(file: Path, tokens: int) -> None:
     sentences, draw, size = [row["text"] for row in generate("sva", 2000)], random.Random(0), 0
     with file.open("w", encoding="utf-8") as out:
         while size < CHARACTERS * tokens:
-            size += out.write(". ".join(draw.choices(sentences, k=SENTENCES)) + "\n")
+            text = ". ".join(draw.choices(sentences, k=SENTENCES))
+            size += out.write(f"{text}\n")
 
 
 def read(file: str, root: str) -> None:
     """The stages up to the contexts of all neurons."""
     cores = os.cpu_count() or 1
+    corpus = {"source": "text", "path": file, "explain": None}
     config = RunConfig.model_validate(
         {
             "name": "corpus",
@@ -76,17 +77,12 @@ def read(file: str, root: str) -> None:
             "tasks": {"sva": {"source": "demo", "limit": 4}},
             "models": [{"name": "gpt2", "id": "demo/gpt2", "workers": [cores, cores]}],
             "methods": ["attnlrp"],
-            "neurons": {
-                "tasks": {},
-                "knockout": None,
-                "corpus": {"source": "text", "path": file, "explain": None},
-            },
+            "neurons": {"tasks": {}, "knockout": None, "corpus": corpus},
         }
     )
     store = Store(config.root)
     store.create()
-    for stage in (prepare, neurons):
-        summary = stage(config, store)
+    for summary in run(config, store, ("prepare", "neurons")):
         if not summary.complete:
             raise RuntimeError(f"the benchmark's {summary.stage} failed: {'; '.join(summary.failures)}")
 

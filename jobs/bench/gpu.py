@@ -1,6 +1,6 @@
 """What is proven on the CPU, proven on a device: `make gpu`, for a machine with torch, transformers and accelerate.
 
-Nothing is installed, and neither Ray nor spaCy is imported. Checks run one after the other, each says what it found or
+Nothing is installed, and neither Ray nor spaCy is imported. Checks run one after the other, each says its finding or
 why it was left out, then the benchmarks write their results files into the same folder. Ends with 1 if a check failed.
 """
 
@@ -14,12 +14,15 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from jobs.bench.harness import device_name, met
+from jobs.bench.harness import device_name, met, peak_bytes
 from jobs.methods import METHODS
 from jobs.plan.geometries import GEOMETRIES
 from jobs.versions import versions
@@ -35,14 +38,16 @@ LENGTHS = (9, 14, 23)
 
 
 class LeftOut(Exception):
-    """Why a check cannot run here."""
+    """A check cannot run on this machine; the message says why."""
 
 
 @dataclass(frozen=True)
 class Checked:
+    """The outcome of a check, as checks.json has it."""
+
     name: str
     state: str  # passed | FAILED | left out
-    said: str
+    said: str  # the finding, or the reason
     seconds: float
 
 
@@ -55,189 +60,35 @@ def main(arguments: Sequence[str] | None = None) -> list[Checked]:
     chosen = options.parse_args(arguments)
     if chosen.device.startswith("cuda") and not torch.cuda.is_available():
         options.exit(2, "error: torch sees no GPU here; DEVICE=cpu rehearses without one\n")
-    begun = time.monotonic()
+    end = time.monotonic() + 60 * chosen.minutes
     chosen.out.mkdir(parents=True, exist_ok=True)
-    print(f"{device_name(chosen.device)}; {', '.join(f'{name} {number}' for name, number in versions().items())}")
+    device, packages = device_name(chosen.device), versions()
+    print(f"{device}; {', '.join(f'{name} {number}' for name, number in packages.items())}")
     checks = []
     for name in chosen.check or CHECKS:
-        checks.append(_checked(name, lambda name=name: CHECKS[name](torch.device(chosen.device))))  # type: ignore[misc]
+        checks.append(_checked(name, CHECKS[name], torch.device(chosen.device)))
     for name in () if chosen.check else DEVICE_BENCHES:
-        left_s = begun + 60 * chosen.minutes - time.monotonic()
-        checks.append(_checked(f"bench {name}", lambda name=name, left_s=left_s: _bench(name, chosen, left_s)))  # type: ignore[misc]
-    record = {"device": device_name(chosen.device), "versions": versions(), "checks": [asdict(one) for one in checks]}
+        checks.append(_checked(f"bench {name}", _bench, name, chosen, end - time.monotonic()))
+    record = {"device": device, "versions": packages, "checks": [asdict(check) for check in checks]}
     (chosen.out / "checks.json").write_text(json.dumps(record, indent=1) + "\n")
-    failed = [one.name for one in checks if one.state == "FAILED"]
+    failed = [check.name for check in checks if check.state == "FAILED"]
     print(f"{len(checks) - len(failed)} of {len(checks)} without failure; results are in {chosen.out}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
     return checks
 
 
-def _checked(name: str, check: Callable[[], str]) -> Checked:
+def _checked(name: str, check: Callable[..., str], *arguments: Any) -> Checked:
     start = time.monotonic()
     try:
-        state, said = "passed", check()
-    except LeftOut as why:
-        state, said = "left out", str(why)
+        state, outcome = "passed", check(*arguments)
+    except LeftOut as error:
+        state, outcome = "left out", str(error)
     except Exception as error:  # of one check: the others are of use all the same
-        state, said = "FAILED", f"{type(error).__name__}: {' '.join(str(error).split())}"
-    outcome = Checked(name, state, said, round(time.monotonic() - start, 2))
-    print(f"{name}: {state} ({outcome.seconds:.1f} s): {said}", flush=True)
-    return outcome
-
-
-def kernel(device: torch.device) -> str:
-    """ALTI's fused kernel against the chunked path."""
-    if device.type != "cuda":
-        raise LeftOut("the fused kernel runs on a GPU")
-    from alti.kernel import fused_on
-
-    if not fused_on(device):
-        raise AssertionError("the fused kernel does not run or does not agree: the log says which")
-    return "agrees with the chunked path"
-
-
-def methods(device: torch.device) -> str:
-    """Every method in float64 and bfloat16 against the CPU in the same precision."""
-    worst = dict.fromkeys(TOLERANCE, ("", 0.0))
-    count = 0
-    for shape in SHAPES:
-        for dtype, tolerance in TOLERANCE.items():
-            here, there = (_model(shape, dtype, where) for where in ("cpu", device))
-            for name, options in _asked(here).items():
-                expected, relevance = (_relevance(name, view, options) for view in (here, there))
-                scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-                error = float((relevance - expected).abs().max() / scale)
-                if not error <= tolerance:
-                    raise AssertionError(f"{name} on {shape} in {dtype}: {error:.2g} from the CPU's, of {tolerance:g}")
-                worst[dtype] = max(worst[dtype], (f"{name} on {shape}", error), key=lambda one: one[1])
-                count += 1
-    told = "; ".join(f"{dtype} at worst {error:.1e} ({where})" for dtype, (where, error) in worst.items() if where)
-    return f"{count} comparisons; {told or 'no difference'}"
-
-
-def out_of_memory(device: torch.device) -> str:
-    """A batch that the device cannot hold is halved until it fits, and gives the rows of the whole."""
-    if device.type != "cuda":
-        raise LeftOut("memory that really runs out is a GPU's")
-    try:
-        from jobs.stages.attribute.compute import Explainer, Outcome, explain
-    except ImportError as error:
-        raise LeftOut(f"the job's packages are not all here ({error})") from None
-    view = _model("gpt2", "float32", device)
-    explainer = Explainer(view, (Request("attnlrp", "target", "full"),))
-    rows = [dict(_rows(view)[-1], sample_id=str(i)) for i in range(64)]
-    with peak_memory(device) as peak:
-        explainer.batch(rows)
-    total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.empty_cache()
-    limit = torch.cuda.memory_reserved(device) + peak.peak_bytes // 3
-    outcome = Outcome()
-    torch.cuda.set_per_process_memory_fraction(limit / total, device)
-    try:
-        explain(explainer, rows, outcome)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-    explained = sum(len(batch.rows) for batch in outcome.explained)
-    if not outcome.splits or explained != len(rows) or outcome.rejects:
-        raise AssertionError(
-            f"{outcome.splits} halvings, {explained} of {len(rows)} rows, {len(outcome.rejects)} rejects"
-        )
-    return f"{outcome.splits} halvings, all {explained} rows"
-
-
-def offload(device: torch.device) -> str:
-    """A model larger than its memory limit gives the very bits of one that fits."""
-    whole = _model("Llama-3.2-1B", "float32", device)
-    size = sum(p.numel() * p.element_size() for p in whole.model.parameters())
-    limits: dict[int | str, Any] = {"cpu": size // 2}
-    if device.type == "cuda":
-        limits = {device.index or 0: size // 2, "cpu": size // 4}
-    with tempfile.TemporaryDirectory() as folder:
-        whole.model.save_pretrained(Path(folder, "model"))
-        view = load_model(Path(folder, "model"), max_memory=limits, offload_dir=Path(folder, "disk"))
-        for name in ("attnlrp", "lrp", "gradient_x_input"):
-            expected, relevance = (_relevance(name, one, {"checkpoint": True}) for one in (whole, view))
-            if not torch.equal(relevance, expected):
-                raise AssertionError(
-                    f"{name}: {float((relevance - expected).abs().max()):.2g} from the resident model's"
-                )
-    return f"bit-equal with {size // 2} of {size} bytes"
-
-
-def checkpointing(device: torch.device) -> str:
-    """Recomputed blocks give the very bits of kept ones, in less memory."""
-    view = _model("gpt2", "float32", device)
-    with peak_memory(device) as kept:
-        expected = _relevance("attnlrp", view, {})
-    with peak_memory(device) as recomputed:
-        relevance = _relevance("attnlrp", view, {"checkpoint": True})
-    if not torch.equal(relevance, expected):
-        raise AssertionError(f"{float((relevance - expected).abs().max()):.2g} from the relevance without it")
-    return f"bit-equal; {recomputed.peak_bytes} bytes at most, {kept.peak_bytes} without"
-
-
-def planner(device: torch.device) -> str:
-    """ALTI and ALTI-Logit hold as many bytes as their planner says, up to 20 %."""
-    from jobs.bench import alti
-
-    quick = [] if device.type == "cuda" else ["--quick"]
-    ratios = alti.main(["--part", "planner", "--device", str(device), *quick])["ratios"]
-    ((name, ratio),) = ratios.items()
-    if not met(ratio):
-        raise AssertionError(f"{name}: {ratio['value']:.2f}, of {ratio['target']:.2f}")
-    return f"{name}: {ratio['value']:.2f}"
-
-
-def peak(device: torch.device) -> str:
-    """Bytes beyond the weights of every gradient method."""
-    view, told = _model("gpt2", "float32", device), []
-    for name in ("gradient_x_input", "lrp", "attnlrp"):
-        with peak_memory(device) as memory:
-            _relevance(name, view, {})
-        told.append(f"{name} {memory.peak_bytes}")
-    return f"bytes beyond the weights: {', '.join(told)}"
-
-
-CHECKS: Mapping[str, Callable[[torch.device], str]] = {
-    check.__name__: check for check in (kernel, methods, out_of_memory, offload, checkpointing, planner, peak)
-}
-
-
-def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
-    return random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype, device=str(device))
-
-
-def _rows(view: ModelView) -> list[dict[str, Any]]:
-    draw = torch.Generator().manual_seed(0)
-    drawn = [torch.randint(5, 1000, (length,), generator=draw).tolist() for length in LENGTHS]
-    return [{"input_ids": ids, "position": len(ids) - 1, "target_id": 7, "foil_id": 8} for ids in drawn]
-
-
-def _batch(view: ModelView) -> Batch:
-    return Batch.collate(_rows(view), pad_id=0)
-
-
-def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> torch.Tensor:
-    """Token relevance [B, T] on the CPU, in float64."""
-    return METHODS[name](view, _batch(view), **options).tokens.detach().cpu().double()
-
-
-def _asked(view: ModelView) -> dict[str, dict[str, Any]]:
-    """The methods that such a model has, with few samples for those that take many; those without their package go."""
-    few = {"samples": 4, "steps": 4}
-    asked = {}
-    for name, method in METHODS.items():
-        if method.missing(view.family.capabilities):
-            continue
-        options: dict[str, Any] = {option.name: few[option.name] for option in method.options if option.name in few}
-        try:
-            METHODS[name](view, _batch(view), **options)
-        except (ImportError, UserError) as error:
-            print(f"  {name} is left out: {' '.join(str(error).split())}")
-            continue
-        asked[name] = options
-    return asked
+        state, outcome = "FAILED", f"{type(error).__name__}: {' '.join(str(error).split())}"
+    checked = Checked(name, state, outcome, round(time.monotonic() - start, 2))
+    print(f"{name}: {state} ({checked.seconds:.1f} s): {outcome}", flush=True)
+    return checked
 
 
 def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
@@ -257,8 +108,160 @@ def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
     ratios = result["ratios"].values()
     if result["quick"]:
         return f"{len(ratios)} ratios of small shapes, for which no target is meant; {file}"
-    missed = sum(not met(ratio) for ratio in ratios)
-    return f"{len(ratios) - missed} of {len(ratios)} targets met; {file}"
+    reached = sum(map(met, ratios))
+    return f"{reached} of {len(ratios)} targets met; {file}"
+
+
+# checks: each returns its finding in words, or raises
+
+
+def kernel(device: torch.device) -> str:
+    """ALTI's fused kernel against the chunked path."""
+    if device.type != "cuda":
+        raise LeftOut("the fused kernel runs on a GPU")
+    from alti.kernel import fused_on
+
+    if not fused_on(device):
+        raise AssertionError("the fused kernel does not run or does not agree: the log says which")
+    return "agrees with the chunked path"
+
+
+def methods(device: torch.device) -> str:
+    """Every method in float64 and bfloat16 against the CPU in the same precision."""
+    worst = dict.fromkeys(TOLERANCE, (0.0, ""))
+    count = 0
+    for shape, (dtype, tolerance) in product(SHAPES, TOLERANCE.items()):
+        on_cpu, on_device = _model(shape, dtype, "cpu"), _model(shape, dtype, device)
+        for name, options in _asked(on_cpu).items():
+            expected = _relevance(name, on_cpu, options)
+            scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+            error = float((_relevance(name, on_device, options) - expected).abs().max() / scale)
+            if not error <= tolerance:
+                raise AssertionError(f"{name} on {shape} in {dtype}: {error:.2g} from the CPU's, of {tolerance:g}")
+            if error > worst[dtype][0]:
+                worst[dtype] = error, f"{name} on {shape}"
+            count += 1
+    found = [f"{dtype} at worst {error:.1e} ({subject})" for dtype, (error, subject) in worst.items() if subject]
+    return f"{count} comparisons; {'; '.join(found) or 'no difference'}"
+
+
+def out_of_memory(device: torch.device) -> str:
+    """A batch that the device cannot hold is halved until it fits, and gives the rows of the whole."""
+    if device.type != "cuda":
+        raise LeftOut("memory that really runs out is a GPU's")
+    try:
+        from jobs.stages.attribute.compute import Explainer, Outcome, explain
+    except ImportError as error:
+        raise LeftOut(f"the job's packages are not all here ({error})") from None
+    view = _model("gpt2", "float32", device)
+    explainer = Explainer(view, (Request("attnlrp", "target", "full"),))
+    rows = [dict(_rows()[-1], sample_id=str(index)) for index in range(64)]
+    peak = peak_bytes(partial(explainer.batch, rows), device)
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()
+    limit = torch.cuda.memory_reserved(device) + peak // 3
+    outcome = Outcome()
+    torch.cuda.set_per_process_memory_fraction(limit / total, device)
+    try:
+        explain(explainer, rows, outcome)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    explained = sum(len(batch.rows) for batch in outcome.explained)
+    if not outcome.splits or explained != len(rows) or outcome.rejects:
+        rejects = len(outcome.rejects)
+        raise AssertionError(f"{outcome.splits} halvings, {explained} of {len(rows)} rows, {rejects} rejects")
+    return f"{outcome.splits} halvings, all {explained} rows"
+
+
+def offload(device: torch.device) -> str:
+    """A model larger than its memory limit gives the very bits of one that fits."""
+    whole = _model("Llama-3.2-1B", "float32", device)
+    size = sum(parameter.nbytes for parameter in whole.model.parameters())
+    limits: dict[int | str, Any] = {"cpu": size // 2}
+    if device.type == "cuda":
+        limits = {device.index or 0: size // 2, "cpu": size // 4}
+    with tempfile.TemporaryDirectory() as folder:
+        whole.model.save_pretrained(Path(folder, "model"))
+        view = load_model(Path(folder, "model"), max_memory=limits, offload_dir=Path(folder, "disk"))
+        for name in ("attnlrp", "lrp", "gradient_x_input"):
+            expected = _relevance(name, whole, {"checkpoint": True})
+            _require_equal(_relevance(name, view, {"checkpoint": True}), expected, f"the resident model's {name}")
+    return f"bit-equal with {size // 2} of {size} bytes"
+
+
+def checkpointing(device: torch.device) -> str:
+    """Recomputed blocks give the very bits of kept ones, in less memory."""
+    view = _model("gpt2", "float32", device)
+    with peak_memory(device) as kept:
+        expected = _relevance("attnlrp", view, {})
+    with peak_memory(device) as recomputed:
+        relevance = _relevance("attnlrp", view, {"checkpoint": True})
+    _require_equal(relevance, expected, "the relevance without it")
+    return f"bit-equal; {recomputed.peak_bytes} bytes at most, {kept.peak_bytes} without"
+
+
+def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
+    if not torch.equal(relevance, expected):
+        raise AssertionError(f"{float((relevance - expected).abs().max()):.2g} from {subject}")
+
+
+def planner(device: torch.device) -> str:
+    """ALTI and ALTI-Logit hold as many bytes as their planner says, up to 20 %."""
+    from jobs.bench import alti
+
+    quick = [] if device.type == "cuda" else ["--quick"]
+    ratios = alti.main(["--part", "planner", "--device", str(device), *quick])["ratios"]
+    ((name, ratio),) = ratios.items()
+    if not met(ratio):
+        raise AssertionError(f"{name}: {ratio['value']:.2f}, of {ratio['target']:.2f}")
+    return f"{name}: {ratio['value']:.2f}"
+
+
+def peak(device: torch.device) -> str:
+    """Bytes beyond the weights of every gradient method."""
+    view = _model("gpt2", "float32", device)
+    held = [
+        f"{name} {peak_bytes(partial(_relevance, name, view, {}), device)}"
+        for name in ("gradient_x_input", "lrp", "attnlrp")
+    ]
+    return f"bytes beyond the weights: {', '.join(held)}"
+
+
+CHECKS: Mapping[str, Callable[[torch.device], str]] = {
+    check.__name__: check for check in (kernel, methods, out_of_memory, offload, checkpointing, planner, peak)
+}
+
+
+def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
+    return random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype, device=str(device))
+
+
+def _rows() -> list[dict[str, Any]]:
+    draw = torch.Generator().manual_seed(0)
+    texts = [torch.randint(5, 1000, (length,), generator=draw).tolist() for length in LENGTHS]
+    return [{"input_ids": ids, "position": len(ids) - 1, "target_id": 7, "foil_id": 8} for ids in texts]
+
+
+def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> Tensor:
+    """Token relevance [B, T] on the CPU, in float64."""
+    batch = Batch.collate(_rows(), pad_id=0)
+    return METHODS[name](view, batch, **options).tokens.detach().cpu().double()
+
+
+def _asked(view: ModelView) -> dict[str, dict[str, Any]]:
+    """The methods that such a model has, with few samples for those that take many; those without their package go."""
+    few = {"samples": 4, "steps": 4}
+    asked = {}
+    for name, method in METHODS.items():
+        if method.missing(view.family.capabilities):
+            continue
+        options: dict[str, Any] = {option.name: few[option.name] for option in method.options if option.name in few}
+        try:
+            _relevance(name, view, options)
+            asked[name] = options
+        except (ImportError, UserError) as error:
+            print(f"  {name} is left out: {' '.join(str(error).split())}")
+    return asked
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What every benchmark shares: options, interleaved timing, medians and quartiles, one JSON shape, one table.
+"""The engine of all benchmarks: options, interleaved timing, peak memory, medians, and results as a table and JSON.
 
-Needs nothing but torch and the standard library, so that `python -m jobs.bench.lrp` runs on a bare GPU box; only
-`--root`, which adds the results to a store as Parquet, asks for pyarrow.
+Needs nothing but torch, lrp_core and the standard library, so that `python -m jobs.bench.lrp` runs on a bare GPU box;
+only `--root`, which adds the results to a store as Parquet, asks for pyarrow.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import resource
 import shlex
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,14 +26,19 @@ from typing import Any, NoReturn
 import torch
 
 from jobs.versions import versions
+from lrp_core.loading import DTYPES
+from lrp_core.memory import peak_memory
 
-#: Options that name a place on the machine: where results go does not matter, what is measured by its kind.
-_PLACES = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
+GIB = 2**30
+Runs = Mapping[str, Callable[[], object]]  # computations to time, by name
+SCRATCH = "closelook-bench-"  # prefix of temporary folders
+#: Options that name a path on the machine, with the word that stands for it in the recorded command ("": left out).
+_PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
 
 
 @dataclass
 class Bench:
-    """Results of one benchmark: `rows` are measurements, `ratios` are what is promised.
+    """Results of one benchmark: `rows` are measurements, `ratios` are compared with targets.
 
     A row's floats, its summaries and its fields that end in `_bytes` are measured values. Its other fields say what was
     measured, and how.
@@ -41,32 +47,91 @@ class Bench:
     name: str
     device: str
     command: str = ""
-    quick: bool = False  # of small shapes, for which targets are not meant: they are not judged
+    quick: bool = False  # small shapes, for which targets are not meant: ratios are not judged
     rows: list[dict[str, Any]] = field(default_factory=list)
     ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: The model that rows and ratios are about: {"model": name in a config} or {"geometry": name, random weights}.
+    subject: Mapping[str, str] = field(default_factory=dict)
+    chosen: argparse.Namespace = field(default_factory=argparse.Namespace)  # the options
+
+    def about(self, **subject: str) -> Bench:
+        """The same results, to which rows and ratios of this model are added."""
+        return replace(self, subject=subject)
+
+    @property
+    def title(self) -> str:
+        """The name of the model, as it is printed."""
+        return next(iter(self.subject.values()))
 
     def row(self, **measured: Any) -> None:
-        self.rows.append(measured)
+        self.rows.append({**self.subject, **measured})
 
-    def ratio(
+    def ratio(self, name: str, value: float, target: float, better: str, **details: Any) -> None:
+        """Add a number and its target: `better` is "lower" (at most the target) or "higher" (at least)."""
+        full = ": ".join([*self.subject.values(), name])
+        promise = {"value": round(value, 4), "target": target, "better": better}
+        self.ratios[full] = {**promise, **details, **self.subject}
+
+    def paired(
         self,
         name: str,
-        value: float,
+        pair: Iterable[Sequence[float]],
         target: float,
-        better: str,
-        *,
-        model: str | None = None,
-        geometry: str | None = None,
+        better: str = "lower",
         **details: Any,
     ) -> None:
-        """`better` is "lower" (value at most target) or "higher" (at least).
+        """Add the median ratio of two runs that stood side by side, first over second, with its quartiles."""
+        ratio = paired_ratio(*pair)
+        median = ratio.pop("median")
+        self.ratio(name, median, target, better, **ratio, **details)
 
-        A ratio of one model says which: `model` is a config's, `geometry` one with random weights.
+    def timed(
+        self,
+        runs: Runs,
+        repeats: int,
+        facts: Mapping[str, Any],
+        column: str = "way",
+        measure: str | None = None,
+    ) -> dict[str, list[float]]:
+        """Seconds of each run, taking turns; a row of each has `facts`, its name in `column`, its summary in `measure`.
+
+        Without `measure`, median and quartiles are fields of the row itself.
         """
-        known = {"model": model, "geometry": geometry}
-        subjects = {kind: subject for kind, subject in known.items() if subject is not None}
-        full = ": ".join([*subjects.values(), name])
-        self.ratios[full] = {"value": round(value, 4), "target": target, "better": better, **details, **subjects}
+        seconds = interleave(runs, repeats)
+        for name, taken in seconds.items():
+            spread = summary(taken)
+            measured = {measure: spread} if measure else {**spread, "unit": "s"}
+            self.row(**facts, **{column: name}, **measured)
+        return seconds
+
+    def many_rows(
+        self,
+        sizes: Sequence[int],
+        prepare: Callable[..., Any],
+        measured: Callable[..., Any],
+        wanted: int,
+        target_gib: float,
+        subject: str,
+        process: str,
+        **facts: Any,
+    ) -> None:
+        """Add the memory of a process over two numbers of rows, and at that rate over `wanted` rows, in GiB.
+
+        `prepare` and `measured` are called with a new folder, the number of rows and `facts`, each in a process of its
+        own; the memory of the second counts. `subject` and `process` name them in what is printed.
+        """
+        peaks = []
+        for size in sizes:
+            with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
+                in_own_process(prepare, folder, size, *facts.values())
+                peak_bytes, seconds = in_own_process(measured, folder, size, *facts.values())
+            peaks.append(peak_bytes)
+            self.row(what="many rows", rows=size, **facts, peak_bytes=peak_bytes, seconds=seconds)
+            print(f"{size} {subject}: {seconds:.1f} s, {peak_bytes / GIB:.2f} GiB at most", flush=True)
+        line = statistics.linear_regression(sizes, peaks)
+        whole_gib = (line.intercept + line.slope * wanted) / GIB
+        details = {"measured_rows": sizes[-1], "bytes_a_row": round(line.slope, 1)}
+        self.ratio(f"{wanted} {subject}: GiB of {process}", whole_gib, target_gib, "lower", **details)
 
     def result(self) -> dict[str, Any]:
         return {
@@ -80,63 +145,83 @@ class Bench:
             "ratios": self.ratios,
         }
 
-    def finish(self, chosen: argparse.Namespace) -> dict[str, Any]:
-        """Prints the table of ratios, writes JSON and Parquet where they are asked for, and returns the JSON."""
-        self.command, self.quick = chosen.command, chosen.quick
+    def finish(self) -> dict[str, Any]:
+        """Print the table of ratios, write JSON and Parquet where the options ask for them, and return the JSON."""
         result = self.result()
         print(table(result))
-        if chosen.json is not None:
-            Path(chosen.json).parent.mkdir(parents=True, exist_ok=True)
-            Path(chosen.json).write_text(json.dumps(result, indent=1) + "\n")
-        if chosen.root is not None:
+        if self.chosen.json is not None:
+            file = Path(self.chosen.json)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(result, indent=1) + "\n")
+        if self.chosen.root is not None:
             from jobs.bench.storage import save
 
-            print(f"added to {save(result, chosen.root)}")
+            print(f"added to {save(result, self.chosen.root)}")
         return result
 
 
 def met(ratio: Mapping[str, Any]) -> bool:
-    return ratio["value"] <= ratio["target"] if ratio["better"] == "lower" else ratio["value"] >= ratio["target"]
+    value, target = ratio["value"], ratio["target"]
+    return value <= target if ratio["better"] == "lower" else value >= target
 
 
 def table(result: Mapping[str, Any]) -> str:
     """Value, target, and met or missed, one line a ratio; of small shapes the value alone."""
-    width = max([len(name) for name in result["ratios"]] + [5])
+    ratios = result["ratios"]
+    width = max(5, *map(len, ratios)) if ratios else 5
     lines = [f"bench {result['bench']} on {result['device']}"]
     if result["quick"]:
         lines.append("small shapes (--quick): that it runs is checked, and no target")
-        return "\n".join([*lines, *(f"{name:{width}}  {one['value']:9.3f}" for name, one in result["ratios"].items())])
-    lines.append(f"{'ratio':{width}}  {'value':>9}  {'target':>9}")
-    for name, ratio in result["ratios"].items():
-        sign = "<=" if ratio["better"] == "lower" else ">="
-        verdict = "met" if met(ratio) else "MISSED"
-        lines.append(f"{name:{width}}  {ratio['value']:9.3f}  {sign} {ratio['target']:6.2f}  {verdict}")
+    else:
+        lines.append(f"{'ratio':{width}}  {'value':>9}  {'target':>9}")
+    for name, ratio in ratios.items():
+        line = f"{name:{width}}  {ratio['value']:9.3f}"
+        if not result["quick"]:
+            sign = "<=" if ratio["better"] == "lower" else ">="
+            verdict = "met" if met(ratio) else "MISSED"
+            line += f"  {sign} {ratio['target']:6.2f}  {verdict}"
+        lines.append(line)
     return "\n".join(lines)
 
 
-def interleave(
-    runs: Mapping[str, Callable[[], float | None]], repeats: int, warmup: int = 1, device: str = "cpu"
-) -> dict[str, list[float]]:
+# measuring
+
+
+def interleave(runs: Runs, repeats: int, warmup: int = 1) -> dict[str, list[float]]:
     """Seconds of each run, A B A B..., so that a drifting machine disturbs all alike.
 
-    A run that returns a number is timed by itself (its number counts), any other by the clock around it.
+    A run that returns a float times itself (its number counts), any other is timed by the clock around it.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(warmup + repeats):
+    for turn in range(warmup + repeats):
         for name, run in runs.items():
-            synchronise(device)
-            start = time.perf_counter()
-            own = run()
-            synchronise(device)
-            if i >= warmup:
-                seconds[name].append(time.perf_counter() - start if own is None else own)
+            elapsed = seconds_of(run)
+            if turn >= warmup:
+                seconds[name].append(elapsed)
     return seconds
 
 
-def synchronise(device: str) -> None:
-    """Waits for the accelerator; nothing to do on a CPU."""
-    if device.startswith("cuda"):
+def seconds_of(run: Callable[[], object]) -> float:
+    """Seconds of one call: the float that it returns, or else those of the clock around it."""
+    synchronise()
+    start = time.perf_counter()
+    result = run()
+    synchronise()
+    elapsed = time.perf_counter() - start
+    return result if isinstance(result, float) else elapsed
+
+
+def synchronise() -> None:
+    """Wait for the accelerator, if this process uses any."""
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device | str) -> int:
+    """The most bytes that tensors hold while `run` is called, beyond those that were there before."""
+    with peak_memory(device) as peak:
+        run()
+    return peak.peak_bytes
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -158,12 +243,12 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> tuple[int, 
     Raises RuntimeError when it fails.
     """
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_measured, args=(function, arguments, theirs))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measured, args=(function, arguments, sender))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        return ours.recv()
+        return receiver.recv()
     except EOFError:
         raise RuntimeError(f"{function.__name__} failed in a process of its own") from None
     finally:
@@ -174,66 +259,119 @@ def _measured(function: Callable[..., Any], arguments: Sequence[Any], to: Connec
     start = time.perf_counter()
     function(*arguments)
     seconds = time.perf_counter() - start
-    to.send((_peak_bytes(), seconds))
+    to.send((_resident_bytes(), seconds))
 
 
-def _peak_bytes() -> int:
+def _resident_bytes() -> int:
     """The largest resident memory of this process. Linux counts that of its parent in the usage of a spawned one."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-        return 1024 * int(line.split()[1])
+    status = field_of(Path("/proc/self/status"), "VmHWM")
+    if status is not None:
+        return 1024 * int(status.split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def device_name(device: str) -> str:
+    """The GPU's name, or the processor's marketing name where the system tells it, with the number of threads."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'s' * (threads > 1)}"
+    processor = field_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+    return f"{processor}, {threads} thread{'s' * (threads > 1)}"
+
+
+def field_of(file: Path, name: str) -> str | None:
+    """The first value of a field in a file of lines `name: value`; None where there is no such file or field."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+# options
 
 
 class Options(argparse.ArgumentParser):
-    """Command line options; what is wrong with them is one line. `command` is what to type for the same again."""
+    """Command line options; a mistake in them is one line.
+
+    `command` of the result is the command that measures the same again, `on_gpu` says whether it does so on a GPU.
+    """
+
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(prog, description=description)
+        self.set_defaults(device="cpu")
+        self._usual: dict[str, tuple[int, int, int]] = {}
+
+    def number(self, option: str, usual: int, about: str, quick: int | None = None, on_gpu: int | None = None) -> None:
+        """A positive number whose default is another one with --quick, or on a GPU."""
+        defaults = f"default {usual}"
+        defaults += f", on a GPU {on_gpu}" if on_gpu else ""
+        defaults += f"; quick {quick}" if quick else ""
+        self.add_argument(option, type=positive, help=f"{about}; {defaults}")
+        self._usual[option.strip("-").replace("-", "_")] = usual, quick or usual, on_gpu or usual
+
+    def layers(self) -> None:
+        self.number("--layers", 4, "of each model, at most", quick=2, on_gpu=128)
+
+    def devices(self, dtypes: bool = True) -> None:
+        """--device and, with `dtypes`, --dtype."""
+        if dtypes:
+            self.add_argument("--dtype", default="float32", choices=list(DTYPES))
+        self.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        given = sys.argv[1:] if args is None else list(args)
-        chosen = super().parse_args(given, namespace)
-        chosen.command = shlex.join([*self.prog.split(), *_anywhere(given)])
+        words = sys.argv[1:] if args is None else list(args)
+        chosen = super().parse_args(words, namespace)
+        chosen.command = shlex.join([*self.prog.split(), *_anywhere(words)])
+        chosen.on_gpu = chosen.device.startswith("cuda")
+        if chosen.on_gpu and not torch.cuda.is_available():
+            self.error(f"--device {chosen.device}: torch sees no GPU here")
+        values = vars(chosen)
+        for name, (usual, quick, on_gpu) in self._usual.items():
+            default = quick if chosen.quick else on_gpu if chosen.on_gpu else usual
+            values[name] = values[name] or default
         return chosen
+
+    def begin(self, arguments: Sequence[str] | None) -> Bench:
+        """The benchmark with these options, without results."""
+        return self.bench(self.parse_args(arguments))
+
+    def bench(self, chosen: argparse.Namespace) -> Bench:
+        name = self.prog.split()[-1]
+        return Bench(name, device_name(chosen.device), chosen.command, chosen.quick, chosen=chosen)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
 
-def _anywhere(given: Sequence[str]) -> Iterator[str]:
-    """The words of a command without the places of this machine."""
-    words = iter(given)
-    for word in words:
+def _anywhere(words: Sequence[str]) -> Iterator[str]:
+    """The words of a command without the paths of this machine."""
+    remaining = iter(words)
+    for word in remaining:
         option, equals, _ = word.partition("=")
-        if option not in _PLACES:
+        if option not in _PATHS:
             yield word
             continue
         if not equals:
-            next(words, None)
-        if _PLACES[option]:
-            yield from (option, _PLACES[option])
+            next(remaining, None)
+        if _PATHS[option]:
+            yield from (option, _PATHS[option])
 
 
-def parser(name: str, description: str) -> Options:
-    """The options all benchmarks know."""
-    options = Options(f"closelook bench {name}", description=description)
+def parser(name: str, description: str | None) -> Options:
+    """The options that all benchmarks have."""
+    options = Options(f"closelook bench {name}", description)
     options.add_argument("--quick", action="store_true", help="small shapes, few repeats: checks that it runs")
     options.add_argument("--json", metavar="FILE", help="write the result there")
     options.add_argument("--root", metavar="DIR", help="add the result to this store (a path or URL) as Parquet")
     return options
 
 
-def _processor() -> str:
-    """The processor's marketing name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)

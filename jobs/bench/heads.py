@@ -6,31 +6,25 @@ read, or matrix products alone. Runs without Ray.
 
 from __future__ import annotations
 
-import argparse
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
-import torch
-
-from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary
+from jobs.bench.harness import GIB, Bench, Runs, interleave, parser, peak_bytes, summary
 from jobs.bench.heads_ways import bare, every_layer_again, products
-from jobs.bench.samples import alone, random_row
+from jobs.bench.samples import model_of, random_sample
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured, defined_options, method
 from jobs.plan.geometries import GEOMETRIES
-from lrp_core import Batch, ModelView, random_model
-from lrp_core.memory import peak_memory
+from lrp_core import Batch, ModelView
 from lrp_core.method import Method
 from lrp_core.types import Request, UserError
 
-_GIB = 2**30
 READING, BY_LAYER = 1.10, 1.3  # NormXLogit's seconds, of a bare forward: of the last states, and of every layer's
 READ_LENGTH = 128
 PRODUCTS = 1.5  # DecompX's seconds, of its matrix products
 DECOMPOSED = (128, 512)  # tokens
-DECOMPOSED_BYTES = 4 * _GIB  # beyond the weights, at the greatest length
+DECOMPOSED_BYTES = 4 * GIB  # beyond the weights, at the greatest length
 ZEROING, ZEROED_LENGTH = 1.8, 64  # times as fast as running each layer again for each token
 MAPS = 1.5  # GlobEnc's seconds, of ALTI's
 #: The paper's table 4: seconds for one sample by length, and table 5: what fits into a memory.
@@ -40,24 +34,20 @@ LENGTHS = (40, 120, 360, 512)
 MEMORY_GIB = 48
 
 EVERY = "all"  # methods that such a model has
-Runs = dict[str, Callable[[], None]]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Runs every part; see `--help`. Returns the JSON."""
-    chosen = _options(arguments)
-    bench = Bench("heads", device_name(chosen.device))
-    for part in chosen.parts:
-        PARTS[part](bench, chosen)
-    return bench.finish(chosen)
+    bench = _begin(arguments)
+    for part in bench.chosen.parts:
+        PARTS[part](bench)
+    return bench.finish()
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("heads", __doc__ or "")
-    options.add_argument(
-        "--layers", type=int, help="of each model; default all on a GPU, 4 on a CPU; quick 2 narrow ones"
-    )
-    options.add_argument("--repeats", type=int, help="default 9 of cheap methods, 3 of others; quick 2")
+def _begin(arguments: Sequence[str] | None) -> Bench:
+    options = parser("heads", __doc__)
+    options.layers()
+    options.number("--repeats", 9, "of cheap methods, at most 3 of others", quick=2)
     options.add_argument(
         "--methods",
         help=f"in table 4, separated by commas; {EVERY!r}: every one that there is; default the paper's",
@@ -67,28 +57,26 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument(
         "--memory-gib", type=float, default=MEMORY_GIB, help="how many samples fit into so much; default the paper's"
     )
-    options.add_argument("--dtype", default="float32")
-    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.devices()
     options.add_argument(
         "--parts", default=",".join(PARTS), help="what is measured, separated by commas; default %(default)s"
     )
-    chosen = options.parse_args(arguments)
+    bench = options.begin(arguments)
+    chosen = bench.chosen
     chosen.parts = [part.strip() for part in chosen.parts.split(",")]
     for part in chosen.parts:
         if part not in PARTS:
             options.error(f"there is no part {part!r}: parts are {', '.join(PARTS)}")
-    on_gpu = chosen.device.startswith("cuda")
-    chosen.longest = 32 if chosen.quick else 512
-    chosen.layers = chosen.layers or (2 if chosen.quick else 128 if on_gpu else 4)
-    chosen.many = chosen.repeats or (2 if chosen.quick else 9)
-    chosen.few = min(chosen.many, 3)
+    chosen.few = min(chosen.repeats, 3)
     if chosen.set and not chosen.config:
         options.error("--set changes a --config: give one")
     if chosen.methods and chosen.config:
         options.error("--methods or a --config, not both")
-    named = chosen.methods or ",".join(TABLE_4)
-    chosen.methods = _of_run(chosen.config, chosen.set) if chosen.config else _named(named)
-    return chosen
+    if chosen.config:
+        chosen.methods = _of_run(chosen.config, chosen.set or ())
+    else:
+        chosen.methods = _named(chosen.methods or ",".join(TABLE_4))
+    return bench
 
 
 def _named(names: str) -> dict[str, Method]:
@@ -102,9 +90,9 @@ def _named(names: str) -> dict[str, Method]:
     return {record.name: record for record in records}
 
 
-def _of_run(config: str, overrides: Sequence[str] | None) -> dict[str, Method]:
+def _of_run(config: str, overrides: Sequence[str]) -> dict[str, Method]:
     """The methods of a run that the geometry of table 4 has; of options that are left open, the first."""
-    run, family = RunConfig.load(config, overrides=list(overrides or ())), GEOMETRIES[GEOMETRY_4].model_family
+    run, family = RunConfig.load(config, overrides=overrides), GEOMETRIES[GEOMETRY_4].model_family
     known, chosen = configured(run), dict[str, Method]()
     for entry in run.every_method():
         tried = defined_options(known[entry.name], entry, family.capabilities)
@@ -113,135 +101,87 @@ def _of_run(config: str, overrides: Sequence[str] | None) -> dict[str, Method]:
     return chosen
 
 
-# what is measured
+# parts
 
 
-def readings(bench: Bench, chosen: argparse.Namespace) -> None:
-    """Of language models and of classifiers, an encoder and a causal model each."""
-    for name, labels in (("bert-base", ()), ("bert-base", ("no", "yes")), ("gpt2", ()), ("gpt2", ("no", "yes"))):
-        reading(bench, name, labels, chosen)
+def readings(bench: Bench) -> None:
+    """NormXLogit of language models and of classifiers, of an encoder and a causal model each, beside a forward.
+
+    For target and foil, of a classifier both of its labels.
+    """
+    record = METHODS["normxlogit"]
+    requests = [Request(record.name, explanation, "none") for explanation in ("target", "contrastive")]
+    for name, labels in product(("bert-base", "gpt2"), ((), ("no", "yes"))):
+        view, batch = _model_and_sample(bench, name, READ_LENGTH, labels)
+        ours = partial(record.compute, view, batch, requests)
+        runs: Runs = {"normxlogit": ours, "by layer": partial(ours, layers=True), "bare": partial(bare, view, batch)}
+        facts = {"part": "reading", "geometry": name, "labels": len(labels)}
+        last, every, forward = bench.timed(runs, bench.chosen.repeats, facts).values()
+        about = bench.about(geometry=f"{name}, {len(labels)} labels" if labels else name)
+        about.paired("normxlogit, seconds / forward", (last, forward), READING)
+        about.paired("normxlogit of every layer, seconds / forward", (every, forward), BY_LAYER)
         _tell(f"NormXLogit of {name}, {len(labels) or 'no'} labels")
 
 
-def reading(bench: Bench, name: str, labels: Sequence[str], chosen: argparse.Namespace) -> None:
-    """NormXLogit for target and foil, of a classifier both of its labels, beside a forward."""
-    view = _model(name, chosen, labels)
-    batch = _sample(view, min(READ_LENGTH, chosen.longest))
-    record = METHODS["normxlogit"]
-
-    def both(layers: bool = False) -> None:
-        requests = [Request(record.name, explanation, "none") for explanation in ("target", "contrastive")]
-        record.compute(view, batch, requests, layers=layers)
-
-    runs: Runs = {
-        "normxlogit": both,
-        "by layer": partial(both, layers=True),
-        "bare": partial(bare, view, batch),
-    }
-    seconds = interleave(runs, chosen.many, device=chosen.device)
-    subject = f"{name}, {len(labels)} labels" if labels else name
-    for way, taken in seconds.items():
-        bench.row(part="reading", geometry=name, labels=len(labels), way=way, **summary(taken), unit="s")
-    for way, target in (("normxlogit", READING), ("by layer", BY_LAYER)):
-        ratio = paired_ratio(seconds[way], seconds["bare"])
-        title = "normxlogit" if way == "normxlogit" else "normxlogit of every layer"
-        bench.ratio(f"{title}, seconds / forward", ratio.pop("median"), target, "lower", geometry=subject, **ratio)
-
-
-def decompositions(bench: Bench, chosen: argparse.Namespace) -> None:
-    """At each length."""
-    for length in dict.fromkeys(min(length, chosen.longest) for length in DECOMPOSED):
-        decomposition(bench, length, chosen)
+def decompositions(bench: Bench) -> None:
+    """DecompX beside its matrix products: values, their mixture, outputs and both of the MLP, of every vector."""
+    bench = bench.about(geometry="bert-base")
+    for length in _lengths(bench, DECOMPOSED):
+        view, batch = _model_and_sample(bench, bench.title, length)
+        run = partial(_explain, METHODS["decompx"], view, batch)
+        facts = {"part": "decompx", "length": length}
+        runs: Runs = {"decompx": run, "bare": partial(products, view, length)}
+        seconds = bench.timed(runs, bench.chosen.few, facts)
+        peak = peak_bytes(run, view.device)
+        bench.row(**facts, peak_bytes=peak)
+        bench.paired(f"decompx, T={length}: seconds / products", seconds.values(), PRODUCTS)
+        bench.ratio(f"decompx, T={length}: peak bytes / 4 GiB", peak / DECOMPOSED_BYTES, 1.0, "lower")
         _tell(f"DecompX at T={length}")
 
 
-def decomposition(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
-    """DecompX beside its matrix products: values, their mixture, outputs and both of the MLP, of every vector."""
-    name = "bert-base"
-    view = _model(name, chosen)
-    batch = _sample(view, length)
-    run = partial(_explain, METHODS["decompx"], view, batch)
-    runs: Runs = {"decompx": run, "bare": partial(products, view, length)}
-    seconds = interleave(runs, chosen.few, device=chosen.device)
-    with peak_memory(chosen.device) as peak:
-        run()
-    for way, taken in seconds.items():
-        bench.row(part="decompx", geometry=name, length=length, way=way, **summary(taken), unit="s")
-    bench.row(part="decompx", geometry=name, length=length, peak_bytes=peak.peak_bytes)
-    ratio = paired_ratio(seconds["decompx"], seconds["bare"])
-    title = f"decompx, T={length}"
-    bench.ratio(f"{title}: seconds / products", ratio.pop("median"), PRODUCTS, "lower", geometry=name, **ratio)
-    bench.ratio(f"{title}: peak bytes / 4 GiB", peak.peak_bytes / DECOMPOSED_BYTES, 1.0, "lower", geometry=name)
-
-
-def zeroings(bench: Bench, chosen: argparse.Namespace) -> None:
-    """Of an encoder and of a causal model."""
+def zeroings(bench: Bench) -> None:
+    """Value Zeroing beside running each layer by itself once for each token, of an encoder and of a causal model."""
     for name in ("bert-base", "gpt2"):
-        zeroing(bench, name, chosen)
+        view, batch = _model_and_sample(bench, name, ZEROED_LENGTH)
+        runs: Runs = {
+            "value_zeroing": partial(_explain, METHODS["value_zeroing"], view, batch),
+            "one by one": partial(every_layer_again, view, batch),
+        }
+        about = bench.about(geometry=name)
+        ours, one_by_one = about.timed(runs, bench.chosen.few, {"part": "value_zeroing"}).values()
+        title = "value_zeroing, times as fast as layer and token one by one"
+        about.paired(title, (one_by_one, ours), ZEROING, "higher")
         _tell(f"Value Zeroing of {name}")
 
 
-def zeroing(bench: Bench, name: str, chosen: argparse.Namespace) -> None:
-    """Value Zeroing beside running each layer by itself once for each token, at batch size 1."""
-    view = _model(name, chosen)
-    batch = _sample(view, min(ZEROED_LENGTH, chosen.longest))
-    runs: Runs = {
-        "value_zeroing": partial(_explain, METHODS["value_zeroing"], view, batch),
-        "one by one": partial(every_layer_again, view, batch),
-    }
-    seconds = interleave(runs, chosen.few, device=chosen.device)
-    for way, taken in seconds.items():
-        bench.row(part="value_zeroing", geometry=name, way=way, **summary(taken), unit="s")
-    gain = paired_ratio(seconds["one by one"], seconds["value_zeroing"])
-    title = "value_zeroing, times as fast as layer and token one by one"
-    bench.ratio(title, gain.pop("median"), ZEROING, "higher", geometry=name, **gain)
-
-
-def maps(bench: Bench, chosen: argparse.Namespace) -> None:
+def maps(bench: Bench) -> None:
     """GlobEnc beside ALTI: both make a map of every block and multiply them."""
-    name = "bert-base"
-    view = _model(name, chosen)
-    batch = _sample(view, min(READ_LENGTH, chosen.longest))
-    runs = {each: partial(_explain, METHODS[each], view, batch) for each in ("globenc", "alti")}
-    seconds = interleave(runs, chosen.many, device=chosen.device)
-    for way, taken in seconds.items():
-        bench.row(part="maps", geometry=name, way=way, **summary(taken), unit="s")
-    ratio = paired_ratio(seconds["globenc"], seconds["alti"])
-    bench.ratio("globenc, seconds / alti", ratio.pop("median"), MAPS, "lower", geometry=name, **ratio)
+    bench = bench.about(geometry="bert-base")
+    view, batch = _model_and_sample(bench, bench.title, READ_LENGTH)
+    runs = {name: partial(_explain, METHODS[name], view, batch) for name in ("globenc", "alti")}
+    seconds = bench.timed(runs, bench.chosen.repeats, {"part": "maps"})
+    bench.paired("globenc, seconds / alti", seconds.values(), MAPS)
     _tell("GlobEnc")
 
 
-def table_4(bench: Bench, chosen: argparse.Namespace) -> None:
-    """At each length."""
-    for length in dict.fromkeys(min(length, chosen.longest) for length in LENGTHS):
-        column_4(bench, length, chosen)
-
-
-def column_4(bench: Bench, length: int, chosen: argparse.Namespace) -> None:
+def table_4(bench: Bench) -> None:
     """Seconds for one sample at batch size 1, its peak bytes, and how many samples the paper's memory would hold."""
-    name = GEOMETRY_4
-    view = _model(name, chosen)
-    batch = _sample(view, length)
-    runs = _possible({each: partial(_explain, record, view, batch) for each, record in chosen.methods.items()})
-    weights, memory = sum(parameter.nbytes for parameter in view.model.parameters()), f"{chosen.memory_gib:g}"
-    for each, taken in interleave(runs, chosen.few, device=chosen.device).items():
-        with peak_memory(chosen.device) as peak:
-            runs[each]()
-        fit = max(0, int(chosen.memory_gib * _GIB - weights)) // peak.peak_bytes
-        facts = {"method": each, "length": length, "layers": view.n_layers, "dtype": chosen.dtype}
-        facts |= {"fit": fit, "memory": f"{memory} GiB"}
-        bench.row(part="table 4", geometry=name, **facts, peak_bytes=peak.peak_bytes, **summary(taken), unit="s")
-        median = summary(taken)["median"]
-        told = f"{each} {median:.4f} s, {peak.peak_bytes / _GIB:.3f} GiB, {fit} fit in {memory} GiB"
-        print(f"{name}, T={length}: {told}", flush=True)
+    chosen, bench = bench.chosen, bench.about(geometry=GEOMETRY_4)
+    memory = f"{chosen.memory_gib:g} GiB"
+    for length in _lengths(bench, LENGTHS):
+        view, batch = _model_and_sample(bench, GEOMETRY_4, length)
+        runs = _possible({name: partial(_explain, record, view, batch) for name, record in chosen.methods.items()})
+        room = max(0, int(chosen.memory_gib * GIB) - sum(parameter.nbytes for parameter in view.model.parameters()))
+        facts = {"part": "table 4", "length": length, "layers": view.n_layers, "dtype": chosen.dtype, "memory": memory}
+        for name, taken in interleave(runs, chosen.few).items():
+            peak = peak_bytes(runs[name], view.device)
+            fit, spread = room // peak, summary(taken)
+            bench.row(**facts, method=name, fit=fit, peak_bytes=peak, **spread, unit="s")
+            shown = f"{name} {spread['median']:.4f} s, {peak / GIB:.3f} GiB, {fit} fit in {memory}"
+            print(f"{GEOMETRY_4}, T={length}: {shown}", flush=True)
 
 
-def _tell(part: str) -> None:
-    """Print that a part is measured: the whole takes many minutes, and its table stands at the end."""
-    print(f"measured: {part}", flush=True)
-
-
-PARTS = {
+PARTS: Mapping[str, Callable[[Bench], None]] = {
     "reading": readings,
     "decompx": decompositions,
     "value_zeroing": zeroings,
@@ -250,15 +190,20 @@ PARTS = {
 }
 
 
+def _tell(part: str) -> None:
+    """Print that a part is measured: the whole takes many minutes, and its table stands at the end."""
+    print(f"measured: {part}", flush=True)
+
+
 def _possible(runs: Runs) -> Runs:
     """The runs that do not fail on this model; of each of the others a line is printed that says why."""
     possible = {}
-    for each, run in runs.items():
+    for name, run in runs.items():
         try:
             run()
-            possible[each] = run
+            possible[name] = run
         except UserError as error:
-            print(f"left out: {each}: {' '.join(str(error).split())}")
+            print(f"left out: {name}: {' '.join(str(error).split())}")
     return possible
 
 
@@ -267,20 +212,15 @@ def _explain(record: Method, view: ModelView, batch: Batch) -> None:
     record.compute(view, batch, [record.bound(Request(record.name, explanation, record.embeddings[-1]))])
 
 
-# what it is measured on
+def _lengths(bench: Bench, lengths: Sequence[int]) -> list[int]:
+    """The lengths, at most 32 tokens of small shapes."""
+    return list(dict.fromkeys(min(length, 32) if bench.quick else length for length in lengths))
 
 
-def _model(name: str, chosen: argparse.Namespace, labels: Sequence[str] = ()) -> ModelView:
-    geometry = GEOMETRIES[name].shrunk() if chosen.quick else GEOMETRIES[name]
-    config = replace(geometry, layers=min(geometry.layers, chosen.layers)).config(labels)
-    return random_model(config, dtype=chosen.dtype, device=chosen.device)
-
-
-def _sample(view: ModelView, length: int) -> Batch:
-    row = random_row(view, length, random.Random(0))
-    if view.kind.labels:
-        row |= {"position": length - 1 if view.kind.causal else 0, "target_id": 0, "foil_id": 1}
-    return alone(row).to(view.device)
+def _model_and_sample(bench: Bench, name: str, length: int, labels: Sequence[str] = ()) -> tuple[ModelView, Batch]:
+    """A model, and one sample of random tokens, at most 32 of small shapes."""
+    view = model_of(name, bench.chosen, labels)
+    return view, random_sample(view, *_lengths(bench, [length]))
 
 
 if __name__ == "__main__":

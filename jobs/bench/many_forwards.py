@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from jobs.bench.harness import Bench, interleave, paired_ratio, summary
-from jobs.bench.samples import alone, random_row
+from jobs.bench.harness import Bench, Runs, peak_bytes
+from jobs.bench.samples import logits_at, random_sample
 from lrp_core import Batch, ModelView
 from lrp_core.attention import around_attention
-from lrp_core.memory import peak_memory
 from lrp_core.methods import METHODS
 
 STEPS = 50
@@ -26,54 +23,47 @@ MEMORY_TARGET = 1.2  # peak bytes, of bare passes under the same token budget
 #: by what stands before the suppressed token.
 ATMAN_MASKED, ATMAN_CAUSAL, ATMAN_GPU = 1.1, 1.8, 5.0
 
-Runs = Mapping[str, Callable[[], Any]]
 
-
-def many_forwards(bench: Bench, name: str, view: ModelView, length: int, token_budget: int, repeats: int) -> None:
+def many_forwards(bench: Bench, view: ModelView, length: int) -> None:
     """Both methods on one sample of `length` tokens: time, and the most bytes held beyond the weights."""
-    batch = alone(random_row(view, length, random.Random(0))).to(view.device)
-    integrated_gradients(bench, name, view, batch, token_budget, repeats)
-    atman(bench, name, view, batch, token_budget, repeats)
+    batch = random_sample(view, length)
+    integrated_gradients(bench, view, batch)
+    atman(bench, view, batch)
 
 
-def integrated_gradients(
-    bench: Bench, name: str, view: ModelView, batch: Batch, token_budget: int, repeats: int
-) -> None:
+def integrated_gradients(bench: Bench, view: ModelView, batch: Batch) -> None:
     """Against bare forwards and backwards in the same batches, and against captum's where it is installed."""
-    method, length = METHODS["integrated_gradients"], batch.input_ids.shape[1]
-    rows = min(STEPS, max(1, token_budget // length))
+    name, length, budget = "integrated_gradients", batch.input_ids.shape[1], bench.chosen.token_budget
+    rows = min(STEPS, max(1, budget // length))
     token = view.token_embedding(batch.input_ids).detach()
-
-    def ours() -> Tensor:
-        return method(view, batch, explanation="target", steps=STEPS, token_budget=token_budget).tokens
+    explain = partial(METHODS[name], view, batch, explanation="target", steps=STEPS, token_budget=budget)
 
     def bare() -> None:
         for start in range(0, STEPS, rows):
             leaf = token.repeat(min(rows, STEPS - start), 1, 1).requires_grad_()
             torch.autograd.grad(_target(view, batch, leaf).sum(), leaf)
 
-    runs: dict[str, Callable[[], Any]] = {method.name: ours, "bare": bare}
+    runs: dict[str, Callable[[], object]] = {name: explain, "bare": bare}
+    titles = {"bare": (f"{STEPS} forward-backwards", IG_TARGET), "captum": ("captum's", CAPTUM_TARGET)}
     if find_spec("captum") is not None:
-        runs["captum"] = lambda: _captum(view, batch, token, rows)
-        theirs, own = runs["captum"](), ours()
-        difference = float((theirs - own).abs().max() / theirs.abs().max())
-        bench.row(part="peer", geometry=name, method=method.name, length=length, largest_difference=difference)
-    seconds = _seconds(bench, method.name, name, view, length, runs, repeats)
-    targets = {"bare": IG_TARGET, "captum": CAPTUM_TARGET}
-    for other in (way for way in seconds if way != method.name):
-        ratio = paired_ratio(seconds[method.name], seconds[other])
-        label = f"{STEPS} forward-backwards" if other == "bare" else "captum's"
-        title = f"T={length}: {method.name}, seconds / {label}"
-        bench.ratio(title, ratio.pop("median"), targets[other], "lower", geometry=name, **ratio)
-    _memory(bench, method.name, name, view, length, runs)
+        runs["captum"] = partial(_captum, view, batch, token, rows)
+        peer = _captum(view, batch, token, rows)
+        difference = float((peer - explain().tokens).abs().max() / peer.abs().max())
+        bench.row(part="peer", method=name, length=length, largest_difference=difference)
+    facts = {"part": "many forwards", "method": name, "length": length, "layers": view.n_layers}
+    timed = bench.timed(runs, bench.chosen.repeats, facts, measure="wall_s")
+    ours, *others = timed.items()
+    for other, seconds in others:
+        title, target = titles[other]
+        bench.paired(f"T={length}: {name}, seconds / {title}", (ours[1], seconds), target)
+    _memory(bench, view, length, {name: explain, "bare": bare})
 
 
-def atman(bench: Bench, name: str, view: ModelView, batch: Batch, token_budget: int, repeats: int) -> None:
+def atman(bench: Bench, view: ModelView, batch: Batch) -> None:
     """Against one whole forward a token at batch size 1, with the weights of attention that suppression needs."""
-    method, length = METHODS["atman"], batch.input_ids.shape[1]
-
-    def ours() -> Tensor:
-        return method(view, batch, explanation="target", token_budget=token_budget).tokens
+    name, length, budget = "atman", batch.input_ids.shape[1], bench.chosen.token_budget
+    explain = partial(METHODS[name], view, batch, explanation="target", token_budget=budget)
+    rows = min(length, max(1, budget // length))
 
     @torch.no_grad()
     def one_at_a_time() -> None:
@@ -83,27 +73,23 @@ def atman(bench: Bench, name: str, view: ModelView, batch: Batch, token_budget: 
 
     @torch.no_grad()
     def bare() -> None:
-        rows = min(length, max(1, token_budget // length))
         with around_attention(view, {}, stock="eager"):
             _target(view, batch, view.token_embedding(batch.input_ids).repeat(rows, 1, 1))
 
-    runs = {method.name: ours, "one at a time": one_at_a_time}
-    seconds = _seconds(bench, method.name, name, view, length, runs, repeats)
-    ratio = paired_ratio(seconds["one at a time"], seconds[method.name])
+    runs: Runs = {name: explain, "one at a time": one_at_a_time}
+    facts = {"part": "many forwards", "method": name, "length": length, "layers": view.n_layers}
+    timed = bench.timed(runs, bench.chosen.repeats, facts, measure="wall_s")
+    ours, single = timed.values()
     on_cpu = ATMAN_CAUSAL if view.kind.causal else ATMAN_MASKED
     target = ATMAN_GPU if view.device.type == "cuda" else on_cpu
-    title = f"T={length}: {method.name}, times as fast as a forward a token"
-    bench.ratio(title, ratio.pop("median"), target, "higher", geometry=name, **ratio)
-    _memory(bench, method.name, name, view, length, {method.name: ours, "bare": bare})
+    bench.paired(f"T={length}: {name}, times as fast as a forward a token", (single, ours), target, "higher")
+    _memory(bench, view, length, {name: explain, "bare": bare})
 
 
 def _target(view: ModelView, batch: Batch, token: Tensor) -> Tensor:
     """The target's logit of each row of token embeddings [R, T, D], of all logits where the prediction is read."""
-    rows = len(token)
-    hidden = view.model.base_model(
-        inputs_embeds=token, attention_mask=batch.attention_mask.expand(rows, -1), **view.kind.forward_options
-    ).last_hidden_state
-    logits = view.unembedding(view.head(hidden[:, int(batch.position[0])]))
+    mask = batch.attention_mask.expand(len(token), -1)
+    logits = logits_at(view, int(batch.position[0]), inputs_embeds=token, attention_mask=mask)
     return logits[:, int(batch.target_ids[0])]
 
 
@@ -111,31 +97,16 @@ def _captum(view: ModelView, batch: Batch, token: Tensor, rows: int) -> Tensor:
     """Captum's relevance of tokens [1, T] from the same points, `rows` of them in one forward."""
     from captum.attr import IntegratedGradients
 
-    method = IntegratedGradients(lambda token: _target(view, batch, token))
+    method = IntegratedGradients(partial(_target, view, batch))
     relevance = method.attribute(token, n_steps=STEPS, method="riemann_right", internal_batch_size=rows)
     return relevance.sum(-1)
 
 
-def _seconds(
-    bench: Bench, method: str, name: str, view: ModelView, length: int, runs: Runs, repeats: int
-) -> dict[str, list[float]]:
-    def timed(run: Callable[[], Any]) -> None:
-        run()
-
-    seconds = interleave({way: partial(timed, run) for way, run in runs.items()}, repeats, device=str(view.device))
-    for way, taken in seconds.items():
-        columns = {"part": "many forwards", "geometry": name, "method": method, "length": length, "way": way}
-        bench.row(**columns, layers=view.n_layers, wall_s=summary(taken))
-    return seconds
-
-
-def _memory(bench: Bench, method: str, name: str, view: ModelView, length: int, runs: Runs) -> None:
-    """What the token budget bounds: the bytes of passes in batches of as many tokens."""
-    peaks = {}
-    for way in (method, "bare"):
-        with peak_memory(view.device) as peak:
-            runs[way]()
-        peaks[way] = peak.peak_bytes
-        bench.row(part="memory", geometry=name, method=method, length=length, way=way, peak_bytes=peaks[way])
-    ratio = peaks[method] / peaks["bare"]
-    bench.ratio(f"T={length}: {method}, peak bytes / bare", ratio, MEMORY_TARGET, "lower", geometry=name)
+def _memory(bench: Bench, view: ModelView, length: int, runs: Runs) -> None:
+    """The memory that the token budget bounds: the bytes of a method, and of bare passes of as many tokens."""
+    method, *_ = runs
+    peaks = []
+    for way, run in runs.items():
+        peaks.append(peak_bytes(run, view.device))
+        bench.row(part="memory", method=method, length=length, way=way, peak_bytes=peaks[-1])
+    bench.ratio(f"T={length}: {method}, peak bytes / bare", peaks[0] / peaks[1], MEMORY_TARGET, "lower")

@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from lrp_core.types import UserError
 
 BUCKET = "closelook"
-_CREDENTIALS = {"ACCESS_KEY_ID": "bench", "SECRET_ACCESS_KEY": "bench", "DEFAULT_REGION": "us-east-1"}
+_CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "bench",
+    "AWS_SECRET_ACCESS_KEY": "bench",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 @dataclass
@@ -39,11 +44,6 @@ def object_store() -> Iterator[ObjectStore]:
     server, state = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), ObjectStore()
     server.start()
     host, port = server.get_host_and_port()
-    settings = {
-        f"AWS_{name}": value for name, value in {**_CREDENTIALS, "ENDPOINT_URL": f"http://{host}:{port}"}.items()
-    }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
     served: Any = server._server
     answer = served.app
 
@@ -53,10 +53,9 @@ def object_store() -> Iterator[ObjectStore]:
         return answer(environment, start)
 
     try:
-        boto3.client("s3").create_bucket(Bucket=BUCKET)
-        served.app = counted
-        yield state
+        with patch.dict(os.environ, _CREDENTIALS, AWS_ENDPOINT_URL=f"http://{host}:{port}"):
+            boto3.client("s3").create_bucket(Bucket=BUCKET)
+            served.app = counted
+            yield state
     finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
         server.stop()

@@ -6,7 +6,7 @@ A result file is what `closelook bench NAME --json jobs/bench/results/NAME-DEVIC
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,12 @@ def results(folder: Path = RESULTS) -> list[tuple[str, dict[str, Any]]]:
 
 def section(stored: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """A paragraph and its tables for every result."""
-    return "\n" + "".join(f"{paragraph(name, result)}\n\n{tables(result)}\n" for name, result in stored)
+    parts = [f"{paragraph(name, result)}\n\n{tables(result)}\n" for name, result in stored]
+    return "\n" + "".join(parts)
 
 
 def paragraph(name: str, result: Mapping[str, Any]) -> str:
-    """What was measured, when, with what and on what."""
+    """The subject of a result, its date, command, device and packages."""
     packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
     link = f"[all numbers](../{(RESULTS / name).relative_to(ROOT).as_posix()})"
     return (
@@ -74,55 +75,39 @@ def paragraph(name: str, result: Mapping[str, Any]) -> str:
 
 def tables(result: Mapping[str, Any]) -> str:
     """Ratios of models, a column a model, and those of no model in particular."""
-    of_models = {name: ratio for name, ratio in result["ratios"].items() if _model(ratio)}
-    others = {name: ratio for name, ratio in result["ratios"].items() if not _model(ratio)}
-    return "\n".join("\n".join(lines) + "\n" for lines in (list(_pivoted(of_models)), list(_listed(others))) if lines)
+    models: list[str] = []
+    of_models: dict[tuple[str, str], dict[str, str]] = {}
+    others = []
+    for name, ratio in result["ratios"].items():
+        target = f"{'≤' if ratio['better'] == 'lower' else '≥'} {ratio['target']:g}"
+        model = ratio.get("model") or ratio.get("geometry")
+        if model is None:
+            others.append([name, target, _value(ratio)])
+            continue
+        of_models.setdefault((name.removeprefix(f"{model}: "), target), {})[model] = _value(ratio)
+        if model not in models:
+            models.append(model)
+    pivoted = [[*label, *(cells.get(model, "") for model in models)] for label, cells in of_models.items()]
+    written = [_table(["ratio", "target", *models], pivoted), _table(["ratio", "target", "value"], others)]
+    return "\n".join(filter(None, written))
 
 
-def _pivoted(ratios: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    models = list(dict.fromkeys(_model(ratio) for ratio in ratios.values()))
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for name, ratio in ratios.items():
-        label = name.removeprefix(f"{_model(ratio)}: ")
-        rows.setdefault((label, _target(ratio)), {})[_model(ratio)] = _value(ratio)
-    if rows:
-        yield from _header("ratio", "target", *models)
-    for (label, target), cells in rows.items():
-        yield _line(label, target, *(cells.get(model, "") for model in models))
-
-
-def _listed(ratios: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    if ratios:
-        yield from _header("ratio", "target", "value")
-    for name, ratio in ratios.items():
-        yield _line(name, _target(ratio), _value(ratio))
-
-
-def _model(ratio: Mapping[str, Any]) -> str:
-    return ratio.get("model") or ratio.get("geometry") or ""
-
-
-def _header(*names: str) -> Iterator[str]:
-    yield _line(*names)
-    yield "|" + "---|" * len(names)
-
-
-def _line(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-def _target(ratio: Mapping[str, Any]) -> str:
-    return f"{'≤' if ratio['better'] == 'lower' else '≥'} {ratio['target']:g}"
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; nothing without rows."""
+    if not rows:
+        return ""
+    first, *lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in (header, *rows)]
+    rule = "|" + "---|" * len(header) + "\n"
+    return "".join([first, rule, *lines])
 
 
 def _value(ratio: Mapping[str, Any]) -> str:
     """Two decimals, three of a missed target so that it is seen to be missed."""
-    value = ratio["value"]
+    value, missed = ratio["value"], not met(ratio)
+    digits = f"{value:.3f}" if missed else f"{value:.2f}"
     if not 0.01 <= abs(value) < 100:
         digits = f"{value:.3g}"
-    else:
-        digits = f"{value:.2f}" if met(ratio) else f"{value:.3f}"
-    return digits if met(ratio) else f"{digits}, missed"
+    return f"{digits}, missed" if missed else digits
 
 
 if __name__ == "__main__":

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from jobs.bench.harness import Bench, paired_ratio, summary, synchronise
+from jobs.bench.harness import Bench, interleave, paired_ratio, summary
 from jobs.bench.samples import alone
 from jobs.plan.geometries import Geometry
 from lrp_core import ModelView, Request
@@ -28,6 +28,8 @@ SCRIPT = Path(__file__).with_name("lxt_peer.py")
 #: Fields of a transformers config that both versions 4 and 5 know, beside those that the family names.
 _FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "tie_word_embeddings")
 TARGET = 1.0
+#: The methods in the results, by the names of their seconds.
+_METHODS = {"ours": "ours", "same_logits_s": "lxt, same logits", "as_documented_s": "lxt, as documented"}
 
 
 class Lxt:
@@ -35,12 +37,18 @@ class Lxt:
 
     def __init__(self, python: str, geometry: Geometry, dtype: str, device: str) -> None:
         config, family = geometry.config(), geometry.model_family
-        fields = (*_FIELDS, family.max_length_field, family.feed_forward_field)
-        sizes = {name: getattr(config, name) for name in (*fields, *(("num_key_value_heads",) * family.grouped))}
-        transform = family.head_dense and family.head_dense.rpartition(".")[0]
-        built = {"family": family.name, "auto": family.kind.auto, "sizes": sizes, "dtype": dtype, "device": device}
-        called = {"options": dict(family.kind.forward_options), "transform": transform}
-        self._order = built | called | {"threads": torch.get_num_threads()}
+        fields = [*_FIELDS, family.max_length_field, family.feed_forward_field]
+        fields += ["num_key_value_heads"] * family.grouped
+        self._order = {
+            "family": family.name,
+            "auto": family.kind.auto,
+            "sizes": {name: getattr(config, name) for name in fields},
+            "dtype": dtype,
+            "device": device,
+            "options": dict(family.kind.forward_options),
+            "transform": family.head_dense and family.head_dense.rpartition(".")[0],
+            "threads": torch.get_num_threads(),
+        }
         self._python = python
         self._stack = ExitStack()
 
@@ -85,42 +93,34 @@ class Lxt:
         if not line:
             self._process.wait()
             self._errors.seek(0)
-            said = (self._errors.read().strip().splitlines() or ["it ended without a word"])[-1]
-            raise UserError(f"--lxt {self._python}: {said}")
+            lines = self._errors.read().strip().splitlines() or ["it ended without a word"]
+            raise UserError(f"--lxt {self._python}: {lines[-1]}")
         return json.loads(line)
 
 
-def against_lxt(
-    bench: Bench, name: str, geometry: Geometry, view: ModelView, python: str, rows: Sequence[dict[str, Any]]
-) -> None:
+def against_lxt(bench: Bench, geometry: Geometry, view: ModelView, python: str, rows: Sequence[dict[str, Any]]) -> None:
     """Seconds of whole explanations of `rows` by ours and by lxt, and their ratio."""
     dtype = str(view.dtype).removeprefix("torch.")
-    seconds: dict[str, list[float]] = {"ours": [], "same_logits_s": [], "as_documented_s": []}
+    seconds: dict[str, list[float]] = {name: [] for name in _METHODS}
     with Lxt(python, geometry, dtype, str(view.device)) as lxt:
         lxt.ask(rows[0])  # warm up
-        for i, row in enumerate(rows):
-            for turn in ("ours", "lxt") if i % 2 else ("lxt", "ours"):
+        for index, row in enumerate(rows):
+            for turn in ("ours", "lxt") if index % 2 else ("lxt", "ours"):
                 timed = {"ours": _ours(view, row)} if turn == "ours" else lxt.ask(row)
-                for way, value in timed.items():
-                    seconds[way].append(value)
+                for name, value in timed.items():
+                    seconds[name].append(value)
     versions = ", ".join(f"{package} {number}" for package, number in lxt.versions.items())
-    ways = {"ours": "ours", "lxt, same logits": "same_logits_s", "lxt, as documented": "as_documented_s"}
-    for method, way in ways.items():
-        row = {"part": "lxt", "geometry": name, "dtype": dtype, "method": method, "wall_s": summary(seconds[way])}
-        bench.row(**row, versions=versions)
+    facts = {"part": "lxt", "dtype": dtype}
+    for name, method in _METHODS.items():
+        bench.row(**facts, method=method, wall_s=summary(seconds[name]), versions=versions)
     documented = paired_ratio(seconds["ours"], seconds["as_documented_s"])
-    bench.row(part="lxt", geometry=name, dtype=dtype, method="ours / lxt, as documented", ratio=documented)
-    ratio = paired_ratio(seconds["ours"], seconds["same_logits_s"])
-    median = ratio.pop("median")
-    bench.ratio("attnlrp forward and backward / lxt", median, TARGET, "lower", geometry=name, **ratio, peer=versions)
+    bench.row(**facts, method="ours / lxt, as documented", ratio=documented)
+    pair = seconds["ours"], seconds["same_logits_s"]
+    bench.paired("attnlrp forward and backward / lxt", pair, TARGET, peer=versions)
 
 
 def _ours(view: ModelView, row: dict[str, Any]) -> float:
     """Seconds of a whole explanation; an untimed run before it warms caches up, as in lxt's turn."""
-    batch, device = alone(row).to(view.device), str(view.device)
-    for _ in range(2):
-        synchronise(device)
-        start = time.perf_counter()
-        explain_many(view, batch, [Request("attnlrp")])
-        synchronise(device)
-    return time.perf_counter() - start
+    batch = alone(row).to(view.device)
+    runs = {"ours": partial(explain_many, view, batch, [Request("attnlrp")])}
+    return interleave(runs, repeats=1)["ours"][0]

@@ -8,21 +8,22 @@ seventh of the size beside the full one shows whether memory grows with the rows
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from jobs.bench.harness import Bench, device_name, parser
+from jobs.bench.harness import SCRATCH, field_of, parser
 from jobs.config.file import CONF_DIR
 
 RA_ROWS = 1000
@@ -33,26 +34,21 @@ MEMORY_TARGET = 1.15  # of the full run against the small one
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Runs both sizes; see `--help`. Returns the JSON."""
-    options = parser("prepare", __doc__ or "")
+    options = parser("prepare", __doc__)
     options.add_argument("--data", required=True, type=Path, help="folder with ra/ sva/ qa/, tokenizers in ../models")
-    options.add_argument("--rows", type=int, default=70_000, help="rows of the full replica")
-    chosen = options.parse_args(arguments)
-    full = 2 * SMALL_ROWS if chosen.quick else chosen.rows
-    bench = Bench("prepare", device_name("cpu"))
+    options.number("--rows", 70_000, "rows of the full replica", quick=2 * SMALL_ROWS)
+    bench = options.begin(arguments)
+    data, full = bench.chosen.data, bench.chosen.rows
     for rows in (max(full // 7, SMALL_ROWS), full):
-        with tempfile.TemporaryDirectory(prefix="closelook-bench-") as scratch:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
             folder = Path(scratch)
-            replicate(chosen.data, folder / "data", rows)
-            config = _config(chosen.data.resolve(), folder)
+            replicate(data, folder / "data", rows)
+            config = _config(data.resolve(), folder)
             bench.row(rows=rows, **measure(["--config", str(config), "--root", str(folder / "root")]))
     small, large = bench.rows
-    bench.ratio(
-        f"peak memory, {large['rows']} rows against {small['rows']}",
-        large["peak_bytes"] / small["peak_bytes"],
-        MEMORY_TARGET,
-        "lower",
-    )
-    return bench.finish(chosen)
+    growth = large["peak_bytes"] / small["peak_bytes"]
+    bench.ratio(f"peak memory, {large['rows']} rows against {small['rows']}", growth, MEMORY_TARGET, "lower")
+    return bench.finish()
 
 
 def replicate(data: Path, to: Path, rows: int) -> None:
@@ -84,12 +80,11 @@ def _articles(file: Path, questions: int) -> Iterator[dict[str, Any]]:
     articles = json.loads(file.read_text())["data"]
     for copy in count():
         for article in articles:
-            paragraphs = [
-                {"context": f"{paragraph['context']} ({copy})", "qas": paragraph["qas"]}
-                for paragraph in article["paragraphs"]
-            ]
+            paragraphs = []
+            for paragraph in article["paragraphs"]:
+                paragraphs.append({"context": f"{paragraph['context']} ({copy})", "qas": paragraph["qas"]})
+                questions -= sum(not asked["is_impossible"] for asked in paragraph["qas"])
             yield {"title": f"{article['title']} {copy}", "paragraphs": paragraphs}
-            questions -= sum(not asked["is_impossible"] for paragraph in paragraphs for asked in paragraph["qas"])
             if questions <= 0:
                 return
 
@@ -99,12 +94,8 @@ def _config(data: Path, folder: Path) -> Path:
     assets = data.parent / "models"
     gpt2 = AutoTokenizer.from_pretrained(assets / "gpt2-bpe", tokenizer_type="gpt2")
     start = [("<|endoftext|>", gpt2.eos_token_id)]
-    gpt2.backend_tokenizer.post_processor = processors.Sequence(
-        [
-            processors.ByteLevel(trim_offsets=False),
-            processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=start),
-        ]
-    )
+    bos = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=start)
+    gpt2.backend_tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), bos])
     PreTrainedTokenizerFast(tokenizer_object=gpt2.backend_tokenizer).save_pretrained(folder / "third")
     config = yaml.safe_load((CONF_DIR / "real.yaml").read_text())
     config |= {"data": str(folder / "data"), "assets": str(assets), "shard_rows": 1024}
@@ -121,45 +112,27 @@ def measure(arguments: Sequence[str]) -> dict[str, Any]:
     start, peak, shared = time.perf_counter(), 0, 0
     process = subprocess.Popen([sys.executable, "-m", "jobs", "prepare", *arguments], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
-        held = [_memory(pid) for pid in _descendants(process.pid)]
-        peak = max(peak, sum(own for own, _ in held))
-        shared = max([shared, *(pages for _, pages in held)])
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+            held = [_memory(pid) for pid in family]
+            peak = max(peak, sum(anonymous for anonymous, _ in held))
+            shared = max(shared, *(pages for _, pages in held))
         time.sleep(POLL_S)
     assert process.stdout is not None
     report = process.stdout.read()
     if process.returncode:
         raise RuntimeError(f"prepare ended with {process.returncode}: {report}")
-    wall_s = time.perf_counter() - start
-    return {
-        "wall_s": round(wall_s, 1),
-        "peak_bytes": peak + shared,
-        "shared_bytes": shared,
-        "report": report.splitlines(),
-    }
-
-
-def _descendants(root: int) -> list[int]:
-    """`root` and all processes below it."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has ended meanwhile
-    family = [root]
-    for pid in family:
-        family += [child for child, parent in parents.items() if parent == pid]
-    return family
+    wall_s = round(time.perf_counter() - start, 1)
+    memory = {"peak_bytes": peak + shared, "shared_bytes": shared}
+    return {"wall_s": wall_s, **memory, "report": report.splitlines()}
 
 
 def _memory(pid: int) -> tuple[int, int]:
-    """(own bytes, shared bytes) of a process; nothing if it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0, 0
-    sizes = {name: int(kib) * 1024 for name, kib in re.findall(r"(RssAnon|RssShmem):\s+(\d+)", status)}
-    return sizes.get("RssAnon", 0), sizes.get("RssShmem", 0)
+    """(bytes of its own, shared bytes) of a process; nothing if it has ended."""
+    status = Path(f"/proc/{pid}/status")
+    kib = [field_of(status, name) or "0" for name in ("RssAnon", "RssShmem")]
+    anonymous, shared = (1024 * int(size.split()[0]) for size in kib)
+    return anonymous, shared
 
 
 if __name__ == "__main__":

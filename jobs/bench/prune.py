@@ -5,21 +5,21 @@ Random weights of real geometries, random orders, samples as long as those of th
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from evaluation.scoring.head_orders import RemovalOrder, random_curves
 from evaluation.scoring.pruning import Sweep
-from jobs.bench.harness import Bench, device_name, interleave, paired_ratio, parser, summary, synchronise
-from jobs.bench.samples import LENGTHS, sva_like
+from jobs.bench.harness import Bench, interleave, paired_ratio, parser, seconds_of, summary
+from jobs.bench.samples import LENGTHS, alone, model_of, rows_like_sva
 from jobs.plan.geometries import GEOMETRIES
-from lrp_core import Batch, ModelView, random_model
+from lrp_core import Batch, ModelView
 from lrp_core.interventions.heads import HeadsLeft, heads_removed
 
 TARGET = 3.0  # times faster than one forward a sample and point
@@ -29,9 +29,10 @@ SAMPLES = 1000  # of sva
 
 @dataclass(frozen=True)
 class PruneCase:
-    """A model, single-sample batches, random curves of its heads, and the tokens of a pass."""
+    """A model, rows of samples and a batch of each, random curves of its heads, and the tokens of a pass."""
 
     view: ModelView
+    rows: list[dict[str, Any]]
     samples: list[Batch]
     curves: list[RemovalOrder]
     token_budget: int
@@ -42,92 +43,83 @@ class PruneCase:
 
 def main(arguments: Sequence[str] | None = None) -> dict:
     """Runs every part on every geometry; see `--help`. Returns the JSON."""
-    chosen = _options(arguments)
-    bench = Bench("prune", device_name(chosen.device))
-    for name in chosen.geometry or ["gpt2", "Llama-3.2-1B"]:
-        geometry = GEOMETRIES[name]
-        layers = min(geometry.layers, chosen.layers)
-        config = replace(geometry, layers=layers).config()
-        view = random_model(config, dtype=chosen.dtype, device=chosen.device)
-        samples = [batch.to(chosen.device) for batch in sva_like(view, chosen.samples)]
-        curves = random_curves(layers * geometry.heads, chosen.curves, seed=0)
-        case = PruneCase(view, samples, curves, chosen.token_budget)
-        speed(bench, name, case, chosen)
-        agreement(bench, name, case)
-        del view, case
-    return bench.finish(chosen)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("prune", __doc__ or "")
+    options = parser("prune", __doc__)
     options.add_argument("--geometry", action="append", choices=sorted(GEOMETRIES), help="repeat for several")
-    options.add_argument(
-        "--layers", type=int, help="of each model, the rest is projected; default all on a GPU, 4 on a CPU; quick 2"
-    )
-    options.add_argument("--samples", type=int, help="default 3; quick 2")
-    options.add_argument("--curves", type=int, help="drawn together; default 4; quick 3")
-    options.add_argument("--repeats", type=int, help="default 3; quick 2")
-    options.add_argument("--token-budget", type=int, default=8192, help="tokens of a pass")
-    options.add_argument("--dtype", default="float32")
-    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    chosen = options.parse_args(arguments)
-    layers = 128 if chosen.device.startswith("cuda") else 4
-    for name, usual, quick in (("samples", 3, 2), ("curves", 4, 3), ("repeats", 3, 2), ("layers", layers, 2)):
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, quick if chosen.quick else usual)
-    return chosen
+    options.layers()
+    options.number("--samples", 3, "measured together", quick=2)
+    options.number("--curves", 4, "drawn together", quick=3)
+    options.number("--repeats", 3, "of each timing", quick=2)
+    options.number("--token-budget", 8192, "tokens of a pass")
+    options.devices()
+    results = options.begin(arguments)
+    chosen = results.chosen
+    for name in chosen.geometry or ["gpt2", "Llama-3.2-1B"]:
+        view = model_of(name, chosen)
+        curves = random_curves(view.n_layers * view.n_heads, chosen.curves, seed=0)
+        rows = rows_like_sva(view, chosen.samples)
+        samples = [alone(row).to(view.device) for row in rows]
+        case = PruneCase(view, rows, samples, curves, chosen.token_budget)
+        bench = results.about(geometry=name)
+        speed(bench, case)
+        agreement(bench, case)
+        del view, case
+    return results.finish()
 
 
-# what is measured
+# parts
 
 
-def speed(bench: Bench, name: str, case: PruneCase, chosen: argparse.Namespace) -> None:
+def speed(bench: Bench, case: PruneCase) -> None:
     """Seconds a sample and point of a curve: one forward each, and four ways to batch them."""
-    runs = {
-        "one at a time": lambda: _one_at_a_time(case, chosen.device),
-        "samples batched, one mask": lambda: _samples_batched(case, chosen.device),
-        "steps batched, one curve": lambda: _sweeps([case.sweep(slice(i, i + 1), False) for i in range(2)], case),
-        "curves merged": lambda: _sweeps([case.sweep(shared=False)], case),
-        "lower layers shared": lambda: _sweeps([case.sweep()], case),
+
+    def steps_batched() -> float:
+        return _sweeps([case.sweep(slice(index, index + 1), shared=False) for index in range(2)], case)
+
+    def curves_merged(shared: bool) -> float:
+        return _sweeps([case.sweep(shared=shared)], case)
+
+    runs: dict[str, Callable[[], float]] = {
+        "one at a time": partial(_one_at_a_time, case),
+        "samples batched, one mask": partial(_samples_batched, case),
+        "steps batched, one curve": steps_batched,
     }
-    seconds = interleave(runs, chosen.repeats, device=chosen.device)
+    runs |= {"curves merged": partial(curves_merged, False), "lower layers shared": partial(curves_merged, True)}
+    seconds = interleave(runs, bench.chosen.repeats)
     facts = {"layers": case.view.n_layers, "curves": len(case.curves), "samples": len(case.samples)}
     for way, values in seconds.items():
-        bench.row(part="speed", geometry=name, way=way, **facts, **summary(values), unit="s per sample and point")
-    one, batched, steps, merged, shared = seconds.values()
-    ratio = paired_ratio(one, shared)
-    bench.ratio("sweep / one at a time throughput", ratio.pop("median"), TARGET, "higher", geometry=name, **ratio)
+        bench.row(part="speed", way=way, **facts, **summary(values), unit="s per sample and point")
+    single, batched, steps, merged, shared = seconds.values()
+    bench.paired("sweep / one at a time throughput", (single, shared), TARGET, "higher")
     for gain, before, after in (
         ("steps of a curve in a batch, over samples", batched, steps),
         ("merging curves", steps, merged),
         ("sharing lower layers", merged, shared),
     ):
         gained = paired_ratio(before, after)
-        bench.row(part="gain", geometry=name, of=gain, **gained, unit="ratio")
-        print(f"{name}: gain of {gain}: {gained['median']:.2f} ({gained['q1']:.2f} to {gained['q3']:.2f})")
-    _project(bench, name, case, summary(shared)["median"], summary(one)["median"])
+        bench.row(part="gain", of=gain, **gained, unit="ratio")
+        print(f"{bench.title}: gain of {gain}: {gained['median']:.2f} ({gained['q1']:.2f} to {gained['q3']:.2f})")
+    _project(bench, case, summary(shared)["median"], summary(single)["median"])
 
 
-def _project(bench: Bench, name: str, case: PruneCase, shared_s: float, one_s: float) -> None:
+def _project(bench: Bench, case: PruneCase, shared_s: float, single_s: float) -> None:
     """Hours of all curves of the paper on sva, from the work of the measured sweep and that of the whole one.
 
     The work of a sweep is its layers times rows; random orders stand for ranked ones.
     """
-    geometry = GEOMETRIES[name]
+    geometry = GEOMETRIES[bench.title]
     shape = {"n_layers": geometry.layers, "n_shared_layers": geometry.layers - 1, "n_heads": geometry.heads}
     view: Any = SimpleNamespace(**shape, device=torch.device("cpu"), dtype=torch.float32)  # all that planning reads
     whole = Sweep(view, random_curves(geometry.layers * geometry.heads, CURVES, seed=0))
     measured = case.sweep()
-    length = sum(len(batch.input_ids[0]) for batch in case.samples) / len(case.samples)
-    per_row_s = shared_s * measured.points.size / _layer_rows(measured, case) / length  # and token
-    tokens = SAMPLES * sum(LENGTHS["causal"]) / len(LENGTHS["causal"])
-    shared_h = per_row_s * _layer_rows(whole, case) * tokens / 3600
-    one_h = one_s / length * tokens * whole.points.size * geometry.layers / case.view.n_layers / 3600
-    bench.row(
-        part="projection", geometry=name, curves=CURVES, samples=SAMPLES, points=whole.points.size,
-        sweep_h=shared_h, one_at_a_time_h=one_h,
-    )  # fmt: skip
-    print(f"{name}: {CURVES} curves x {SAMPLES} sva samples: {shared_h:.2f} h, {one_h:.1f} h one at a time")
+    points = whole.points.size
+    measured_tokens = sum(len(row["input_ids"]) for row in case.rows) / len(case.rows)
+    hours_per_s = SAMPLES * sum(LENGTHS["causal"]) / len(LENGTHS["causal"]) / measured_tokens / 3600
+    share = _layer_rows(whole, case) / _layer_rows(measured, case)
+    shared_h = shared_s * measured.points.size * share * hours_per_s
+    single_h = single_s * points * geometry.layers / case.view.n_layers * hours_per_s
+    facts = {"curves": CURVES, "samples": SAMPLES, "points": points}
+    bench.row(part="projection", **facts, sweep_h=shared_h, one_at_a_time_h=single_h)
+    print(f"{bench.title}: {CURVES} curves x {SAMPLES} sva samples: {shared_h:.2f} h, {single_h:.1f} h one at a time")
 
 
 def _layer_rows(sweep: Sweep, case: PruneCase) -> int:
@@ -135,76 +127,67 @@ def _layer_rows(sweep: Sweep, case: PruneCase) -> int:
     return sum(len(layer.parents) for layers in passes for layer in layers)
 
 
-def agreement(bench: Bench, name: str, case: PruneCase) -> None:
+def agreement(bench: Bench, case: PruneCase) -> None:
     """The largest difference between margins of the sweep and those of one forward each, relative to their spread."""
     sample, sweep = case.samples[0], case.sweep()
     together = sweep.margins(sample, case.token_budget)
-    chosen = list(range(0, len(sweep.masks), max(1, len(sweep.masks) // 16)))
-    alone = torch.stack([_alone(case.view, sample, sweep.masks[i]) for i in chosen])
-    difference = (together[chosen] - alone).abs().max() / together.std()
-    bench.ratio("sweep - one at a time, largest difference", float(difference), 1e-3, "lower", geometry=name)
+    every = max(1, len(sweep.masks) // 16)
+    single = torch.stack([_single(case.view, sample, mask) for mask in sweep.masks[::every]])
+    difference = (together[::every] - single).abs().max() / together.std()
+    bench.ratio("sweep - one at a time, largest difference", float(difference), 1e-3, "lower")
 
 
-# the ways
+# ways to run masks, in seconds per sample and mask
 
 
-@torch.inference_mode()
-def _one_at_a_time(case: PruneCase, device: str) -> float:
+def _one_at_a_time(case: PruneCase) -> float:
     """A forward for every sample and mask, on some of the masks."""
     sweep = case.sweep()
     masks = sweep.masks[:: max(1, len(sweep.masks) // 8)]
-    synchronise(device)
-    start = time.perf_counter()
-    for sample in case.samples:
-        for mask in masks:
-            _alone(case.view, sample, mask)
-    synchronise(device)
-    return (time.perf_counter() - start) / (len(masks) * len(case.samples))
+
+    def run() -> None:
+        for sample in case.samples:
+            for mask in masks:
+                _single(case.view, sample, mask)
+
+    return seconds_of(run) / (len(masks) * len(case.samples))
 
 
-@torch.inference_mode()
-def _samples_batched(case: PruneCase, device: str) -> float:
+def _samples_batched(case: PruneCase) -> float:
     """The usual evaluation: padded batches of samples, all under one mask."""
-    size = max(1, case.token_budget // 32)
-    rows = [_row(case.samples[i % len(case.samples)]) for i in range(size)]
-    batch = Batch.collate(sorted(rows, key=lambda row: len(row["input_ids"])), pad_id=0).to(case.view.device)
+    rows = [case.rows[index % len(case.rows)] for index in range(max(1, case.token_budget // 32))]
+    rows.sort(key=lambda row: len(row["input_ids"]))
+    batch = Batch.collate(rows, pad_id=0).to(case.view.device)
     mask = case.sweep().masks[len(case.samples)]
-    synchronise(device)
-    start = time.perf_counter()
-    with heads_removed(case.view, _layers(case.view, mask, len(batch))):
-        case.view.logits(case.view.hidden(batch), batch)
-    synchronise(device)
-    return (time.perf_counter() - start) / len(batch)
+    return seconds_of(partial(_masked, case.view, batch, mask)) / len(rows)
 
 
 def _sweeps(sweeps: list[Sweep], case: PruneCase) -> float:
     """Sweeps one after another; planning them is part of it."""
-    start = time.perf_counter()
-    for sweep in sweeps:
-        for sample in case.samples:
-            sweep.margins(sample, case.token_budget)
-    synchronise(case.view.device.type)
-    return (time.perf_counter() - start) / sum(sweep.points.size * len(case.samples) for sweep in sweeps)
+
+    def run() -> None:
+        for sweep in sweeps:
+            for sample in case.samples:
+                sweep.margins(sample, case.token_budget)
+
+    return seconds_of(run) / (sum(sweep.points.size for sweep in sweeps) * len(case.samples))
 
 
-@torch.inference_mode()
-def _alone(view: ModelView, sample: Batch, mask: Any) -> torch.Tensor:
-    with heads_removed(view, _layers(view, mask, 1)):
-        logits = view.logits(view.hidden(sample), sample)
+def _single(view: ModelView, sample: Batch, mask: Any) -> Tensor:
+    """Target logit minus foil logit of one sample under one mask."""
+    logits = _masked(view, sample, mask)
     return logits[0, 0] - logits[0, 1]
 
 
-def _layers(view: ModelView, mask: Any, rows: int) -> list[HeadsLeft]:
-    """The heads that are left, layer by layer: the mask [L, H] for every row."""
+@torch.inference_mode()
+def _masked(view: ModelView, batch: Batch, mask: Any) -> Tensor:
+    """Logits [B, 2] where the heads of the mask [L, H] are left, for every row."""
+    rows = len(batch)
     parents = torch.arange(rows, device=view.device)
     kept = torch.from_numpy(mask).to(view.device, view.dtype)
-    return [HeadsLeft(parents, kept[layer].expand(rows, -1)) for layer in range(view.n_layers)]
-
-
-def _row(sample: Batch) -> dict[str, Any]:
-    fields = {"position": sample.position, "target_id": sample.target_ids, "foil_id": sample.foil_ids}
-    numbers = {name: int(value[0]) for name, value in fields.items() if value is not None}
-    return {"input_ids": sample.input_ids[0].tolist(), **numbers}
+    heads = [HeadsLeft(parents, layer.expand(rows, -1)) for layer in kept]
+    with heads_removed(view, heads):
+        return view.logits(view.hidden(batch), batch)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,74 @@
-"""Single samples to measure on: random tokens whose lengths follow the sva task."""
+"""Models of random weights, and single samples of random tokens whose lengths follow the sva task."""
 
 from __future__ import annotations
 
+import argparse
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from lrp_core import Batch, ModelView
+from torch import Tensor
+
+from jobs.plan.geometries import GEOMETRIES, Geometry
+from lrp_core import Batch, ModelView, random_model
 
 #: Deciles of the lengths of the first 1000 sva samples: prefixes under GPT-2's tokenizer, whole sentences.
 LENGTHS = {"causal": (4, 5, 6, 7, 8, 9, 10, 12, 16, 26), "masked": (14, 18, 21, 24, 27, 31, 34, 39, 44, 54)}
 
 
+def geometry_of(name: str, quick: bool, layers: int | None = None) -> Geometry:
+    """The geometry, a small one of its family with `quick`, cut to so many `layers`."""
+    geometry = GEOMETRIES[name].shrunk() if quick else GEOMETRIES[name]
+    return replace(geometry, layers=min(geometry.layers, layers or geometry.layers))
+
+
+def drawn(
+    geometry: Geometry, chosen: argparse.Namespace, kernel: str = "sdpa", labels: Sequence[str] = ()
+) -> ModelView:
+    """Random weights of the geometry in the precision and on the device of the options."""
+    return random_model(geometry.config(labels), dtype=chosen.dtype, attn=kernel, device=chosen.device)
+
+
+def model_of(name: str, chosen: argparse.Namespace, labels: Sequence[str] = ()) -> ModelView:
+    """Random weights of a named geometry with the layers of the options; with `labels`, a classifier."""
+    return drawn(geometry_of(name, chosen.quick, chosen.layers), chosen, labels=labels)
+
+
 def sva_like(view: ModelView, count: int) -> list[Batch]:
-    """Batches of one sample."""
-    return [alone(row) for row in rows_like_sva(view, count)]
+    """Batches of one sample on the device of the model."""
+    return [alone(row).to(view.device) for row in rows_like_sva(view, count)]
 
 
 def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
     """Rows for `Batch.collate`."""
     source = random.Random(0)
     lengths = LENGTHS[view.kind.name]
-    drawn = [lengths[i % len(lengths)] for i in range(count)]
-    source.shuffle(drawn)
-    return [random_row(view, length, source) for length in drawn]
+    drawn_lengths = [lengths[i % len(lengths)] for i in range(count)]
+    source.shuffle(drawn_lengths)
+    return [random_row(view, length, source) for length in drawn_lengths]
 
 
 def random_row(view: ModelView, length: int, source: random.Random) -> dict[str, Any]:
-    ids = [source.randrange(view.vocab) for _ in range(length)]
-    position = length // 2 if view.kind.slot else length - 1
+    """A row of `length` random tokens; of a classifier, with its first two labels as target and foil."""
+    row: dict[str, Any] = {"input_ids": [source.randrange(view.vocab) for _ in range(length)]}
+    if view.kind.labels:
+        foil = 1 if view.config.num_labels > 1 else None
+        return row | {"position": length - 1 if view.kind.causal else 0, "target_id": 0, "foil_id": foil}
     target, foil = source.sample(range(view.vocab), 2)
-    return {"input_ids": ids, "position": position, "target_id": target, "foil_id": foil}
+    return row | {"position": length // 2 if view.kind.slot else length - 1, "target_id": target, "foil_id": foil}
+
+
+def random_sample(view: ModelView, length: int) -> Batch:
+    """A batch of one sample of `length` random tokens, on the device of the model."""
+    row = random_row(view, length, random.Random(0))
+    return alone(row).to(view.device)
+
+
+def logits_at(view: ModelView, position: int, **inputs: Tensor) -> Tensor:
+    """All logits [R, V] at one position, by a bare forward of the backbone and the head."""
+    output = view.model.base_model(**inputs, **view.kind.forward_options)
+    return view.unembedding(view.head(output.last_hidden_state[:, position]))
 
 
 def alone(row: dict[str, Any]) -> Batch:

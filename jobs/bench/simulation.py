@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobs.cluster.labels import Needs
 from jobs.cluster.pools import Share, Slots, share_of
 from jobs.commands.plan_forwards import forwards
 from jobs.commands.plan_speeds import FLOPS, flops_of
-from jobs.config import NodesConfig, RunConfig
+from jobs.config import ModelConfig, NodesConfig, RunConfig
 from jobs.methods import configured
-from jobs.plan.geometries import shape_of
+from jobs.plan.geometries import Geometry, shape_of
 
 #: Cost of all passes over that of the gradients' pass, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]
@@ -33,7 +34,7 @@ class PoolWork:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a schedule gives. The tail is the time from the first idle GPU with no model waiting to the end."""
+    """The outcome of a schedule. The tail is the time from the first idle GPU with no model waiting to the end."""
 
     makespan_s: float
     busy_s: float  # of all GPUs together
@@ -56,32 +57,39 @@ def paper_jobs(relative: Relative | None = None, config: RunConfig | None = None
     `relative` are measured costs of all passes over that of the gradients; what is not measured is estimated.
     """
     config = config or paper()
-    methods = configured(config)
     jobs = []
     for model in config.models:
         geometry = shape_of(model)
         if geometry is None:
             continue
-        family = geometry.model_family
-        wanted = [methods[entry.name] for entry in config.methods_of(model)]
-        names = [method.name for method in wanted if not method.missing(family.capabilities)]
-        gradients = [name for name in names if methods[name].rules is not None]
-        units: list[tuple[str, float]] = []
-        for task in config.tasks:
-            samples, length = config.task(task).published
-            measured = relative and relative[family.kind.name, task]
-            total = forwards(config, gradients, length) * measured if measured else forwards(config, names, length)
-            for dtype in model.dtypes_for(task):
-                operations = 2.0 * geometry.block_parameters * samples * length * total
-                count = -(-samples // config.shard_rows)
-                units += [(dtype, operations / FLOPS[dtype] / count)] * count
+        units = list(_units(config, model, geometry, relative or {}))
         for dtypes in config.together(dtype for dtype, _ in units):
-            own = [unit for unit in units if unit[0] in dtypes]
+            of_pool = [unit for unit in units if unit[0] in dtypes]
             share = share_of(model, True, config.ray.needs(dtypes))
-            name = config.pool_name(model, dtypes)
-            seconds = tuple(unit_s for _, unit_s in own)
-            jobs.append(PoolWork(name, model.workers[1], seconds, tuple(dtype for dtype, _ in own), share))
+            seconds = tuple(unit_s for _, unit_s in of_pool)
+            precisions = tuple(dtype for dtype, _ in of_pool)
+            jobs.append(PoolWork(config.pool_name(model, dtypes), model.workers[1], seconds, precisions, share))
     return jobs
+
+
+def _units(
+    config: RunConfig, model: ModelConfig, geometry: Geometry, relative: Relative
+) -> Iterator[tuple[str, float]]:
+    """(precision, seconds on the GPU that plans assume) of every unit of a model."""
+    family = geometry.model_family
+    known = configured(config)
+    methods = [known[entry.name] for entry in config.methods_of(model)]
+    possible = [method for method in methods if not method.missing(family.capabilities)]
+    names = [method.name for method in possible]
+    gradients = [method.name for method in possible if method.rules is not None]
+    for task in config.tasks:
+        samples, length = config.task(task).published
+        measured = relative.get((family.kind.name, task))
+        total = forwards(config, gradients, length) * measured if measured else forwards(config, names, length)
+        operations = 2.0 * geometry.block_parameters * samples * length * total
+        count = -(-samples // config.shard_rows)
+        for dtype in model.dtypes_for(task):
+            yield from [(dtype, operations / FLOPS[dtype] / count)] * count
 
 
 def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions: Iterable[Needs] = ()) -> Simulated:
@@ -91,29 +99,27 @@ def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions:
     """
     each = [kind for kind in nodes for _ in range(kind.count)]
     slots = Slots([(kind.labels, kind.gpus) for kind in each], (), precisions)
-    gpus = sum(kind.gpus for kind in each)
     if homeless := [job.model for job in jobs if not slots.room(job.share)]:
         raise ValueError(f"no node will do for {', '.join(homeless)}")
     waiting = list(jobs)
-    ends: list[tuple[float, str, Share, list[int]]] = []
-    now = busy = 0.0
+    running: list[tuple[float, str, Share, list[int]]] = []  # by their ends
+    now = busy = last_start = 0.0
     workers_end: list[float] = []
-    last_start = 0.0
-    while waiting or ends:
+    while waiting or running:
         for job in list(waiting):
             taken = slots.take(job.share, 1, min(job.most_workers, len(job.unit_s)))
             if taken is not None:
                 waiting.remove(job)
-                finished, spent = _pool(job, [each[node] for node in taken], now)
+                ends, spent = _pool(job, [each[node] for node in taken], now)
                 busy += spent
-                workers_end += finished
+                workers_end += ends
                 last_start = now
-                heapq.heappush(ends, (max(finished), job.model, job.share, taken))
-        now, last, share, released = heapq.heappop(ends)
+                heapq.heappush(running, (max(ends), job.model, job.share, taken))
+        now, last, share, released = heapq.heappop(running)
         slots.give_back(share, released)
     first_idle = min((end for end in workers_end if end >= last_start), default=now)
-    bound_s = _bound_s(jobs, each, slots)
-    return Simulated(now, busy, busy / (gpus * now), now - first_idle, last, len(released), bound_s)
+    utilisation = busy / (sum(kind.gpus for kind in each) * now)
+    return Simulated(now, busy, utilisation, now - first_idle, last, len(released), _bound_s(jobs, each, slots))
 
 
 def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[list[float], float]:
@@ -121,10 +127,10 @@ def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[li
     free = [(start + START_S, worker) for worker in range(len(nodes))]
     spent = 0.0
     for unit in range(len(job.unit_s)):
-        at, worker = heapq.heappop(free)
+        at, worker = free[0]
         unit_s = _on(job, unit, nodes[worker])
         spent += unit_s
-        heapq.heappush(free, (at + unit_s, worker))
+        heapq.heapreplace(free, (at + unit_s, worker))
     return [end for end, _ in free], spent
 
 
@@ -137,12 +143,12 @@ def _on(job: PoolWork, unit: int, node: NodesConfig) -> float:
 
 def _bound_s(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], slots: Slots) -> float:
     """No schedule is shorter: neither for all models, nor for those that go to the same nodes."""
-    work: dict[tuple[int, ...], float] = {}
+    work: dict[tuple[int, ...], float] = defaultdict(float)
     everywhere = tuple(range(len(nodes)))
     for job in jobs:
         able = slots.able(job.share)
         kinds = {id(nodes[node]): nodes[node] for node in able}.values()
-        least = sum(min(_on(job, unit, kind) for kind in kinds) for unit in range(len(job.unit_s)))
-        for able_to in {tuple(sorted(able)), everywhere}:
-            work[able_to] = work.get(able_to, 0.0) + least
-    return max(spent / sum(nodes[node].gpus for node in able_to) for able_to, spent in work.items())
+        least_s = sum(min(_on(job, unit, kind) for kind in kinds) for unit in range(len(job.unit_s)))
+        for group in {tuple(sorted(able)), everywhere}:
+            work[group] += least_s
+    return max(spent / sum(nodes[node].gpus for node in group) for group, spent in work.items())

@@ -30,21 +30,19 @@ class _Slow:
         self._files, self._latency_s = files, latency_s
 
     def open_input_file(self, path: str) -> pafs.NativeFile:
-        self._wait(2)  # one for the size, one for the content
-        return self._files.open_input_file(path)
+        return self._waiting(2).open_input_file(path)  # one for the size, one for the content
 
     def open_output_stream(self, path: str) -> pafs.NativeFile:
-        self._wait()
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return self._files.open_output_stream(path)
+        return self._waiting().open_output_stream(path)
 
     def delete_file(self, path: str) -> None:
-        self._wait()
-        self._files.delete_file(path)
+        self._waiting().delete_file(path)
 
     def get_file_info(self, where: Any) -> Any:
-        self._wait()
-        return self._files.get_file_info(where)
+        return self._waiting().get_file_info(where)
 
-    def _wait(self, requests: int = 1) -> None:
+    def _waiting(self, requests: int = 1) -> pafs.FileSystem:
+        """The file system, after the time that so many requests take."""
         time.sleep(requests * self._latency_s)
+        return self._files

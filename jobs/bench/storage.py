@@ -18,13 +18,29 @@ from jobs.store import Store
 
 SHIPPED = Path(__file__).with_name("results")  # of machines that not everybody has
 RATIO = "ratio"  # the part, and the unit
-#: What benchmarks call the way of doing something that they measured.
-_METHOD = ("method", "run", "way", "scoring", "of")
-_PLACE = {"part": ("part", "what"), "model": ("model",), "method": _METHOD} | {
-    column: (column,) for column in ("task", "dtype", "length")
+#: The columns of the schema, each with its names in the rows of benchmarks.
+_COLUMNS = {
+    "part": ("part", "what"),
+    "model": ("model",),
+    "method": ("method", "run", "way", "scoring", "of"),
+    "task": ("task",),
+    "dtype": ("dtype",),
+    "length": ("length",),
 }
-_UNITS = {"per_s": "1/s", "ms": "ms", "s": "s", "seconds": "s", "h": "h", "hours": "h", "bytes": "bytes"}
-_UNITS |= {"usd": "USD"} | dict.fromkeys(("ratio", "speedup", "share", "utilisation"), RATIO)
+_UNITS = {
+    "per_s": "1/s",
+    "ms": "ms",
+    "s": "s",
+    "seconds": "s",
+    "h": "h",
+    "hours": "h",
+    "bytes": "bytes",
+    "usd": "USD",
+    "ratio": "ratio",
+    "speedup": "ratio",
+    "share": "ratio",
+    "utilisation": "ratio",
+}
 _SUMMARY = ("median", "q1", "q3", "n")
 
 
@@ -56,57 +72,59 @@ def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
 
 def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows and ratios of the JSON `result` as rows of the schema."""
+    measured = [number for row in result["rows"] for number in _measurements(row)]
+    measured += [_promise(name, ratio) for name, ratio in result["ratios"].items()]
     origin = {"bench": result["bench"], "device": result["device"]}
-    measured = [origin | number for row in result["rows"] for number in _measurements(row)]
-    return measured + [origin | _promise(name, ratio) for name, ratio in result["ratios"].items()]
+    return [origin | number for number in measured]
 
 
 def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A number for each of a row's floats, summaries and bytes; the rest says what they are of."""
-    said = _named(row)
-    measured: dict[str, Any] = {}
-    if "median" in said:  # a summary spread over the row
-        measured["median"] = {name: said.pop(name) for name in _SUMMARY}
-    unit = said.pop("unit", None)
-    for name in list(said):
-        if isinstance(said[name], float | Mapping) or (name.endswith("bytes") and said[name] is not None):
-            measured[name] = said.pop(name)
+    facts = _named(row)
+    unit = facts.pop("unit", None)
+    measured: dict[str, Mapping[str, Any]] = {}
+    if "median" in facts:  # a summary spread over the row
+        measured["median"] = {name: facts.pop(name) for name in _SUMMARY}
+    for name, value in list(facts.items()):
+        if isinstance(value, Mapping):
+            measured[name] = facts.pop(name)
+        elif value is None:
+            del facts[name]
+        elif isinstance(value, float) or name.endswith("bytes"):
+            measured[name] = {"median": facts.pop(name)}
     columns: dict[str, Any] = {}
-    for column, names in _PLACE.items():
-        columns[column] = next((said.pop(name) for name in names if said.get(name) is not None), None)
-    said = {name: value for name, value in said.items() if value is not None}
-    columns |= {"part": columns["part"] or "all", "details": json.dumps(said)}
-    for name, value in measured.items():
-        summary = value if isinstance(value, Mapping) else {"median": value}
-        known_unit = unit if name == "median" else _unit(name)
-        yield columns | _number(name, known_unit, summary)
+    for column, names in _COLUMNS.items():
+        present = [name for name in names if name in facts]
+        columns[column] = facts.pop(present[0]) if present else None
+    columns |= {"part": columns["part"] or "all", "details": json.dumps(facts)}
+    for name, spread in measured.items():
+        yield columns | _number(name, unit if name == "median" else _unit(name), spread)
 
 
 def _promise(name: str, ratio: Mapping[str, Any]) -> dict[str, Any]:
-    said = _named(ratio)
-    subject, model = ratio.get("model") or ratio.get("geometry"), said.pop("model", None)
-    promised = {column: said.pop(column) for column in ("target", "better")}
-    summary = {"median": said.pop("value"), **{key: said.pop(key, None) for key in _SUMMARY[1:]}}
-    columns = {"part": RATIO, "model": model, "details": json.dumps(said)}
-    return columns | promised | _number(name.removeprefix(f"{subject}: "), RATIO, summary)
+    facts = _named(ratio)
+    subject = ratio.get("model") or ratio.get("geometry")
+    columns = {"part": RATIO} | {column: facts.pop(column, None) for column in ("model", "target", "better")}
+    spread = {"median": facts.pop("value")} | {key: facts.pop(key, None) for key in _SUMMARY[1:]}
+    number = _number(name.removeprefix(f"{subject}: "), RATIO, spread)
+    return {**columns, **number, "details": json.dumps(facts)}
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with random weights under the name that a config has for their geometry."""
-    said = dict(row)
-    if (geometry := said.pop("geometry", None)) is not None:
-        said["model"] = f"random/{geometry}"
-    return said
+    facts = dict(row)
+    geometry = facts.pop("geometry", None)
+    return facts if geometry is None else facts | {"model": f"random/{geometry}"}
 
 
-def _number(measure: str, unit: str | None, summary: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {"value": summary["median"]} | {name: summary.get(name) for name in _SUMMARY[1:]}
-    return {"measure": measure, "unit": unit, **columns}
+def _number(measure: str, unit: str | None, spread: Mapping[str, Any]) -> dict[str, Any]:
+    quartiles = {name: spread.get(name) for name in _SUMMARY[1:]}
+    return {"measure": measure, "unit": unit, "value": spread["median"], **quartiles}
 
 
 def _unit(name: str) -> str | None:
     """The unit of a measure, from the end of its name, as in `peak_bytes`."""
-    return next((unit for end, unit in _UNITS.items() if name == end or name.endswith(f"_{end}")), None)
+    return next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(f"_{end}")), None)
 
 
 def _slug(text: str) -> str:

@@ -8,9 +8,10 @@ its units; at that rate, and with the units that the published data have, follow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import linear_regression
 from typing import Any
 
-from jobs.bench.harness import Bench, device_name, parser
+from jobs.bench.harness import parser
 from jobs.bench.matrix import attribute, matrix_config, prepare
 from jobs.bench.object_store import object_store
 from jobs.config import RunConfig
@@ -23,34 +24,33 @@ ROWS = 64  # of each task
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    options = parser("store", __doc__ or "")
-    options.add_argument("--rows", type=int, default=ROWS, help=f"samples of each task, default {ROWS}")
-    chosen = options.parse_args(arguments)
-    bench = Bench("store", device_name("cpu"))
-    models = 1 if chosen.quick else None
-    counted = []
+    options = parser("store", __doc__)
+    options.number("--rows", ROWS, f"samples of each task, at least a shard's {SHARD_ROWS}")
+    bench = options.begin(arguments)
+    rows = bench.chosen.rows
+    if rows < SHARD_ROWS:
+        options.error(f"--rows {rows}: a shard has {SHARD_ROWS}, and more shards are to be compared with fewer")
+    models = 1 if bench.quick else None
+    units, requests = [], []
     with object_store() as server:
-        for rows in (chosen.rows, 2 * chosen.rows):
-            config = matrix_config(server.root(str(rows)), SHARD_ROWS, models)
+        for count in (rows, 2 * rows):
+            config = matrix_config(server.root(str(count)), SHARD_ROWS, models)
             store = Store(config.root)
-            prepare(config, store, rows)
+            prepare(config, store, count)
             server.requests = 0
-            units, cells = attribute(config, store)
-            counted.append((units, server.requests))
-            bench.row(what="requests", rows=rows, units=units, cells=cells, requests=float(server.requests))
-            print(
-                f"{rows} samples of each task: {server.requests} requests for {units} units of {cells} cells",
-                flush=True,
-            )
-    (few, before), (many, after) = counted
-    bench.ratio("requests of twice the samples", after / before, GROWTH_TARGET, "lower")
-    each = (after - before) / (many - few)
-    whole = before + each * (
-        published_units(matrix_config("runs/paper", RunConfig.load("paper").shard_rows, models)) - few
-    )
+            of_units, cells = attribute(config, store)
+            made = server.requests
+            bench.row(what="requests", rows=count, units=of_units, cells=cells, requests=float(made))
+            print(f"{count} samples of each task: {made} requests for {of_units} units of {cells} cells", flush=True)
+            units.append(of_units)
+            requests.append(made)
+    bench.ratio("requests of twice the samples", requests[1] / requests[0], GROWTH_TARGET, "lower")
+    line = linear_regression(units, requests)
+    published = matrix_config("runs/paper", RunConfig.load("paper").shard_rows, models)
+    whole = line.intercept + line.slope * published_units(published)
     name = f"the paper's last {models} models: requests" if models else "the paper's matrix: requests"
-    bench.ratio(name, whole, MATRIX_TARGET, "lower", requests_of_a_unit=round(each, 2))
-    return bench.finish(chosen)
+    bench.ratio(name, whole, MATRIX_TARGET, "lower", requests_of_a_unit=round(line.slope, 2))
+    return bench.finish()
 
 
 def published_units(config: RunConfig) -> int:
@@ -61,7 +61,8 @@ def published_units(config: RunConfig) -> int:
         for task in config.tasks:
             samples, _ = config.task(task).published
             total += len(model.dtypes_for(task)) * -(-samples // config.shard_rows)
-            total += -(-(heads[task] or samples) // config.shard_rows) if task in heads else 0
+            if task in heads:
+                total += -(-(heads[task] or samples) // config.shard_rows)
     return total
 
 

@@ -7,14 +7,13 @@ every sample, in an order drawn anew, so that none always follows the one that l
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
+from torch import Tensor
 
-from jobs.bench.harness import Bench, paired_ratio, summary, synchronise
+from jobs.bench.harness import Bench, paired_ratio, seconds_of, summary
 from lrp_core import Batch, ModelView
 from lrp_core.explained import CONTRASTIVE
 from lrp_core.methods import EPSILON
@@ -26,34 +25,36 @@ _NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 
 
-def table_8(bench: Bench, subject: dict[str, str], view: ModelView, batches: Sequence[Batch], **details: str) -> None:
+def table_8(bench: Bench, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
     """Plain gradient x input, lrp, attnlrp and explicit attnlrp on every batch of one sample, and their ratios.
 
-    `subject` is the `model` of a config or a `geometry` with random weights; `details` go into the rows.
+    `details` go into the rows, whose subject is that of `bench`.
     The report reads the rows of this part: `backward_ms` of each method, and the `speedup` over attnlrp_explicit.
     """
     backward, forward = measure(view, batches)
-    (name,) = subject.values()
-    columns = {**subject, **details, "dtype": str(view.dtype).removeprefix("torch.")}
+    columns = {**details, "dtype": str(view.dtype).removeprefix("torch.")}
+    medians = []
     for method in METHODS:
         timed = {"forward_ms": _milliseconds(forward[method]), "backward_ms": _milliseconds(backward[method])}
         bench.row(part="table_8", **columns, method=method, **timed)
-    medians = ", ".join(f"{method} {1e3 * summary(backward[method])['median']:.3g}" for method in METHODS)
-    print(f"{name}: median ms of backward and aggregation over {len(batches)} samples: {medians}", flush=True)
+        medians.append(f"{method} {timed['backward_ms']['median']:.3g}")
+    shown = ", ".join(medians)
+    print(f"{bench.title}: median ms of backward and aggregation over {len(batches)} samples: {shown}", flush=True)
     for method, target in (("attnlrp", 1.05), ("lrp", 0.95)):
-        ratio = paired_ratio(backward[method], backward["gradient_x_input"])
-        bench.ratio(f"{method} backward / plain", ratio.pop("median"), target, "lower", **subject, **ratio)
-    speedup = paired_ratio(backward["attnlrp_explicit"], backward["attnlrp"])
-    bench.row(part="table_8", **columns, method="attnlrp_explicit", speedup=dict(speedup))
+        bench.paired(f"{method} backward / plain", (backward[method], backward["gradient_x_input"]), target)
+    explicit = backward["attnlrp_explicit"], backward["attnlrp"]
+    bench.row(part="table_8", **columns, method="attnlrp_explicit", speedup=paired_ratio(*explicit))
     target = 1.6 if view.device.type == "cuda" else 1.15
-    promised = speedup.pop("median")
-    bench.ratio("explicit / attnlrp backward", promised, target, "higher", **subject, **speedup)
-    whole = {method: [sum(pair) for pair in zip(forward[method], backward[method], strict=True)] for method in METHODS}
-    total = paired_ratio(whole["attnlrp"], whole["gradient_x_input"])
+    bench.paired("explicit / attnlrp backward", explicit, target, "higher")
+    ours, plain = (
+        [sum(pair) for pair in zip(forward[method], backward[method], strict=True)]
+        for method in ("attnlrp", "gradient_x_input")
+    )
+    total = paired_ratio(ours, plain)
     bench.row(part="forward and backward", **columns, method="attnlrp / plain", ratio=total)
 
 
-def _milliseconds(seconds: Sequence[float]) -> dict[str, Any]:
+def _milliseconds(seconds: Sequence[float]) -> dict[str, float]:
     return summary([1e3 * value for value in seconds])
 
 
@@ -81,46 +82,33 @@ def once(
 
     Plain gradient x input is the stock model, without any rule of ours.
     """
-    if method == "attnlrp_explicit":
-        return _explicit_once(view, batch, around_backward)
-    rules: AbstractContextManager = (
-        nullcontext() if method == "gradient_x_input" else rules_on(view, [READINGS[method].composite])
-    )
+    states: list[Tensor] = []  # of the explicit gradients: the final state, and a leaf of its values
+    explicit = method == "attnlrp_explicit"
+    rules = _NOTHING if explicit or method == "gradient_x_input" else rules_on(view, [READINGS[method].composite])
     with torch.enable_grad(), rules:
-        token, full = view.embed(batch)
-        return _timed(view, batch, token.detach().requires_grad_(), full.detach(), around_backward)
+        embedded, full = (tensor.detach() for tensor in view.embed(batch))
+        token = embedded.requires_grad_()
 
+        def forward() -> None:
+            if explicit:
+                with relevance_flow(view, EPSILON):
+                    state = view.prediction(view.hidden(batch, token), batch)
+                final = state.detach().requires_grad_()
+                states.extend((state, final, CONTRASTIVE.of(view.unembed(final, batch))))
+            else:
+                states.append(CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch)))
 
-def _timed(
-    view: ModelView, batch: Batch, token: torch.Tensor, full: torch.Tensor, around_backward: AbstractContextManager
-) -> tuple[float, float]:
-    device = str(view.device)
-    synchronise(device)
-    start = time.perf_counter()
-    explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch))
-    synchronise(device)
-    middle = time.perf_counter()
-    with around_backward:
-        (gradient,) = torch.autograd.grad(explained.sum(), token)
-        attribution(gradient, full, batch.attention_mask, READINGS["attnlrp"].measure)
-    synchronise(device)
-    return middle - start, time.perf_counter() - middle
+        def aggregate() -> None:
+            explained = states[-1].sum()
+            if explicit:
+                state, final, _ = states
+                (gradient,) = torch.autograd.grad(explained, final)
+                (relevance,) = torch.autograd.grad(state, token, final.detach() * gradient)
+                relevance.sum(-1).masked_fill(batch.attention_mask == 0, 0)
+            else:
+                (gradient,) = torch.autograd.grad(explained, token)
+                attribution(gradient, full, batch.attention_mask, READINGS["attnlrp"].measure)
 
-
-def _explicit_once(view: ModelView, batch: Batch, around_backward: AbstractContextManager) -> tuple[float, float]:
-    device = str(view.device)
-    with torch.enable_grad():
-        token = view.embed(batch)[0].detach().requires_grad_()
-        synchronise(device)
-        start = time.perf_counter()
-        with relevance_flow(view, EPSILON):
-            state = view.prediction(view.hidden(batch, token), batch)
-        explained = CONTRASTIVE.of(view.unembed(final := state.detach().requires_grad_(), batch))
-        synchronise(device)
-        middle = time.perf_counter()
+        forward_s = seconds_of(forward)
         with around_backward:
-            (gradient,) = torch.autograd.grad(explained.sum(), final)
-            (relevance,) = torch.autograd.grad(state, token, final.detach() * gradient)
-            relevance.sum(-1).masked_fill(batch.attention_mask == 0, 0)
-        synchronise(device)
-        return middle - start, time.perf_counter() - middle
+            return forward_s, seconds_of(aggregate)

@@ -79,18 +79,18 @@ def test_results_fit_the_schema_of_the_store(result):
 
 
 def test_what_memory_does_not_hold_is_left_out_and_said(monkeypatch, capsys):
-    real = context.ways_of
+    real = context.variants_of
 
-    def full(view, batch, whole=False):
+    def full_memory(view, batch, full=False):
         def run():
             raise MemoryError
 
-        result = real(view, batch, whole)
+        result = real(view, batch, full)
         if batch.input_ids.shape[1] > 16:
-            result[PERTURBATION] = context.Way(run)
+            result[PERTURBATION] = context.TimedVariant(run)
         return result
 
-    monkeypatch.setattr(context, "ways_of", full)
+    monkeypatch.setattr(context, "variants_of", full_memory)
     result = context.main(["--quick", "--geometry", "gpt2", "--lengths", "8,16,24", "--repeats", "1"])
     (lost,) = [row for row in rows(result, "curve") if "state" in row]
     assert (lost["method"], lost["length"], lost["state"]) == (PERTURBATION, 24, "out of memory")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.bench import job, slow_store
+from jobs.bench import harness, job, slow_store
 from jobs.bench.harness import Bench
-from jobs.bench.job import Timed
+from jobs.bench.job import steady_s
 from jobs.bench.slow_store import SlowStore
 from jobs.plan.cells import make_plan
 from jobs.stages.attribute import missing_work
@@ -17,23 +17,14 @@ from jobs.store import Ledger, Store
 from tests.jobs.forked import FORKS
 
 
-class InThisProcess:
-    """Calls its target here, with arguments pickled as for a spawned process, whose start would take seconds."""
-
-    exitcode = 0
-
-    def __init__(self, target, args):
-        self._target, self._args = target, pickle.dumps(args)
-
-    def start(self):
-        self._target(*pickle.loads(self._args))
-
-    def join(self):
-        """It has ended."""
+def in_this_process(function, *arguments):
+    """Calls the function here, with arguments pickled as for a spawned process, whose start would take seconds."""
+    function(*pickle.loads(pickle.dumps(arguments)))
+    return 0, 0.0
 
 
 def test_the_bare_loop_commits_all_units_in_a_process_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "multiprocessing", SimpleNamespace(get_context=lambda method: FORKS))
+    monkeypatch.setattr(harness, "multiprocessing", SimpleNamespace(get_context=lambda method: FORKS))
     runs = job.Runs(tmp_path, quick=True)
     config = runs.config("gpt2", 1, {"ra": 4})
     store = runs.prepared(config)
@@ -45,8 +36,7 @@ def test_the_bare_loop_commits_all_units_in_a_process_of_its_own(tmp_path, monke
 
 @pytest.mark.ray
 def test_the_quick_benchmark_reports_overhead_scaling_cost_and_schedule(tmp_path, local_ray, monkeypatch):
-    here = SimpleNamespace(Process=InThisProcess)
-    monkeypatch.setattr(job, "multiprocessing", SimpleNamespace(get_context=lambda method: here))
+    monkeypatch.setattr(harness, "in_own_process", in_this_process)
     result = job.main(["--quick", "--json", str(tmp_path / "job.json")])
     assert json.loads((tmp_path / "job.json").read_text())["ratios"] == result["ratios"]
     rows = result["rows"]
@@ -74,7 +64,7 @@ def test_a_store_with_latency_is_measured_beside_the_others(tmp_path, inline, mo
     told, timed = job.by_ray, []
     monkeypatch.setattr(job, "by_ray", lambda config, store: (timed.append(store), told(config, store))[1])
     bench = Bench("job", "cpu")
-    job.overhead(bench, job.Runs(tmp_path, quick=True), repeats=1, latency_s=0.002)
+    job.overhead(bench.about(geometry="gpt2"), job.Runs(tmp_path, quick=True), repeats=1, latency_s=0.002)
     assert [type(store) for store in timed] == [Store, Store, Store, SlowStore]
     assert used == timed[:1]
     result = bench.result()
@@ -101,4 +91,4 @@ def test_a_run_that_rejected_rows_is_no_measurement(tmp_path):
     store = Store(str(tmp_path))
     store.write_bytes("relevance/rejects/model=a/0.parquet", b"")
     with pytest.raises(RuntimeError, match="rejected rows"):
-        Timed.of(1.0, store)
+        steady_s(store)

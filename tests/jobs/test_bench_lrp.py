@@ -101,7 +101,7 @@ def test_the_rules_move_hardly_more_bytes_than_the_plain_gradient(geometry, most
     config = replace(GEOMETRIES[geometry], layers=1, vocabulary=128).config()
     view = random_model(config)
     bench = Bench("lrp", "cpu")
-    lrp.work(bench, geometry, view, lrp.sva_like(view, 1)[0])
+    lrp.work(bench, view, lrp.sva_like(view, 1)[0])
     work = {row["method"]: row for row in bench.rows}
     plain = work["gradient_x_input"]
     assert work["attnlrp"]["product_bytes"] == plain["product_bytes"]

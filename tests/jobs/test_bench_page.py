@@ -9,8 +9,8 @@ from jobs.bench.harness import Bench
 def a_result():
     bench = Bench("lrp", "a fast GPU", "closelook bench lrp --json x.json")
     for model, value in (("gpt2", 0.97), ("llama", 1.0513)):
-        bench.ratio("attnlrp / plain", value, 1.05, "lower", geometry=model, q1=0.9, q3=1.1, n=3)
-    bench.ratio("together / apart", 0.2, 0.5, "lower", geometry="llama")
+        bench.about(geometry=model).ratio("attnlrp / plain", value, 1.05, "lower", q1=0.9, q3=1.1, n=3)
+    bench.about(geometry="llama").ratio("together / apart", 0.2, 0.5, "lower")
     bench.ratio("worst error", 0.004, 0.2, "lower")
     return bench.result()
 

@@ -16,7 +16,7 @@ def a_bench():
     spread = {"median": 2.0, "q1": 1.0, "q3": 3.0, "n": 5}
     bench.row(part="speed", geometry="gpt2", method="ours", length=8, wall_s=spread, peak_bytes=7, batch=64, task=None)
     bench.row(what="overhead", run="bare", **spread, unit="s")
-    bench.ratio("ours / theirs", 0.5, 1.0, "lower", geometry="gpt2", q1=0.4, q3=0.6, n=5, cores=2)
+    bench.about(geometry="gpt2").ratio("ours / theirs", 0.5, 1.0, "lower", q1=0.4, q3=0.6, n=5, cores=2)
     return bench
 
 

@@ -1,0 +1,52 @@
+"""Made-up tables of a store: tokenised views of random tokens, as the stage `prepare` writes them, and any columns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import VIEW
+from jobs.config import ModelConfig
+from jobs.plan.models import load_tokenizer, tokenizer_key
+from jobs.store import Store
+from jobs.store.artifacts import views_of
+
+
+def write_views(
+    store: Store, model: ModelConfig, task: str, rows: int, lengths: tuple[int, int], shard_rows: int
+) -> None:
+    """Write so many samples of random tokens for the tokenizer of a model; `lengths` are the fewest and most tokens."""
+    views, drawn = views_of(tokenizer_key(load_tokenizer(model)), task), _rows(task, lengths)
+    for start in range(0, rows, shard_rows):
+        part = [next(drawn) for _ in range(min(shard_rows, rows - start))]
+        store.write_shard(f"{views.folder}/{start:09d}.parquet", pa.Table.from_pylist(part, schema=VIEW), VIEW)
+    store.write_manifest(views.name, {"rows": rows})
+
+
+def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    draw, index = random.Random(0), 0
+    while True:
+        length = draw.randint(*lengths)
+        marks = [False] * length
+        yield {
+            "sample_id": f"{task}{index:013d}",
+            "input_ids": [draw.randrange(5, 60) for _ in range(length)],
+            "position": length - 1,
+            "target_id": 7,
+            "foil_id": 8,
+            "evidence_mask": marks,
+            "special_mask": marks,
+            "length": length,
+        }
+        index += 1
+
+
+def write_columns(store: Store, path: str, columns: Mapping[str, Any], schema: pa.Schema) -> None:
+    """Write a shard of these columns; all others of the schema are null or zero."""
+    rows = len(columns["sample_id"])
+    empty = {field.name: pa.nulls(rows, field.type) if field.nullable else np.zeros(rows) for field in schema}
+    store.write_shard(path, pa.table(empty | dict(columns)), schema)
