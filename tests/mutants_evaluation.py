@@ -79,8 +79,8 @@ MUTANTS = (
         "best_model_told",
         "The leaderboard ranks methods by the model on which they do best.",
         "evaluation/report/leaderboard.py",
-        "            fmean(cell.value for _, cell in known if cell.value is not None),\n",
-        "            max(cell.value for _, cell in known if cell.value is not None),\n",
+        "value, difference = fmean(means.values()), ",
+        "value, difference = max(means.values()), ",
         "tests/evaluation/report/test_leaderboard.py::test_methods_stand_by_the_mean_of_their_models",
     ),
 )

@@ -106,22 +106,25 @@ def data(
     does. `decoder` are the tokens that the decoder of an encoder-decoder has seen, of :func:`seen`. `facts` stand
     above: text, slot, target, foil, task, model, correct, margin, attractors, sample_id.
     """
-    evidence, special = evidence or [False] * len(tokens), special or [False] * len(tokens)
+    plain = [False] * len(tokens)
+    evidence, special = evidence or plain, special or plain
     counted = [inside and not dim for inside, dim in zip(scope or [True] * len(tokens), special, strict=True)]
-    rows = [
-        {
-            "label": line.label if line.finite else f"{line.label} (not finite)",
-            "explanation": line.explanation,
-            "scale": scale(line.values, special),
-            "values": _short(line.values),
-            **({} if line.finite else {"finite": False}),
-            **({"decoder": _short(line.decoder)} if line.decoder is not None else {}),
-            **({"of": line.of} if line.of is not None else {}),
-            **({"hit": int(line.finite and evidence[_top(line.values, counted)])} if any(evidence) else {}),
-            **({"curve": _rounded(line.curve)} if line.curve is not None else {}),
-        }
-        for line in lines
-    ]
+    rows = []
+    for line in lines:
+        label = line.label if line.finite else f"{line.label} (not finite)"
+        row: dict[str, Any] = {"label": label, "explanation": line.explanation, "scale": scale(line.values, special)}
+        row["values"] = _short(line.values)
+        if not line.finite:
+            row["finite"] = False
+        if line.decoder is not None:
+            row["decoder"] = _short(line.decoder)
+        if line.of is not None:
+            row["of"] = line.of
+        if any(evidence):
+            row["hit"] = int(line.finite and evidence[_top(line.values, counted)])
+        if line.curve is not None:
+            row["curve"] = _rounded(line.curve)
+        rows.append(row)
     unknown = dict.fromkeys(("task", "model", "foil", "correct", "attractors", "margin", "position", "sample_id"), None)
     known = {"text": "", "slot": 0, "target": "", "disagreement": disagreement(lines, counted)}
     marks = {"evidence": [int(mark) for mark in evidence], "special": [int(mark) for mark in special]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -40,28 +40,26 @@ def standings(results: Results) -> dict[str, list[Standing]]:
 
 def leaderboard(results: Results) -> Table:
     """The standings as a table."""
-    metric = METRICS[lead()]
-    base = "" if results.baseline is None else f"Δ {results.label(results.baseline)}"
+    metric, base = METRICS[lead()], results.baseline
+    columns = [Column("", "rank", digits=0), Column("", metric.label, unit=f" {metric.unit}")]
+    if base is not None:
+        columns.append(Column("", f"Δ {results.label(base)}", signed=True))
+    columns += [Column("", "models", digits=0), Column("", "cost", digits=0)]
     rows = []
     for task, standing in standings(results).items():
         for rank, one in enumerate(standing, start=1):
-            score = Cell(one.value, low=one.low, high=one.high, mark="best" if rank == 1 else "")
-            over = [Cell(one.over)] if base else []
-            cells = (Cell(rank), score, *over, Cell(one.models), Cell(one.cost))
-            rows.append(Row(task, (results.label(one.method),), cells))
+            cells = [Cell(rank), Cell(one.value, low=one.low, high=one.high, mark="best" if rank == 1 else "")]
+            if base is not None:
+                cells.append(Cell(one.over))
+            cells += [Cell(one.models), Cell(one.cost)]
+            rows.append(Row(task, (results.label(one.method),), tuple(cells)))
     return Table(
         "leaderboard",
         "Leaderboard",
         f"{metric.label} of every method's default setting, its mean over models, with the mean of their 95 % "
         f"intervals; cost in passes of a sample of {LENGTH} tokens, as if methods shared none.",
         ("method",),
-        (
-            Column("", "rank", digits=0),
-            Column("", metric.label, unit=f" {metric.unit}"),
-            *([Column("", base, signed=True)] if base else []),
-            Column("", "models", digits=0),
-            Column("", "cost", digits=0),
-        ),
+        tuple(columns),
         tuple(rows),
     )
 
@@ -97,31 +95,25 @@ def glossary(results: Results) -> list[tuple[str, str]]:
 
 
 def _of_task(results: Results, task: str) -> Iterator[Standing]:
+    base = results.baseline
     for method in results.ordered_methods():
         places = [Place(model, task, dtypes[0], method) for (model, of), dtypes in results.dtypes.items() if of == task]
-        cells = [(place, interval_cell(results, place, lead())) for place in places]
-        known = [(place, cell) for place, cell in cells if cell.value is not None]
-        if not known:
+        cells = {place: interval_cell(results, place, lead()) for place in places}
+        means = {place: cell.value for place, cell in cells.items() if cell.value is not None}
+        if not means:
             continue
-        base = results.baseline
-        over = [] if base in (None, method) else [over_cell(results, place, base, lead()) for place, _ in known]
-        yield Standing(
-            task,
-            method,
-            fmean(cell.value for _, cell in known if cell.value is not None),
-            _mean([cell.low for _, cell in known]),
-            _mean([cell.high for _, cell in known]),
-            _mean([cell.value for cell in over]) if over else None,
-            all(cell.p is not None and cell.p < SURE for cell in over),
-            len(known),
-            passes(results.methods[method]),
-        )
+        over = [] if base in (None, method) else [over_cell(results, place, base, lead()) for place in means]
+        value, difference = fmean(means.values()), _mean(cell.value for cell in over)
+        low, high = _mean(cells[place].low for place in means), _mean(cells[place].high for place in means)
+        clear = all(cell.p is not None and cell.p < SURE for cell in over)
+        cost = passes(results.methods[method])
+        yield Standing(task, method, value, low, high, difference, clear, len(means), cost)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a value is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean; None of no values, and where a value is not known."""
+    numbers = list(values)
+    return None if None in numbers or not numbers else fmean(number for number in numbers if number is not None)
 
 
 def _first_line(function: object) -> str:

@@ -83,7 +83,7 @@ def entry(
     """
     unknown: dict[str, Any] = {"writes": None, "contexts": [], "corpus": "", "explained": "", "histogram": None}
     unknown |= {"samples": [], "removed": [], "name": f"{layer}.{neuron}"}
-    rounded = [[place, _short(mean), samples] for place, mean, samples in ranked]
+    rounded = [[place, short(mean), samples] for place, mean, samples in ranked]
     return {"model": model, "layer": layer, "neuron": neuron, "ranked": rounded, **unknown, **known}
 
 
@@ -98,9 +98,10 @@ def shown(
     end = len(tokens) if around is None else min(len(tokens), position + around + 1)
     cut = ["…"] if start else []
     said = {"tokens": [*cut, *tokens[start:end], *(["…"] if end < len(tokens) else [])]}
-    of_tokens = {} if values is None else {"values": [0.0] * len(cut) + [_short(v) for v in values[start:end]]}
+    of_tokens = {} if values is None else {"values": [0.0] * len(cut) + [short(v) for v in values[start:end]]}
     return said | of_tokens | {"position": position - start + len(cut)} | facts
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
+    """Four digits."""
     return float(f"{value:.4g}")

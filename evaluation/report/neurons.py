@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.scale import SymmetricalLogScale
 
-from evaluation.report.drawing import ACROSS, GREY, figure, spare_colours
+from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import MISSING, Cell, Column, Row, Table, mark
+from evaluation.report.table import DONE, MISSING, NOT_FINITE, Cell, Column, Entry, Table, difference_cell, interval_of
 from evaluation.schema import NEURONS
-from evaluation.scoring.rankings import ACTIVATION, RANDOM
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, interval
 
 _NAMES = {RANDOM: "Random", ACTIVATION: "Activation"}
@@ -74,33 +74,24 @@ def knockout_figure(
     `value`, of GONE, is what these have instead.
     """
     shown = [one for one in knockouts if len(one.drops)]
-    if not shown:
-        return []
-    names = {name for one in shown for name in one.rankings} - {RANDOM}
-    spare = spare_colours(names, methods)
-
-    def draw(axis: Axes, one: Knockouts) -> None:
+    look = looks({name for one in shown for name in one.rankings}, methods, RANDOM)
+    panels = []
+    for one in shown:
+        lines = []
         for at, name in enumerate(one.rankings):
             low, high = interval(bootstrap_means(one.drops[:, at], max(1, resamples), seed))
-            own = methods[name].colour if name in methods and name != RANDOM else None
-            colour = GREY if name == RANDOM else own or spare[name]
-            axis.plot(
-                one.counts, one.drops[:, at].mean(0), color=colour, marker="o", markersize=3, label=named(methods, name)
-            )
-            axis.fill_between(one.counts, low, high, color=colour, alpha=0.12, linewidth=0)
-        axis.set_xscale("symlog", linthresh=1)
-        axis.set_xticks(one.counts, list(map(str, one.counts)))
-        axis.minorticks_off()
-        axis.set_title(f"{one.task} · {one.model}", fontsize=9, loc="left")
-
+            points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
+            lines.append(Line(named(methods, name), one.counts, one.drops[:, at].mean(0), points, low, high))
+        scale = SymmetricalLogScale(None, linthresh=1)
+        ticks = {"xscale": scale, "xticks": one.counts, "xticklabels": list(map(str, one.counts))}
+        panels.append(Panel(f"{one.task} · {one.model}", lines, ticks))
     caption = (
         f"How much of the explained number is lost when the first neurons of a ranking {GONE[value]} at all positions. "
         "Random neurons are drawn anew for each sample; activation ranks by the largest over positions. "
         "Bands are 95 % bootstrap intervals over samples."
     )
-    panels = [partial(draw, one=one) for one in shown]
     axes = ("neurons that are gone", "drop of the logit")
-    return [figure("knockouts", "Neurons knocked out", caption, panels, min(ACROSS, len(panels)), axes, methods)]
+    return Plot("knockouts", "Neurons knocked out", caption, axes).figures(panels, methods)
 
 
 def knockout_table(
@@ -115,40 +106,36 @@ def knockout_table(
 
     `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`knockout_figure`.
     """
-    counts = sorted({count for one in knockouts for count in one.counts})
-    rows = []
-    for one in knockouts:
-        compared = one.compared(resamples, seed)
-        cells = {count: [_cell(one, compared, name, count) for name in one.rankings] for count in counts}
-        marked = [mark(cells[count], _DIGITS) for count in counts]
-        for at, name in enumerate(one.rankings):
-            row = tuple(column[at] for column in marked)
-            rows.append(Row(one.task, (one.model, named(methods, name)), row))
-        for name in one.empty:
-            rows.append(Row(one.task, (one.model, named(methods, name)), (Cell(state="not finite"),) * len(counts)))
-    for task, model, name in missing:
-        rows.append(Row(task, (model, named(methods, name)), tuple(Cell(state=MISSING) for _ in counts)))
-    rows.sort(key=lambda row: row.section)
-    lost = sum(one.lost for one in knockouts)
     caption = (
         f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % bootstrap intervals; "
         "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
         "rankings)."
-    ) + (f" {lost} samples are left out, which some ranking lacks or whose logits are not finite." if lost else "")
-    columns = tuple(Column("neurons gone", str(count), digits=_DIGITS) for count in counts)
-    return Table("knockouts", "Neurons knocked out", caption, ("model", "ranking"), columns, tuple(rows))
+    )
+    lost = sum(one.lost for one in knockouts)
+    note = f" {lost} samples are left out, which some ranking lacks or whose logits are not finite." if lost else ""
+    counts = {count: None for one in knockouts for count in one.counts}
+    columns = {n: Column("neurons gone", str(n), digits=_DIGITS, higher_is_better=True) for n in sorted(counts)}
+    frame = []
+    for one in knockouts:
+        compared = one.compared(resamples, seed)
+        for name in (*one.rankings, *one.empty):
+            for count, column in columns.items():
+                cell = Cell(state=NOT_FINITE) if name in one.empty else _cell(one, compared, name, count)
+                frame.append(Entry(one.task, (one.model, named(methods, name)), column, cell))
+    for task, model, name in missing:
+        labels = (model, named(methods, name))
+        frame += [Entry(task, labels, column, Cell(state=MISSING)) for column in columns.values()]
+    frame.sort(key=lambda entry: entry.section)
+    return Table("knockouts", "Neurons knocked out", caption, ("model", "ranking")).filled(frame, note)
 
 
 def _cell(one: Knockouts, compared: Comparison | None, name: str, count: int) -> Cell:
     if count not in one.counts or not len(one.drops):
         return Cell(state=MISSING)
-    m, k = one.rankings.index(name), one.counts.index(count)
-    value = float(one.drops[:, m, k].mean())
-    if compared is None:
-        return Cell(value, n=len(one.drops))
-    low, high = float(compared.low[m, k]), float(compared.high[m, k])
-    p = float(compared.p[m, one.rankings.index(RANDOM), k]) if RANDOM in one.rankings and name != RANDOM else None
-    return Cell(value, n=len(one.drops), low=low, high=high, p=p)
+    at = one.rankings.index(name), one.counts.index(count)
+    random = difference_cell(compared, name, RANDOM, str(count))
+    low, high = interval_of(compared, name, str(count))
+    return Cell(float(one.drops[:, *at].mean()), DONE, len(one.drops), low, high, random.p)
 
 
 def named(methods: Methods, name: str) -> str:
@@ -162,7 +149,7 @@ REASONS = tuple(name.removeprefix("kept_by_") for name in NEURONS.names if name.
 
 @dataclass(frozen=True)
 class Crossing:
-    """What crosses the layer boundaries of a model on a task under one method, means over samples."""
+    """Relevance that crosses the layer boundaries of a model on a task under one method, means over samples."""
 
     model: str
     task: str
@@ -174,43 +161,45 @@ class Crossing:
 
 def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Figure]:
     """A panel for each task and model, a line a method."""
-    if not crossings:
-        return []
-    panels_of = list(dict.fromkeys((one.task, one.model) for one in crossings))
-    spare = spare_colours({one.method for one in crossings}, methods)
-
-    def draw(axis: Axes, task: str, model: str) -> None:
-        for one in sorted(
-            (o for o in crossings if (o.task, o.model) == (task, model)), key=lambda o: rank(methods, o.method)
-        ):
-            colour = (methods[one.method].colour if one.method in methods else None) or spare.get(one.method)
-            axis.plot(range(len(one.boundaries)), one.boundaries, color=colour, label=label(methods, one.method))
-        if any(one.method in methods and methods[one.method].unstable for one in crossings):
-            axis.set_yscale("symlog")
-        axis.set_title(f"{task} · {model}", fontsize=9, loc="left")
-
+    look = looks({one.method for one in crossings}, methods)
+    unstable = any(one.method in methods and methods[one.method].unstable for one in crossings)
+    lines: dict[str, list[Line]] = defaultdict(list)
+    for one in sorted(crossings, key=lambda one: rank(methods, one.method)):
+        colour = {"color": look[one.method]["color"]}
+        line = Line(label(methods, one.method), range(len(one.boundaries)), one.boundaries, colour)
+        lines[f"{one.task} · {one.model}"].append(line)
+    titles = dict.fromkeys(f"{one.task} · {one.model}" for one in crossings)
+    panels = [Panel(title, lines[title], {"yscale": "symlog" if unstable else "linear"}) for title in titles]
     caption = (
         "Relevance that crosses each layer boundary, a mean over samples: 0 is below the first block, the last above "
         "the last one. Where a method conserves, what is lost on the way down is what biases and softmax keep."
     )
-    panels = [partial(draw, task=task, model=model) for task, model in panels_of]
     axes = ("boundary", "relevance")
-    return [figure("boundaries", "Conservation by layer", caption, panels, min(ACROSS, len(panels)), axes, methods)]
+    return Plot("boundaries", "Conservation by layer", caption, axes).figures(panels, methods)
+
+
+CROSSING = Table(
+    "boundaries",
+    "Conservation by layer",
+    "Means over samples of what crosses a block, of what it keeps, and of what its feed-forward neurons hold.",
+    ("model", "method", "layer"),
+)
 
 
 def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Table:
     """A layer a row: what enters from above, what leaves below, what is kept, and what its neurons hold."""
-    reasons = REASONS[: max(one.kept.shape[1] for one in crossings)]
-    heads = ("from above", "to below", *(f"kept by {reason}" for reason in reasons), "unaccounted", "neurons")
-    rows = []
+    reasons = max(one.kept.shape[1] for one in crossings)
+    frame = []
     for one in crossings:
         for layer in reversed(range(len(one.kept))):
             above, below = one.boundaries[layer + 1], one.boundaries[layer]
-            kept = np.zeros(len(reasons))
+            kept = np.zeros(reasons)
             kept[: one.kept.shape[1]] = one.kept[layer]
-            numbers = (above, below, *kept, above - below - kept.sum(), one.neurons[layer])
-            cells = tuple(Cell(round(float(value), 6) + 0.0) for value in numbers)
-            rows.append(Row(one.task, (one.model, label(methods, one.method), str(layer)), cells))
-    columns = tuple(Column("relevance", head, digits=3, signed=True) for head in heads)
-    caption = "Means over samples of what crosses a block, of what it keeps, and of what its feed-forward neurons hold."
-    return Table("boundaries", "Conservation by layer", caption, ("model", "method", "layer"), columns, tuple(rows))
+            numbers = {"from above": above, "to below": below}
+            numbers |= {f"kept by {reason}": share for reason, share in zip(REASONS, kept, strict=False)}
+            numbers |= {"unaccounted": above - below - kept.sum(), "neurons": one.neurons[layer]}
+            labels = (one.model, label(methods, one.method), str(layer))
+            for name, number in numbers.items():
+                column = Column("relevance", name, digits=3, signed=True)
+                frame.append(Entry(one.task, labels, column, Cell(round(float(number), 6) + 0.0)))
+    return CROSSING.filled(frame)

@@ -104,64 +104,60 @@ class Site:
 
     def files(self, close_look: bool = False) -> dict[str, str]:
         """Every file of the site by its name. `close_look` adds the paper's numbers to Markdown and LaTeX."""
+        published: dict[str, Any] = {"published": bool(self.results.published)}
         wide, long = self.tables[:2]
-        shown: dict[str, Any] = {"tables": self.tables, "published": bool(self.results.published)}
-        pages: dict[str, dict[str, Any]] = {
-            "index.html": shown | self._overview(wide, long),
-            "tables.html": shown | {"tables": [table for table in self.tables if table is not long]},
-            **{page: self._parts(page) for page in _OF_PARTS},
-            "neurons.html": self._parts("neurons.html") | {"neurons": self.neurons, "leaves": self.neurons.leaves},
-            "samples.html": {"explorer": self.samples, "leaves": self.samples.leaves},
+        short = [table for table in self.tables if table is not long]
+        files = {
+            "index.html": self._page("index.html", tables=self.tables, **published, **self._overview(wide, long)),
+            "tables.html": self._page("tables.html", tables=short, **published),
+            "samples.html": self._page("samples.html", self.samples.leaves, explorer=self.samples),
         }
-        files = {name: self._page(name, PAGES[name], **values) for name, values in pages.items()}
-        for table in [
-            leaderboard(self.results),
-            *self.tables,
-            *(table for part in self.parts for table in (*part.tables, *part.details)),
-        ]:
+        for page in _OF_PARTS:
+            leaves = self.neurons.leaves if page == "neurons.html" else ()
+            parts = [part for part in self.parts if part.page == page]
+            shown = [table for part in parts for table in part.tables]
+            printed = any(cell.reference is not None for table in shown for row in table.rows for cell in row.cells)
+            files[page] = self._page(page, leaves, parts=parts, published=printed, neurons=self.neurons)
+        tables = [leaderboard(self.results), *self.tables]
+        for part in self.parts:
+            tables += [*part.tables, *part.details]
+            for figure in part.figures:
+                files[f"figures/{figure.name}.svg"] = figure.svg
+                if figure.data:
+                    files[f"figures/{figure.name}.csv"] = figure.data
+        for table in tables:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
-        for leaves in (*self.samples.leaves, *self.neurons.leaves):
-            files |= leaves.files
-        drawn = [figure for part in self.parts for figure in part.figures]
-        files |= {f"figures/{figure.name}.svg": figure.svg for figure in drawn}
-        files |= {f"figures/{figure.name}.csv": figure.data for figure in drawn if figure.data}
-        files["report.md"] = "\n".join(
-            [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes), ""]
-        ) + ("\n".join(markdown(table, close_look) for table in self.tables))
+        for records in (*self.samples.leaves, *self.neurons.leaves):
+            files |= records.files
+        lines = [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes)]
+        lines += [markdown(table, close_look) for table in self.tables]
+        files["report.md"] = "\n".join(lines)
         return files
 
-    def _page(self, name: str, title: str, **values: Any) -> str:
-        return _render(name, title=title, page=name, pages=list(PAGES.items()), provenance=self.provenance, **values)
-
-    def _parts(self, page: str) -> dict[str, Any]:
-        """What stands on a page of figures, and whether any of its numbers has one of a paper beside it."""
-        parts = [part for part in self.parts if part.page == page]
-        cells = (cell for part in parts for table in part.tables for row in table.rows for cell in row.cells)
-        return {"parts": parts, "published": any(cell.reference is not None for cell in cells)}
+    def _page(self, name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
+        facts = {"title": PAGES[name], "page": name, "pages": list(PAGES.items()), "provenance": self.provenance}
+        return _render(name, leaves, **facts | values)
 
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
-        methods = [self.results.label(method) for method in self.results.ordered_methods()]
-        return {
-            "board": [
-                (task, [(one, self.results.label(one.method), sentence(self.results, one)) for one in standing])
-                for task, standing in standings(self.results).items()
-                if standing
-            ],
-            "metric": METRICS[lead()],
-            "glossary": glossary(self.results),
-            "terms": defaultdict(str, glossary(self.results)),
-            "wide": wide,
-            "long": long,
+        results = self.results
+        methods = [results.label(method) for method in results.ordered_methods()]
+        board = []
+        for task, standing in standings(results).items():
+            if standing:
+                board.append((task, [(one, results.label(one.method), sentence(results, one)) for one in standing]))
+        words, metrics = glossary(results), METRICS.values()
+        return {"wide": wide, "long": long, "board": board, "metric": METRICS[lead()], "glossary": words} | {
+            "terms": defaultdict(str, words),
             "summary": self.summary,
             "notes": self.notes,
-            "tasks": self.results.scored,
-            "models": list(self.results.models),
+            "tasks": results.scored,
+            "models": list(results.models),
             "methods": methods,
-            "metrics": [metric.label for metric in METRICS.values()],
-            "extra": [m.label for m in METRICS.values() if OVERVIEW not in m.shown],  # shown on demand
-            "panels": [_panel(self.results, long, task, methods) for task in self.results.scored],
+            "metrics": [metric.label for metric in metrics],
+            "extra": [metric.label for metric in metrics if OVERVIEW not in metric.shown],  # shown on demand
+            "panels": [_panel(results, long, task, methods) for task in results.scored],
         }
 
 
@@ -224,15 +220,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"stars": stars, "why": why, "prose": _prose, "edges": _edges, "choices": _choices}
     environment.filters |= {
         "number": lambda value, column: number(value, decimals(value, column), column.signed),
         "signed": lambda value, column: number(value, decimals(value, column), signed=True),
-        "stars": stars,
-        "why": why,
         "uri": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
-        "prose": _prose,
-        "edges": _edges,
-        "choices": _choices,
         "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
     }
     return environment

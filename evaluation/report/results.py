@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import NamedTuple
 
+from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
@@ -153,10 +152,3 @@ _ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_
 
 def variant_rank(variant: Variant) -> list[int]:
     return [order.index(part) for order, part in zip(_ORDER, variant, strict=True)]
-
-
-@cache
-def close_look() -> Mapping[tuple[str, str, str, str, str, str], float]:
-    """Close Look's tables: (table, side, task, model, method, metric) -> number; `side` is left, right or a GPU."""
-    with open(Path(__file__).with_name("close_look.csv"), encoding="utf-8", newline="") as file:
-        return {tuple(row[:6]): float(row[6]) for row in list(csv.reader(file))[1:]}  # type: ignore[misc]

@@ -1,19 +1,23 @@
-"""A table as data: what every cell holds, or why it holds nothing. How it looks is in `render.py`."""
+"""A table as data: its specification, and the long frame of cells that fills it. `render.py` writes filled tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from evaluation.scoring.samples import NOISE as SMALLEST
+from evaluation.scoring.statistics import Comparison
 
 DONE, PARTIAL, MISSING, UNDEFINED = "done", "partial", "missing", "undefined"
 NOISE = "noise"  # computed, and nothing but rounding
+NOT_FINITE = "not finite"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, or why there is none (`state`). `reference` is the paper's number for the same cell."""
+    """One number, or the reason (`state`) that there is none. `reference` is the paper's number for the same cell."""
 
     value: float | None = None
     state: str = DONE
@@ -23,6 +27,7 @@ class Cell:
     p: float | None = None  # of a difference
     mark: str = ""  # best | second
     reference: float | None = None
+    ranked: bool = True  # may be marked as the best
 
     @property
     def difference(self) -> float | None:
@@ -30,9 +35,12 @@ class Cell:
         return None if self.value is None or self.reference is None else self.value - self.reference
 
 
+UNDEFINED_CELL = Cell(state=UNDEFINED)
+
+
 @dataclass(frozen=True)
 class Column:
-    """`group` spans neighbouring columns (a method), `label` is a metric, `side` one half of a pair."""
+    """The format of a column. `group` spans neighbours (a method), `label` is a metric, `side` one half of a pair."""
 
     group: str
     label: str
@@ -42,6 +50,7 @@ class Column:
     significant: int | None = None  # digits of numbers that differ by orders of magnitude, instead of `digits`
     unit: str = ""
     spread: str = "95 % interval"  # what `low` and `high` of its cells are
+    higher_is_better: bool | None = None  # None: no cell is marked as the best
 
 
 @dataclass(frozen=True)
@@ -51,18 +60,72 @@ class Row:
     cells: tuple[Cell, ...]
 
 
+class Entry(NamedTuple):
+    """A row of the long frame: one cell, with the row and the column of the table in which it stands."""
+
+    section: str
+    labels: tuple[str, ...]
+    column: Column
+    cell: Cell
+
+    def rivals(self, of: str) -> tuple[object, ...]:
+        """The key of the cells among which the best is marked: "rows" of a column, "columns", or "sides" of a pair."""
+        section, labels, column, _ = self
+        if of == "rows":
+            return section, labels[:-1], column
+        return section, labels, column.label, column.group if of == "sides" else ""
+
+
 @dataclass(frozen=True)
 class Table:
-    """`heads` name the row labels. Every row has a cell for every column."""
+    """A table: every row has a cell for every column. Without rows it is a specification, which `filled` completes."""
 
     name: str
     title: str
     caption: str
-    heads: tuple[str, ...]
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    heads: tuple[str, ...]  # names of the row labels
+    columns: tuple[Column, ...] = ()
+    rows: tuple[Row, ...] = ()
     section: str = "task"  # what the sections of rows are
     paper: str = "Close Look"  # whose numbers stand beside ours
+    rivals: str = "rows"  # rows | columns | sides: see `Entry.rivals`
+    second: bool = True  # the second best is marked, too
+
+    def filled(self, frame: Iterable[Entry], note: str = "") -> Table:
+        """This table with the cells of `frame`, and `note` behind its caption; cells that it lacks are undefined.
+
+        Columns that the specification does not name follow in the order of the frame, as do rows within sections.
+        """
+        cells: dict[tuple[str, tuple[str, ...]], dict[Column, Cell]] = defaultdict(dict)
+        columns = dict.fromkeys(self.columns)
+        states = set()
+        for section, labels, column, cell in self._marked(list(frame)):
+            cells[section, labels][column] = cell
+            columns[column] = None
+            states.add(cell.state)
+        sections = list(dict.fromkeys(section for section, _ in cells))
+        rows = []
+        for section, labels in sorted(cells, key=lambda row: sections.index(row[0])):
+            own = cells[section, labels]
+            rows.append(Row(section, labels, tuple(own.get(column, UNDEFINED_CELL) for column in columns)))
+        if NOISE in states:
+            share = f"{100 * SMALLEST:.3f}".rstrip("0")
+            note += f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, "
+            note += "not relevance."
+        return replace(self, columns=tuple(columns), rows=tuple(rows), caption=self.caption + note)
+
+    def _marked(self, entries: list[Entry]) -> list[Entry]:
+        """`entries` with the best of rivals marked."""
+        rivals = defaultdict(list)
+        for at, entry in enumerate(entries):
+            if entry.column.higher_is_better is not None and entry.cell.ranked:
+                rivals[entry.rivals(self.rivals)].append(at)
+        for own in rivals.values():
+            column = entries[own[0]].column
+            cells = mark([entries[at].cell for at in own], column.digits, self.second, not column.higher_is_better)
+            for at, cell in zip(own, cells, strict=True):
+                entries[at] = entries[at]._replace(cell=cell)
+        return entries
 
 
 def mark(cells: Sequence[Cell], digits: int, second: bool = True, lower: bool = False) -> list[Cell]:
@@ -74,17 +137,40 @@ def mark(cells: Sequence[Cell], digits: int, second: bool = True, lower: bool = 
     ranked = sorted({value for value in shown if value is not None}, reverse=not lower)
     if len(ranked) < 2:
         return list(cells)
-    marks = {ranked[0]: "best"} | ({ranked[1]: "second"} if second else {})
-    return [
-        cell if value is None else replace(cell, mark=marks.get(value, ""))
-        for cell, value in zip(cells, shown, strict=True)
-    ]
+    marks: dict[float | None, str] = {ranked[0]: "best"}
+    if second:
+        marks[ranked[1]] = "second"
+    return [replace(cell, mark=marks.get(value, "")) for cell, value in zip(cells, shown, strict=True)]
 
 
-def with_noise_told(table: Table) -> Table:
-    """`table` whose caption says what noise is, where a cell is marked so."""
-    if not any(cell.state == NOISE for row in table.rows for cell in row.cells):
-        return table
-    share = f"{100 * SMALLEST:.3f}".rstrip("0")
-    note = f" {NOISE}: on most samples no token has more than {share} % of the logit, which is rounding, not relevance."
-    return replace(table, caption=table.caption + note)
+def known(value: float | None) -> Cell:
+    """The cell of a number, undefined without one."""
+    return UNDEFINED_CELL if value is None else Cell(value)
+
+
+def interval_of(compared: Comparison | None, method: str, metric: str) -> tuple[float | None, float | None]:
+    """The ends of the interval of a method's mean; None where it is not compared."""
+    at = None if compared is None else compared.at(method, metric)
+    if compared is None or at is None:
+        return None, None
+    return float(compared.low[at]), float(compared.high[at])
+
+
+def difference_cell(
+    compared: Comparison | None, method: str, other: str | None, metric: str, otherwise: Cell = UNDEFINED_CELL
+) -> Cell:
+    """The mean of a method minus that of `other` on the same samples, with its interval and p value.
+
+    `otherwise` is the cell where they are not compared; a method has none against itself.
+    """
+    if compared is None or other is None:
+        return otherwise
+    at, base = compared.at(method, metric), compared.at(other, metric)
+    if at is None or base is None or method == other:
+        return otherwise
+    difference = float(compared.mean[at] - compared.mean[base])
+    if difference != difference:
+        return Cell(state=NOT_FINITE)
+    pair = (at[0], *base)  # method, other, metric
+    low, high = float(compared.difference_low[pair]), float(compared.difference_high[pair])
+    return Cell(difference, DONE, compared.n, low, high, float(compared.p[pair]))

@@ -1,164 +1,288 @@
-"""Tables 1 and 9 of Close Look, from results, and with those of two settings all that are made of scores."""
+"""Tables 1 to 7 and 9 of Close Look, from results: all that are made of scores."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from evaluation.report.pair_tables import PAIRS, pair_table
-from evaluation.report.results import Place, Results
-from evaluation.report.score_cells import (
-    cell_of,
-    first_defined,
-    group_label,
-    marked,
-    metric_column,
-    score_cell,
-    tasks_and_models,
+from evaluation.report.papers import close_look
+from evaluation.report.results import Place, Results, Score
+from evaluation.report.table import (
+    DONE,
+    MISSING,
+    NOISE,
+    UNDEFINED,
+    UNDEFINED_CELL,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    difference_cell,
+    interval_of,
+    known,
 )
-from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Row, Table, with_noise_told
-from evaluation.scoring.metrics import METRICS, OVERVIEW, lead, shown
+from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
 from evaluation.scoring.statistics import TEST
+
+DOUBLE = "float64"
+Group = tuple[str, ...]  # methods that share a column
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A table that holds two settings of table 1 side by side."""
+
+    number: str
+    title: str
+    sides: tuple[str, str]
+    left: Mapping[str, str] = field(default_factory=dict)  # what differs from the default variant
+    right: Mapping[str, str] = field(default_factory=dict)
+    as_printed: bool = False  # only the methods that Close Look's table has
+    precisions: bool = False  # the sides are precisions, not variants
+    printed: str | None = None  # the table of Close Look that has the numbers, where it is another one
+    distinct: bool = False  # rows whose sides are equal throughout are left out
+    note: str = ""
+
+
+NO_POSITIONS = " Models whose embeddings are token embeddings alone have no choice and are left out."
+TWICE = " Close Look prints table 6 again under this number."
+FULL = "Full against partial embeddings"
+EMBEDDINGS = (("full", "partial"), {"embedding": "full"}, {"embedding": "partial"})
+EXPLANATIONS = (("contrastive", "target"), {"explanation": "contrastive"}, {"explanation": "target"})
+TABLE_2 = Pair("2", "Contrastive against target explanations", *EXPLANATIONS)
+TABLE_3 = Pair("3", "Special tokens", ("without", "with"), {"tokens": "non_special"}, {"tokens": "all"})
+TABLE_4 = Pair("4", "Context only against full question", ("context", "full"), {"scope": "context"}, {"scope": "full"})
+TABLE_5 = Pair("5", "Precision", ("default", DOUBLE), precisions=True, note=" The default precision stands in the row.")
+TABLE_6 = Pair("6", FULL, *EMBEDDINGS, as_printed=True, distinct=True, note=NO_POSITIONS)
+EVERY = f"{FULL}, every method that has the choice"
+TABLE_7 = Pair("7", EVERY, *EMBEDDINGS, printed="6", distinct=True, note=NO_POSITIONS + TWICE)
+PAIRS = (TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7)
 
 
 def score_tables(results: Results) -> list[Table]:
     """All tables that are made of scores, in the paper's order."""
     pairs = [pair_table(results, pair) for pair in PAIRS]
-    tables = [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
-    return [with_noise_told(table) for table in tables]
+    return [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
 
 
 def overview(results: Results) -> Table:
     """Table 1: every method in its default setting."""
-    metrics = shown(OVERVIEW)
-    groups = results.groups()
-    rows = []
-    for task, model in tasks_and_models(results):
-        places = [first_defined(results, group, model, task, results.dtypes[model, task][0]) for group in groups]
-        by_metric = [marked([score_cell(results, place, m, "1", "left") for place in places], m) for m in metrics]
-        rows.append(Row(task, (model,), tuple(cell for cells in zip(*by_metric, strict=True) for cell in cells)))
+    scopes = "".join(f", on {name} the {task.scope} only" for name, task in results.tasks.items() if task.scope)
     return Table(
         "table1",
         "Table 1. Overview",
-        f"Contrastive explanations, full embeddings, no special tokens{_scopes(results)}. "
+        f"Contrastive explanations, full embeddings, no special tokens{scopes}. "
         "Percent, over correctly predicted samples. The best of a row is bold, the second underlined.",
         ("model",),
-        tuple(metric_column(group_label(results, group), metric) for group in groups for metric in metrics),
-        tuple(rows),
-    )
+        rivals="columns",
+    ).filled(_overview(results))
+
+
+def _overview(results: Results) -> Iterator[Entry]:
+    for place in default_places(results):
+        for group in results.groups():
+            own = first_defined(results, group, place)
+            for metric in shown(OVERVIEW):
+                cell = score_cell(results, own, metric, "1", "left")
+                yield Entry(place.task, (place.model,), _metric_column(results, group, metric), cell)
 
 
 def beside_random(results: Results) -> Table:
     """Table 1 with a method a row, every metric, its interval, and its difference from the baseline's relevance."""
-    rows, base = [], results.baseline
-    for task, model in tasks_and_models(results):
-        for method in results.ordered_methods():
-            place = Place(model, task, results.dtypes[model, task][0], method)
-            if results.state(place) != UNDEFINED:
-                cells = [interval_cell(results, place, m) for m in METRICS]
-                over = [] if base is None else [over_cell(results, place, base, m) for m in METRICS]
-                both = tuple(cell for pair in zip(cells, *filter(None, [over]), strict=True) for cell in pair)
-                rows.append(Row(task, (model, results.label(method)), both))
-    over_base = [] if base is None else [f"Δ {results.label(base)}"]
     return Table(
         "table1_random",
         "Table 1, beside random",
         "The setting of table 1 with a method a row and 95 % bootstrap intervals. Δ is the difference from "
         "random relevance on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs).",
         ("model", "method"),
-        tuple(
-            Column(metric.label, side, signed=side != metric.unit)
-            for metric in METRICS.values()
-            for side in (metric.unit, *over_base)
-        ),
-        tuple(rows),
-    )
+    ).filled(_beside_random(results))
+
+
+def _beside_random(results: Results) -> Iterator[Entry]:
+    base = results.baseline
+    for place in _defined_places(results):
+        row = (place.task, (place.model, results.label(place.method)))
+        for name, metric in METRICS.items():
+            yield Entry(*row, Column(metric.label, metric.unit), interval_cell(results, place, name))
+            if base is not None:
+                column = Column(metric.label, f"Δ {results.label(base)}", signed=True)
+                yield Entry(*row, column, over_cell(results, place, base, name))
 
 
 def against_each_other(results: Results) -> Table:
     """Every method minus every other, on the same samples."""
-    methods, metric = results.ordered_methods(), lead()
-    rows = []
-    for task, model in tasks_and_models(results):
-        place = Place(model, task, results.dtypes[model, task][0], "")
-        for method in methods:
-            if results.state(place._replace(method=method)) != UNDEFINED:
-                cells = [over_cell(results, place._replace(method=method), other, metric) for other in methods]
-                rows.append(Row(task, (model, results.label(method)), tuple(cells)))
+    columns = {method: Column("minus", results.label(method), signed=True) for method in results.ordered_methods()}
+    frame = []
+    for place in _defined_places(results):
+        for other, column in columns.items():
+            cell = over_cell(results, place, other, lead())
+            frame.append(Entry(place.task, (place.model, results.label(place.method)), column, cell))
     return Table(
         "table1_pairs",
         "Table 1, methods against each other",
-        f"{METRICS[metric].label} of the row's method minus the column's, in points, on samples that both explain. "
+        f"{METRICS[lead()].label} of the row's method minus the column's, in points, on samples that both explain. "
         f"* p < 0.05, ** p < 0.01: {TEST}.",
         ("model", "method"),
-        tuple(Column("minus", results.label(method), signed=True) for method in methods),
-        tuple(rows),
-    )
+        tuple(columns.values()),
+    ).filled(frame)
 
 
 def accuracies(results: Results) -> Table:
     """Table 9: the models, and how often the target's logit is larger than the foil's."""
-    rows = []
-    for model in results.models:
-        size = results.sizes.get(model)
-        shape = (None,) * 4 if size is None else (size.parameters / 1e6, *size[1:])
-        cells = [Cell(state=UNDEFINED) if value is None else Cell(value) for value in shape]
-        for task in results.tasks:
-            if (model, task) in results.dtypes:
-                score = results.accuracy(model, task, results.dtypes[model, task][0])
-                reference = results.reference("9", "left", Place(model, task, "", "none"), "accuracy")
-                cells.append(cell_of(score, DONE if score else MISSING, reference))
-            else:
-                cells.append(Cell(state=UNDEFINED))
-        rows.append(Row("", (model,), tuple(cells)))
     return Table(
         "table9",
         "Table 9. Models and prediction accuracy",
         "Accuracy is the share of samples whose target has a larger logit than the foil, percent.",
         ("model",),
-        (
-            Column("model", "parameters", digits=2, unit=" M"),
-            *(Column("model", name, digits=0) for name in ("layers", "heads", "hidden size")),
-            *(Column("accuracy", task) for task in results.tasks),
-        ),
-        tuple(rows),
-    )
+        (*SHAPE.values(), *(Column("accuracy", task) for task in results.tasks)),
+    ).filled(_accuracies(results))
+
+
+SHAPE = {name: Column("model", name, digits=0) for name in ("parameters", "layers", "heads", "hidden size")}
+SHAPE["parameters"] = replace(SHAPE["parameters"], digits=2, unit=" M")
+
+
+def _accuracies(results: Results) -> Iterator[Entry]:
+    for model in results.models:
+        size = results.sizes.get(model)
+        shape = (None,) * len(SHAPE) if size is None else (size.parameters / 1e6, *size[1:])
+        for column, number in zip(SHAPE.values(), shape, strict=True):
+            yield Entry("", (model,), column, known(number))
+        for task in results.tasks:
+            if (model, task) in results.dtypes:
+                score = results.accuracy(model, task, results.dtypes[model, task][0])
+                reference = results.reference("9", "left", Place(model, task, "", "none"), "accuracy")
+                yield Entry("", (model,), Column("accuracy", task), _cell_of(score, MISSING, reference))
+
+
+def pair_table(results: Results, pair: Pair) -> Table:
+    """Tables 2 to 7. Rows and methods without either side are left out."""
+    printed = {key[4] for key in close_look() if key[0] == pair.number}
+    groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
+    frame: list[Entry] = []
+    shown_groups = set()
+    equal: dict[Place, list[bool]] = {}
+    for place in default_places(results):
+        dtypes = results.dtypes[place.model, place.task]
+        labels = (place.model, _default_precision(dtypes) or "–") if pair.precisions else (place.model,)
+        for group in groups:
+            for metric in shown(SETTINGS):
+                cells = _sides(results, pair, group, place, metric)
+                if cells:
+                    shown_groups.add(group)
+                    equal.setdefault(place, []).append(cells[0].value is not None and cells[0].value == cells[1].value)
+                for side, cell in zip(pair.sides, cells, strict=False):
+                    frame.append(Entry(place.task, labels, _metric_column(results, group, metric, side), cell))
+    metrics = shown(SETTINGS)
+    whole = len(shown_groups) * len(metrics)
+    same = {(place.task, place.model) for place, own in equal.items() if all(own) and len(own) == whole}
+    columns = [
+        _metric_column(results, group, metric, side)
+        for group in groups
+        if group in shown_groups
+        for metric in metrics
+        for side in pair.sides
+    ]
+    return Table(
+        f"table{pair.number}",
+        f"Table {pair.number}. {pair.title}",
+        f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1; the better one is bold."
+        + pair.note,
+        ("model", "default") if pair.precisions else ("model",),
+        tuple(columns),
+        rivals="sides",
+        second=False,
+    ).filled(entry for entry in frame if not (pair.distinct and (entry.section, entry.labels[0]) in same))
+
+
+def _sides(results: Results, pair: Pair, group: Group, place: Place, metric: str) -> list[Cell]:
+    """The left and the right cell of a metric; none where either is undefined."""
+    dtypes = results.dtypes[place.model, place.task]
+    chosen = (dtypes[0], dtypes[0])
+    if pair.precisions:
+        default = _default_precision(dtypes)
+        if default is None or DOUBLE not in dtypes:
+            return []
+        chosen = (default, DOUBLE)
+    cells = []
+    for dtype, side, changes in zip(chosen, ("left", "right"), (pair.left, pair.right), strict=True):
+        own = first_defined(results, group, place._replace(dtype=dtype))
+        cells.append(score_cell(results, own, metric, pair.printed or pair.number, side, **changes))
+    return [] if any(cell.state == UNDEFINED for cell in cells) else cells
+
+
+def _default_precision(dtypes: tuple[str, ...]) -> str | None:
+    """The model's own: the first that is not double."""
+    return next((dtype for dtype in dtypes if dtype != DOUBLE), None)
+
+
+def default_places(results: Results) -> Iterator[Place]:
+    """The rows of score tables in their order: a task and a model in its default precision, without a method."""
+    for task in results.scored:
+        for model in results.models:
+            if (model, task) in results.dtypes:
+                yield Place(model, task, results.dtypes[model, task][0], "")
+
+
+def _defined_places(results: Results) -> Iterator[Place]:
+    """Each of `default_places` with every method that its model has."""
+    for place in default_places(results):
+        for method in results.ordered_methods():
+            own = place._replace(method=method)
+            if results.state(own) != UNDEFINED:
+                yield own
+
+
+def first_defined(results: Results, group: Group, place: Place) -> Place:
+    """`place` under the first of the group's methods that the model has."""
+    places = [place._replace(method=method) for method in group]
+    return next((own for own in places if results.state(own) != UNDEFINED), places[0])
+
+
+def score_cell(results: Results, place: Place, metric: str, table: str, side: str, **changes: str) -> Cell:
+    """The score of the default variant with `changes`, or why there is none; `table` and `side` are Close Look's."""
+    state = results.state(place)
+    if changes and not results.offers(place.task, place.method, changes):
+        state = UNDEFINED
+    if state == DONE and results.is_noise(place, **changes):
+        state = NOISE
+    if state != DONE:
+        return Cell(state=state)
+    reference = results.reference(table, side, place, metric)
+    return _cell_of(results.score(place, metric, **changes), UNDEFINED, reference)
+
+
+def _cell_of(score: Score | None, otherwise: str, reference: float | None) -> Cell:
+    if score is None:
+        return Cell(state=otherwise)
+    return Cell(score.value, DONE, score.n, reference=reference)
+
+
+def _metric_column(results: Results, group: Group, metric: str, side: str = "") -> Column:
+    """Percent is said by the caption, another unit by the number."""
+    record = METRICS[metric]
+    label = "/".join(results.label(method) for method in group)
+    unit = "" if record.unit == "%" else f" {record.unit}"
+    return Column(label, record.label, side, unit=unit, higher_is_better=record.higher_is_better)
 
 
 def interval_cell(results: Results, place: Place, metric: str) -> Cell:
     """The default score with its interval."""
     cell = score_cell(results, place, metric, "1", "left")
-    comparison = results.comparisons.get(place[:3])
-    at = comparison.at(place.method, metric) if comparison else None
-    if comparison is None or at is None or cell.value is None:
+    if cell.value is None:
         return cell
-    return replace(cell, low=float(comparison.low[at]), high=float(comparison.high[at]))
+    low, high = interval_of(results.comparisons.get(place[:3]), place.method, metric)
+    return replace(cell, low=low, high=high)
 
 
 def over_cell(results: Results, place: Place, baseline: str, metric: str) -> Cell:
     """The difference from the baseline's score, on the samples both have where they were compared."""
+    if place.method == baseline:
+        return UNDEFINED_CELL
     ours = score_cell(results, place, metric, "", "")
     base = score_cell(results, place._replace(method=baseline), metric, "", "")
-    if place.method == baseline or ours.value is None or base.value is None:
-        return Cell(state=UNDEFINED if place.method == baseline else _why_not(ours, base))
-    comparison = results.comparisons.get(place[:3])
-    at, other = (comparison.at(place.method, metric), comparison.at(baseline, metric)) if comparison else (None, None)
-    if comparison is None or at is None or other is None:
-        return Cell(ours.value - base.value)
-    pair = (at[0], *other)  # method, baseline, metric
-    return Cell(
-        float(comparison.mean[at] - comparison.mean[other]),
-        n=comparison.n,
-        low=float(comparison.difference_low[pair]),
-        high=float(comparison.difference_high[pair]),
-        p=float(comparison.p[pair]),
-    )
-
-
-def _why_not(*cells: Cell) -> str:
-    """Why a difference cannot be told."""
-    return next((cell.state for cell in cells if cell.state != DONE), UNDEFINED)
-
-
-def _scopes(results: Results) -> str:
-    """Where metrics look at part of the text only, as the end of a list."""
-    return "".join(f", on {name} the {task.scope} only" for name, task in results.tasks.items() if task.scope)
+    if ours.value is None or base.value is None:
+        states = [cell.state for cell in (ours, base) if cell.state != DONE]
+        return Cell(state=states[0] if states else UNDEFINED)
+    plain = known(ours.value - base.value)
+    return difference_cell(results.comparisons.get(place[:3]), place.method, baseline, metric, plain)

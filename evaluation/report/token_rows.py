@@ -38,16 +38,11 @@ def token_rows(entry: Entry, title: str, caption: str) -> Figure:
 
 def token_table(entry: Entry, title: str, caption: str) -> Table:
     """The numbers of the picture: a row a method, a column a token."""
-    return Table(
-        NAME,
-        title,
-        caption,
-        ("model", "method"),
-        tuple(Column("", _visible(token), str(at), significant=3) for at, token in enumerate(entry["tokens"])),
-        tuple(
-            Row(entry["task"], (entry["model"], row["label"]), tuple(map(Cell, row["values"]))) for row in entry["rows"]
-        ),
-    )
+    columns = [Column("", _visible(token), str(at), significant=3) for at, token in enumerate(entry["tokens"])]
+    rows = []
+    for row in entry["rows"]:
+        rows.append(Row(entry["task"], (entry["model"], row["label"]), tuple(map(Cell, row["values"]))))
+    return Table(NAME, title, caption, ("model", "method"), tuple(columns), tuple(rows))
 
 
 def _svg(entry: Entry, width: int, label: int) -> str:

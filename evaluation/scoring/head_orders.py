@@ -11,6 +11,7 @@ from lrp_core.types import UserError
 
 RANKED_ORDERS = ("least_first", "most_first")
 RANDOM = "random"  # both the order and the method of a random curve
+ACTIVATION = "activation"  # a ranking of neurons by the largest over positions
 NOT_POOLED = "none"  # the pooling of what stems from no relevance
 
 
@@ -46,10 +47,11 @@ def ranked_curves(
 
 def random_curves(n_heads: int, runs: int, seed: int) -> list[RemovalOrder]:
     """`runs` random orders of all `n_heads` heads; their seeds are `seed`, `seed` + 1 and so on."""
-    return [
-        RemovalOrder(RANDOM, NOT_POOLED, RANDOM, run, tuple(np.random.default_rng(run).permutation(n_heads).tolist()))
-        for run in range(seed, seed + runs)
-    ]
+    orders = []
+    for run in range(seed, seed + runs):
+        heads = np.random.default_rng(run).permutation(n_heads)
+        orders.append(RemovalOrder(RANDOM, NOT_POOLED, RANDOM, run, tuple(heads.tolist())))
+    return orders
 
 
 def area(values: np.ndarray, removed: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.scoring.rankings import RANDOM
+from evaluation.scoring.head_orders import RANDOM
 from lrp_core.activations import peaks_of
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.neurons import neurons_set
@@ -74,7 +74,8 @@ class Knockout:
             generator = np.random.default_rng([*seeds_of(batch, self.seed), 2])
             chosen = generator.permutation(ends[-1])[:most]
             layers = np.searchsorted(ends, chosen, side="right")
-            return [(int(i), int(n - (ends[i - 1] if i else 0))) for i, n in zip(layers, chosen, strict=True)]
+            starts = np.concatenate([[0], ends])[layers]
+            return list(zip(layers.tolist(), (chosen - starts).tolist(), strict=True))
         batch = batch.to(self.view.device)
         with peaks_of(self.view, batch.attention_mask) as peaks:
             self.view.hidden(batch)

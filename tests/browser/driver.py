@@ -73,7 +73,7 @@ def wait(tab, condition, *arguments):
 
 def write_page(root, site, file, title, leaves, **pages):
     """One page of a site with its leaves, as the report writes them."""
-    (root / file).write_text(site._page(file, title, leaves=leaves, **pages), encoding="utf-8")
+    (root / file).write_text(site._page(file, leaves, **{"title": title} | pages), encoding="utf-8")
     for own in leaves:
         (root / own.name).mkdir()
         for name, text in own.files.items():

@@ -6,10 +6,9 @@ Colours follow the scheme and layout follows the width, neither follows both: tw
 import numpy as np
 import pytest
 
-from evaluation.report.evidence import agreement_table, evidence_table, points
+from evaluation.report.evidence import agreement_table, evidence_figure, evidence_table, points
 from evaluation.report.explorer import Explorer
-from evaluation.report.faithfulness import areas_table, overview_table, pairs_table
-from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
+from evaluation.report.faithfulness import areas_table, curve_figures, overview_table, pairs_table
 from evaluation.report.heatmap import EVERY_LABEL, Line, data
 from evaluation.report.neuron_explorer import NeuronExplorer
 from evaluation.report.neuron_explorer import entry as neuron

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoTokenizer
 
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
-from evaluation.scoring.rankings import ACTIVATION, RANDOM
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.methods import METHODS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.length_costs import length_tables
+from evaluation.report.costs import length_tables
 from jobs.bench.harness import Bench
 from jobs.bench.storage import write
 from jobs.methods import METHODS

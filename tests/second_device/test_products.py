@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from evaluation.scoring.flips import AREAS, SHARES_OF_TOKENS, Flips
-from evaluation.scoring.head_orders import random_curves
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM, random_curves
 from evaluation.scoring.knockouts import Knockout
 from evaluation.scoring.perturbing import Asked, draw
 from evaluation.scoring.pruning import Sweep
-from evaluation.scoring.rankings import ACTIVATION, RANDOM
 from jobs.commands.steering import Steering, _overflowing
 from jobs.methods import METHODS
 from jobs.stages.attribute.brought import check_against_model

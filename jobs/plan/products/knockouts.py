@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluation import schema as schemas
-from evaluation.scoring.rankings import ACTIVATION, RANDOM
+from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from jobs.plan.products.contexts import contexts_of
 from jobs.plan.products.record import Product, Wanted
 from jobs.plan.products.relevance import neurons_of

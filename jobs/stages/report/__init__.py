@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from evaluation.report.cost_tables import explicit_against_modified
+from evaluation.report.costs import explicit_against_modified
 from evaluation.report.explorer import Explorer
 from evaluation.report.page import Provenance, Site
 from evaluation.report.results import Results
@@ -28,7 +28,7 @@ from jobs.stages.summary import StageSummary
 from jobs.store import Artifact, Ledger, Store, StoreError, key_of
 from jobs.versions import versions
 
-VERSION = 10  # raise it when a report of the same store looks different
+VERSION = 11  # raise it when a report of the same store looks different
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:
@@ -77,12 +77,16 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
         for name, number in (ledger.record(planned.cell) or {}).get("versions", {}).items():
             if number not in used.setdefault(name, []):
                 used[name].append(number)
-    inputs = {(i.task, i.tokenizer): i.digest for model in plan.models for i in model.inputs.values()}
+    data = {}
+    for model in plan.models:
+        for inputs in model.inputs.values():
+            data[f"{inputs.task} · {inputs.tokenizer}"] = inputs.digest
+    installed = versions()
     return Provenance(
         run=config.name,
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-        versions={name: ", ".join(numbers) or versions()[name] for name, numbers in used.items()},
-        data=[(f"{task} · {tokenizer}", digest) for (task, tokenizer), digest in sorted(inputs.items())],
+        versions={name: ", ".join(numbers) or installed[name] for name, numbers in used.items()},
+        data=sorted(data.items()),
         models=[(model.name, model.resolved.identity) for model in plan.models],
     )
 
@@ -95,11 +99,10 @@ def all_tables(store: Store, results: Results) -> list[Table]:
 
 def _key(config: RunConfig, ledger: Ledger) -> str:
     """A hash of everything the report reads: it is written again when that changes."""
-    files = [
-        ledger.store.files(folder, suffix, recursive=True)
-        for folder in ("runtime", "pruning", "bench")
-        for suffix in (".parquet", ".json")
-    ]
+    files = []
+    for folder in ("runtime", "pruning", "bench"):
+        for suffix in (".parquet", ".json"):
+            files.append(ledger.store.files(folder, suffix, recursive=True))
     return key_of(
         version=[VERSION, versions()["closelook"]],
         config=config.model_dump(mode="json"),

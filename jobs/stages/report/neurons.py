@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.heatmap import pieces
-from evaluation.report.neuron_explorer import NeuronExplorer, entry, shown
+from evaluation.report.neuron_explorer import NeuronExplorer, entry, short, shown
 from evaluation.report.overlay import patch_names
 from evaluation.report.results import Results, rank
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
@@ -32,6 +32,9 @@ from lrp_core.types import UserError
 SAMPLES = 5  # of a neuron that are shown
 AROUND = 12  # tokens on either side of where it is active
 
+COLUMNS = ["sample_id", "explanation", "layer", "neuron", "name", "relevance", "position", "activation"]
+
+Place = tuple[int, int]  # layer and neuron
 TaskMethod = tuple[str, str]  # task and method
 Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sample_id, position, activation
 
@@ -53,82 +56,150 @@ def neuron_explorer(
     """Every neuron that some complete cell keeps; `linked` are the samples that have a place in the other explorer."""
     ledger = Ledger(store)
     corpora = _corpora(config, plan, ledger)
-    cells = {model.name: _cells(model, ledger) for model in plan.models}
-    order = sorted(
-        {(one.cell.task, one.cell.method) for own in cells.values() for one in own},
-        key=lambda place: (list(results.tasks).index(place[0]), rank(results.methods, place[1])),
-    )
-    entries = (
-        one
-        for model in plan.models
-        if cells[model.name]
-        for one in _entries(config, model, cells[model.name], store, results, order, linked, corpora.get(model.name))
-    )
+    cells: dict[str, list[PlannedCell]] = {}
+    for model in plan.models:
+        kept = [one for one in model.cells if one.cell.product == "neurons"]
+        cells[model.name] = [one for one in kept if ledger.is_done(one.cell)]
+    every = {(one.cell.task, one.cell.method) for own in cells.values() for one in own}
+    tasks = list(results.tasks)
+    order = sorted(every, key=lambda place: (tasks.index(place[0]), rank(results.methods, place[1])))
+
+    def entries() -> Iterator[dict[str, Any]]:
+        for model in plan.models:
+            if cells[model.name]:
+                known = _Model(config, model, ledger, results)
+                yield from known.entries(cells[model.name], order, linked, corpora.get(model.name))
+
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    return NeuronExplorer.of(entries, [f"{task} · {results.label(method)}" for task, method in order], value)
+    return NeuronExplorer.of(entries(), [f"{task} · {results.label(method)}" for task, method in order], value)
 
 
-def _cells(model: ModelPlan, ledger: Ledger) -> list[PlannedCell]:
-    return [one for one in model.cells if one.cell.product == "neurons" and ledger.is_done(one.cell)]
+@dataclass(frozen=True)
+class _Model:
+    """What the store says of a model's neurons."""
 
+    config: RunConfig
+    model: ModelPlan
+    ledger: Ledger
+    results: Results
 
-def _entries(
-    config: RunConfig,
-    model: ModelPlan,
-    cells: list[PlannedCell],
-    store: Store,
-    results: Results,
-    order: list[TaskMethod],
-    linked: frozenset[str],
-    corpus: Artifact | None,
-) -> Iterator[dict[str, Any]]:
-    """Neurons of a model by layer and number."""
-    ledger = Ledger(store)
-    neurons: dict[tuple[int, int], _Neuron] = defaultdict(_Neuron)
-    samples: dict[TaskMethod, int] = {}
-    firsts: dict[tuple[Artifact, str], dict[str, tuple[int, int]]] = {}
-    for planned in cells:
-        task_method = (planned.cell.task, planned.cell.method)
-        for explanation, table in _by_explanation(ledger, planned):
-            rows = table.to_pylist()
-            firsts[planned.cell, explanation] = {r["sample_id"]: (r["layer"][0], r["neuron"][0]) for r in rows}
-            if explanation == planned.requests[0].explanation:
-                samples[task_method] = len(rows)
-                for row in rows:
+    def entries(
+        self, cells: list[PlannedCell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
+    ) -> Iterator[dict[str, Any]]:
+        """Neurons by layer and number."""
+        neurons: dict[Place, _Neuron] = defaultdict(_Neuron)
+        samples: dict[TaskMethod, int] = {}
+        firsts: dict[tuple[Artifact, str], dict[str, Place]] = {}
+        for planned in cells:
+            task_method = (planned.cell.task, planned.cell.method)
+            for row in self.ledger.read(planned.cell, NEURONS, COLUMNS).to_pylist():
+                first = (row["layer"][0], row["neuron"][0])
+                firsts.setdefault((planned.cell, row["explanation"]), {})[row["sample_id"]] = first
+                if row["explanation"] == planned.requests[0].explanation:
+                    samples[task_method] = samples.get(task_method, 0) + 1
                     _add(neurons, task_method, row)
-    _add_drops(config, model, ledger, neurons, firsts)
-    texts = _texts(model, store, neurons)
-    words = _words(config, model, ledger)
-    answers = _answers(config, model, ledger, corpus, set(neurons), results) if corpus else {}
-    for (layer, number), own in sorted(neurons.items()):
-        ranked = [(at, own.total[p] / samples[p], own.kept[p]) for at, p in enumerate(order) if p in own.kept]
-        gone = [(at, own.drops[p]) for at, p in enumerate(order) if p in own.drops]
-        removed = [[at, float(f"{np.mean(drops):.4g}"), len(drops)] for at, drops in gone]
-        yield entry(
-            model.name,
-            layer,
-            number,
-            ranked,
-            name=own.name,
-            removed=removed,
-            samples=list(_samples(own, texts, results, linked)),
-            writes=words.get((layer, number)),
-            **answers.get((layer, number), {}),
-        )
+        self.add_drops(neurons, firsts)
+        texts, words = self.texts(neurons), self.words()
+        answers = self.answers(corpus, set(neurons)) if corpus else {}
+        for place, own in sorted(neurons.items()):
+            ranked, removed = [], []
+            for at, key in enumerate(order):
+                if key in own.kept:
+                    ranked.append((at, own.total[key] / samples[key], own.kept[key]))
+                if key in own.drops:
+                    removed.append([at, short(float(np.mean(own.drops[key]))), len(own.drops[key])])
+            shown_samples = list(_samples(own, texts, self.results, linked))
+            facts: dict[str, Any] = {"name": own.name, "removed": removed, "writes": words.get(place)}
+            facts |= {"samples": shown_samples} | answers.get(place, {})
+            yield entry(self.model.name, *place, ranked, **facts)
+
+    def words(self) -> dict[Place, dict[str, Any]]:
+        """What neurons write and answer to, for `entry`."""
+        numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
+        words = {}
+        for cell in wanted_writings(self.config, self.model, self.ledger):
+            for row in _rows(self.ledger, cell.artifact, WRITINGS):
+                lists: dict[str, Any] = {"entropy": row["entropy"]}
+                for name, number in numbers.items():
+                    pairs = zip(row[name], row[number], strict=True)
+                    lists[name] = [[word, short(value)] for word, value in pairs]
+                words[row["layer"], row["neuron"]] = lists
+        return words
+
+    def answers(self, corpus: Artifact, wanted: set[Place]) -> dict[Place, dict[str, Any]]:
+        """What a corpus says of these neurons, for `entry`; a layer at a time is in memory."""
+        try:
+            tokenizer = load_tokenizer(self.model.resolved.config)
+        except (UserError, ModelUnavailable):
+            return {}
+        answers: dict[Place, dict[str, Any]] = {}
+        method, relevance = self.relevance()
+        record = self.ledger.record(corpus) or {}
+        for shard in record["shards"]:
+            contexts, activations = (f"{folder}/{shard}" for folder in corpus.folders)
+            for row in self.ledger.store.read(activations, ACTIVATIONS).to_pylist():
+                place = (row["layer"], row["neuron"])
+                if place in wanted:
+                    bars = None
+                    if row["mean"] is not None:
+                        bars = _inhabited(record["boundaries"], row["histogram"]) | {"mean": short(row["mean"])}
+                    explained = method if (*place, 1) in relevance else ""
+                    answers[place] = {"corpus": corpus.task, "explained": explained}
+                    answers[place] |= {"histogram": bars, "contexts": []}
+            for row in self.ledger.store.read(contexts, CONTEXTS).filter(pc.field("rank") <= FIRST).to_pylist():
+                place = (row["layer"], row["neuron"])
+                if place in wanted:
+                    activation, values = short(row["activation"]), relevance.get((*place, row["rank"]))
+                    tokens, where = pieces(tokenizer, row["input_ids"]), row["place"]
+                    text = shown(tokens, row["position"], values, AROUND, activation=activation, where=where)
+                    answers[place]["contexts"].append(text)
+        return answers
+
+    def relevance(self) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
+        """The method that explains contexts, and its relevance by layer, neuron and rank; none where it is not done."""
+        for cell in wanted_heatmaps(self.config, self.model, self.ledger):
+            if self.ledger.is_done(cell.artifact):
+                maps = {}
+                for row in self.ledger.read(cell.artifact, HEATMAPS).to_pylist():
+                    if row["relevance"] is not None:
+                        maps[row["layer"], row["neuron"], row["rank"]] = row["relevance"]
+                return self.results.label(cell.method), maps
+        return "", {}
+
+    def add_drops(
+        self, neurons: dict[Place, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, Place]]
+    ) -> None:
+        """Add what the explained number lost where a single neuron went, the first of its sample's ranking."""
+        for cell in wanted_cells(self.config, self.model, self.ledger):
+            first = firsts.get((cell.neurons, cell.explanation), {}) if cell.neurons else {}
+            for row in _rows(self.ledger, cell.artifact, KNOCKOUTS) if first else ():
+                if 1 in row["removed"] and row["sample_id"] in first:
+                    drop = row["explained"][0] - row["explained"][row["removed"].index(1)]
+                    if np.isfinite(drop):
+                        neurons[first[row["sample_id"]]].drops[cell.artifact.task, cell.ranking].append(drop)
+
+    def texts(self, neurons: Mapping[Place, _Neuron]) -> dict[str, list[str]]:
+        """The tokens of every sample that is shown, by its id; none where the model's tokenizer is not."""
+        wanted: dict[str, set[str]] = defaultdict(set)
+        for own in neurons.values():
+            for (_, task, _, name, _, _), _ in own.best:
+                wanted[task].add(name)
+        images = self.model.resolved.preprocessing
+        try:
+            tokenizer = None if images else load_tokenizer(self.model.resolved.config)
+        except (UserError, ModelUnavailable):
+            return {}
+        texts = {}
+        for task, names in wanted.items():
+            rows = rows_by_id(self.ledger.store, self.model.inputs[task].paths, VIEW, sorted(names))
+            for name, row in rows.items():
+                texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
+        return texts
 
 
-def _words(config: RunConfig, model: ModelPlan, ledger: Ledger) -> dict[tuple[int, int], dict[str, Any]]:
-    """What neurons write and answer to, for `entry`."""
-    words = {}
-    for cell in wanted_writings(config, model, ledger):
-        for row in ledger.read(cell.artifact, WRITINGS).to_pylist() if ledger.is_done(cell.artifact) else ():
-            numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
-            lists = {
-                name: [[word, float(f"{value:.4g}")] for word, value in zip(row[name], row[number], strict=True)]
-                for name, number in numbers.items()
-            }
-            words[row["layer"], row["neuron"]] = {**lists, "entropy": row["entropy"]}
-    return words
+def _rows(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Rows of an artifact; none of one that is not done."""
+    return ledger.read(artifact, schema).to_pylist() if ledger.is_done(artifact) else []
 
 
 def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifact]:
@@ -140,54 +211,6 @@ def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifac
     return {cell.model.name: cell.artifact for cell in cells if ledger.is_done(cell.artifact)}
 
 
-def _answers(
-    config: RunConfig,
-    model: ModelPlan,
-    ledger: Ledger,
-    corpus: Artifact,
-    wanted: set[tuple[int, int]],
-    results: Results,
-) -> dict[tuple[int, int], dict[str, Any]]:
-    """What a corpus says of these neurons, for `entry`; a layer at a time is in memory."""
-    try:
-        tokenizer = load_tokenizer(model.resolved.config)
-    except (UserError, ModelUnavailable):
-        return {}
-    answers: dict[tuple[int, int], dict[str, Any]] = {}
-    method, relevance = _relevance(config, model, ledger, results)
-    edges = (ledger.record(corpus) or {})["boundaries"]
-    for shard in (ledger.record(corpus) or {})["shards"]:
-        contexts, activations = (f"{folder}/{shard}" for folder in corpus.folders)
-        for row in ledger.store.read(activations, ACTIVATIONS).to_pylist():
-            if (row["layer"], row["neuron"]) in wanted:
-                counts, mean = _inhabited(edges, row["histogram"]), row["mean"]
-                bars = None if mean is None else {**counts, "mean": float(f"{mean:.4g}")}
-                told = method if (row["layer"], row["neuron"], 1) in relevance else ""
-                own: dict[str, Any] = {"corpus": corpus.task, "explained": told, "histogram": bars, "contexts": []}
-                answers[row["layer"], row["neuron"]] = own
-        table = ledger.store.read(contexts, CONTEXTS)
-        for row in table.filter(pc.less_equal(table["rank"], FIRST)).to_pylist():
-            if (row["layer"], row["neuron"]) in wanted:
-                facts = {"activation": float(f"{row['activation']:.4g}"), "where": row["place"]}
-                values = relevance.get((row["layer"], row["neuron"], row["rank"]))
-                one = shown(pieces(tokenizer, row["input_ids"]), row["position"], values, AROUND, **facts)
-                answers[row["layer"], row["neuron"]]["contexts"].append(one)
-    return answers
-
-
-def _relevance(
-    config: RunConfig, model: ModelPlan, ledger: Ledger, results: Results
-) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
-    """The method that explains contexts, and what it says by layer, neuron and rank; none where that is not done."""
-    for cell in wanted_heatmaps(config, model, ledger):
-        if ledger.is_done(cell.artifact):
-            rows = ledger.read(cell.artifact, HEATMAPS).to_pylist()
-            there = [row for row in rows if row["relevance"] is not None]
-            maps = {(row["layer"], row["neuron"], row["rank"]): row["relevance"] for row in there}
-            return results.label(cell.method), maps
-    return "", {}
-
-
 def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
     """The bins of a histogram from the first that is not empty to the last, and the edges between them."""
     first = next((at for at, count in enumerate(counts) if count), 0)
@@ -195,14 +218,7 @@ def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
     return {"edges": edges[first:last], "counts": counts[first : last + 1]}
 
 
-def _by_explanation(ledger: Ledger, planned: PlannedCell) -> Iterator[tuple[str, pa.Table]]:
-    columns = ["sample_id", "explanation", "layer", "neuron", "name", "relevance", "position", "activation"]
-    table = ledger.read(planned.cell, NEURONS, columns)
-    for explanation in dict.fromkeys(request.explanation for request in planned.requests):
-        yield explanation, table.filter(pc.equal(table["explanation"], explanation))
-
-
-def _add(neurons: dict[tuple[int, int], _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
+def _add(neurons: dict[Place, _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
     columns = (row[name] for name in ("layer", "neuron", "name", "relevance", "position", "activation"))
     for layer, number, name, relevance, position, activation in zip(*columns, strict=True):
         own = neurons[layer, number]
@@ -213,55 +229,13 @@ def _add(neurons: dict[tuple[int, int], _Neuron], task_method: TaskMethod, row: 
         (heapq.heappush if len(own.best) < SAMPLES else heapq.heappushpop)(own.best, (seen, relevance))
 
 
-def _add_drops(
-    config: RunConfig,
-    model: ModelPlan,
-    ledger: Ledger,
-    neurons: dict[tuple[int, int], _Neuron],
-    firsts: dict[tuple[Artifact, str], dict[str, tuple[int, int]]],
-) -> None:
-    """What the explained number lost where a single neuron went, the first of its sample's ranking."""
-    for cell in wanted_cells(config, model, ledger):
-        first = firsts.get((cell.neurons, cell.explanation)) if cell.neurons else None
-        if first is None or not ledger.is_done(cell.artifact):
-            continue
-        for row in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
-            if 1 in row["removed"] and row["sample_id"] in first:
-                drop = row["explained"][0] - row["explained"][row["removed"].index(1)]
-                if np.isfinite(drop):
-                    neurons[first[row["sample_id"]]].drops[cell.artifact.task, cell.ranking].append(drop)
-
-
-def _texts(model: ModelPlan, store: Store, neurons: dict[tuple[int, int], _Neuron]) -> dict[str, list[str]]:
-    """The tokens of every sample that is shown, by its id; none where the model's tokenizer is not."""
-    wanted: dict[str, set[str]] = defaultdict(set)
-    for own in neurons.values():
-        for (_, task, _, name, _, _), _ in own.best:
-            wanted[task].add(name)
-    images = model.resolved.preprocessing
-    try:
-        tokenizer = None if images else load_tokenizer(model.resolved.config)
-    except (UserError, ModelUnavailable):
-        return {}
-    texts = {}
-    for task, names in wanted.items():
-        rows = rows_by_id(store, model.inputs[task].paths, VIEW, sorted(names))
-        for name, row in rows.items():
-            texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
-    return texts
-
-
 def _samples(
     own: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]
 ) -> Iterator[dict[str, Any]]:
     """Entries of the samples in which a neuron is most relevant, the most relevant first."""
     for (_, task, method, name, position, activation), relevance in sorted(own.best, reverse=True):
         if name in texts:
-            facts: dict[str, Any] = {
-                "id": name,
-                "task": task,
-                "method": results.label(method),
-                "linked": name in linked,
-            }
-            facts |= {"relevance": float(f"{relevance:.4g}"), "activation": float(f"{activation:.4g}")}
+            facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method)}
+            facts["linked"] = name in linked
+            facts |= {"relevance": short(relevance), "activation": short(activation)}
             yield shown(texts[name], position, around=AROUND, **facts)

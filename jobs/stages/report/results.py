@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product as combinations
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.results import Place, Results, Score, Size, Variant, close_look
+from evaluation.report.papers import close_look
+from evaluation.report.results import Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES
 from evaluation.scoring.metrics import applicable
@@ -35,25 +36,31 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
 
     Raises SchemaMismatch for scores of another schema version.
     """
-    states, cells = _states(config, plan, Ledger(store)), [planned.cell for planned in relevance_cells(plan)]
+    states = _states(config, plan, Ledger(store))
+    scores: dict[tuple[Place, Variant, str], Score] = {}
+    for place, cell in ((place_of(planned.cell), planned.cell) for planned in relevance_cells(plan)):
+        if states[place] == DONE:
+            scores |= dict(_scores(store, place, cell))
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
         methods=_methods(config, plan),
         dtypes=_dtypes(config, plan),
         states=_unplanned(config, plan) | states,
-        scores={key: score for cell in cells if states[place_of(cell)] == DONE for key, score in _scores(store, cell)},
+        scores=scores,
         published=_published(config),
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
     )
-    groups: dict[tuple[str, str, str], list[Place]] = {}
+    groups: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
     for place in results.defaults:  # done, and not empty
         if place.dtype == results.dtypes[place.model, place.task][0]:
-            groups.setdefault((place.model, place.task, place.dtype), []).append(place)
-    compared = {key: _compare(config, store, results, places) for key, places in groups.items()}
-    return replace(
-        results, comparisons={key: comparison for key, comparison in compared.items() if comparison is not None}
-    )
+            groups[place[:3]].append(place)
+    comparisons = {}
+    for key, places in groups.items():
+        comparison = _compare(config, store, results, places)
+        if comparison is not None:
+            comparisons[key] = comparison
+    return replace(results, comparisons=comparisons)
 
 
 def relevance_cells(plan: Plan) -> Iterator[PlannedCell]:
@@ -84,18 +91,16 @@ def samples_of_variant(store: Store, results: Results, place: Place, variant: Va
     scores = Artifact("scores", *place)
     path = f"{scores.folders[1]}/{scores.shard()}"
     table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *applicable(results.tasks[place.task])])
-    wanted = [pc.equal(table[name], part) for name, part in zip(VARIANT, variant, strict=True)]
-    keep = wanted[0]
-    for mask in wanted[1:]:
-        keep = pc.and_(keep, mask)
-    return table.filter(keep).drop_columns(VARIANT)
+    for name, part in zip(VARIANT, variant, strict=True):
+        table = table.filter(pc.field(name) == part)
+    return table.drop_columns(VARIANT)
 
 
-def _scores(store: Store, cell: Artifact) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
+def _scores(store: Store, place: Place, cell: Artifact) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
     scores = scores_of(cell)
     for row in store.read(f"{scores.folder}/{scores.shard()}", SCORES).to_pylist():
         variant = Variant(*(row[name] for name in VARIANT))
-        yield (place_of(cell), variant, row["metric"]), Score(row["value"], row["n"])
+        yield (place, variant, row["metric"]), Score(row["value"], row["n"])
 
 
 def _compare(config: RunConfig, store: Store, results: Results, places: list[Place]) -> Comparison | None:
@@ -138,14 +143,12 @@ def _dtypes(config: RunConfig, plan: Plan) -> dict[tuple[str, str], tuple[str, .
 def _unplanned(config: RunConfig, plan: Plan) -> dict[Place, str]:
     """Missing cells of models that are out of reach, of tasks that are not prepared, of options not chosen."""
     lost = {(name, task) for name in plan.failures for task in config.tasks} | set(plan.unprepared)
-    undefined = set(plan.undefined)
-    places = [
-        Place(model, task, dtype, method)
-        for (model, task), dtypes in _dtypes(config, plan).items()
-        for dtype, method in combinations(dtypes, [entry.name for entry in config.every_method()])
-        if (model, task) in lost and (model, method) not in undefined
-    ]
-    return dict.fromkeys([*places, *(place_of(choice.artifact) for choice in plan.undecided)], MISSING)
+    undefined, places = set(plan.undefined), [place_of(choice.artifact) for choice in plan.undecided]
+    for (model, task), dtypes in _dtypes(config, plan).items():
+        for entry in config.every_method() if (model, task) in lost else ():
+            if (model, entry.name) not in undefined:
+                places += [Place(model, task, dtype, entry.name) for dtype in dtypes]
+    return dict.fromkeys(places, MISSING)
 
 
 def _size(model: ModelConfig) -> Size:
@@ -161,11 +164,10 @@ def _size(model: ModelConfig) -> Size:
 def _published(config: RunConfig) -> dict[tuple[str, str], str]:
     """Models of Close Look under their published ids, on published data."""
     names = {key[3] for key in close_look()}
+    tasks = [task for task, feed in config.tasks.items() if config.task(task).is_published(feed.source)]
     published: dict[tuple[str, str], str] = {}
     for model in config.models:
         owner, _, name = model.id.rpartition("/")
         if name in names and (owner in _OWNERS or not owner):
-            published |= {
-                (model.name, t): name for t, feed in config.tasks.items() if config.task(t).is_published(feed.source)
-            }
+            published |= {(model.name, task): name for task in tasks}
     return published

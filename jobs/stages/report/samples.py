@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from lrp_core.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
 CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
+Lines = list[tuple[str, dict[str, Any]]]  # (method, row of relevance), first of the explanations, then of every label
 AT_ONCE = 500  # samples that are made ready to show at a time
 
 
@@ -40,28 +41,30 @@ def explorer(
 
     The samples are those that are `wanted` of each task, or else chosen by :func:`choose`.
     """
-    cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    ledger = Ledger(store)
-    for_labels = label_cells(plan, ledger)
+    ledger, cells = Ledger(store), _cells(plan)
+    by_label = label_cells(plan, ledger)
     for task in results.tasks:
-        shown = [p for p in results.defaults if p.task == task and p.dtype == results.dtypes[p.model, task][0]]
-        first = _first_labelled(ledger, [cell for place, cell in for_labels.items() if place.task == task])
-        scored = () if wanted is not None else [default_samples(store, results, place) for place in shown]
-        chosen = choose(scored, config.report.samples, first) if wanted is None else wanted.get(task, [])
-        known, samples = [], list(ledger.whole(samples_of(task)))
+        shown = [place for place in _shown_places(results) if place.task == task]
+        if wanted is None:
+            first = _first_labelled(ledger, [cell for place, cell in by_label.items() if place.task == task])
+            scored = (default_samples(store, results, place) for place in shown)
+            chosen = choose(scored, config.report.samples, first)
+        else:
+            chosen = wanted.get(task, [])
+        explained = []
         for model in plan.models if chosen else ():
-            places = [place for place in shown if place.model == model.name]
-            if places:
-                own = {place.method: cells[place] for place in places}
-                labelled = {place.method: for_labels[place] for place in places if place in for_labels}
+            own = [place for place in shown if place.model == model.name]
+            if own:
+                maps = {place.method: cells[place] for place in own}
+                labels = {place.method: by_label[place] for place in own if place in by_label}
                 curves = _curves(config, ledger, model, task, chosen)
-                known.append(_Known(store, model, task, own, chosen, curves, labelled))
+                explained.append(_Explained(store, results, model, task, chosen, maps, labels, curves))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
-            generic = rows_by_id(store, samples, GENERIC, some)
-            entries = [entry for one in known for entry in one.entries(some, generic, results)]
-            index_in_list = {name: at for at, name in enumerate(some)}
-            yield from sorted(entries, key=lambda entry: index_in_list[entry["sample_id"]])
+            generic = rows_by_id(store, ledger.whole(samples_of(task)), GENERIC, some)
+            entries = [entry for one in explained for entry in one.entries(some, generic)]
+            order = {name: at for at, name in enumerate(some)}
+            yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
 
 
 def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | None:
@@ -71,30 +74,36 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
     where there is one. The model is the one with the most methods. Of the samples that every method explains, it is the
     first by id that the model predicts rightly, or the first.
     """
-    cells = {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
-    shown: dict[tuple[str, str], dict[str, Artifact]] = {}
-    for place in results.defaults:
-        if place.dtype == results.dtypes[place.model, place.task][0]:
-            shown.setdefault((place.task, place.model), {})[place.method] = cells[place]
-    tasks = sorted(
-        results.tasks.items(), key=lambda item: (item[1].image, item[1].scope is None, item[1].evidence is None)
-    )
-    places = [(name, model) for name, _ in tasks for model in plan.models if (name, model.name) in shown]
-    if not places:
+    cells = _cells(plan)
+    shown: dict[tuple[str, str], dict[str, Artifact]] = defaultdict(dict)
+    for place in _shown_places(results):
+        shown[place.task, place.model][place.method] = cells[place]
+    scored = [name for name in results.tasks if any(task == name for task, _ in shown)]
+    if not scored:
         return None
-    task, model = max(
-        (place for place in places if place[0] == places[0][0]), key=lambda p: len(shown[p[0], p[1].name])
-    )
-    own = shown[task, model.name]
-    scored = [default_samples(store, results, place_of(cell)) for cell in own.values()]
-    known = [dict(zip(table["sample_id"].to_pylist(), table["correct"].to_pylist(), strict=True)) for table in scored]
-    common = set.intersection(*map(set, known))
-    chosen = min(common, key=lambda name: (not known[0][name], name), default=None)
-    if chosen is None:
-        return None
-    generic = rows_by_id(store, list(Ledger(store).whole(samples_of(task))), GENERIC, [chosen])
-    entries = _Known(store, model, task, own, [chosen], {}).entries([chosen], generic, results)
+    tasks = results.tasks
+    task = min(scored, key=lambda name: (tasks[name].image, tasks[name].scope is None, tasks[name].evidence is None))
+    models = [model for model in plan.models if (task, model.name) in shown]
+    model = max(models, key=lambda model: len(shown[task, model.name]))
+    maps = shown[task, model.name]
+    right = []
+    for cell in maps.values():
+        samples = default_samples(store, results, place_of(cell))
+        right.append(dict(zip(samples["sample_id"].to_pylist(), samples["correct"].to_pylist(), strict=True)))
+    common = set.intersection(*map(set, right))
+    chosen = sorted(common, key=lambda name: (not right[0][name], name))[:1]
+    generic = rows_by_id(store, Ledger(store).whole(samples_of(task)), GENERIC, chosen)
+    entries = _Explained(store, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
     return entries[0] if entries else None
+
+
+def _cells(plan: Plan) -> dict[Place, Artifact]:
+    return {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
+
+
+def _shown_places(results: Results) -> Iterator[Place]:
+    """Scored places in the precision that is shown."""
+    return (place for place in results.defaults if place.dtype == results.dtypes[place.model, place.task][0])
 
 
 def label_cells(plan: Plan, ledger: Ledger) -> dict[Place, Artifact]:
@@ -130,91 +139,89 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
     return list(dict.fromkeys([*split[:share], *failed[:share], *rest]))[:count]
 
 
-class _Known:
-    """What a store knows of the chosen samples of a task under a model: relevance as Arrow, until it is shown."""
+class _Explained:
+    """The stored relevance of the chosen samples of a task under a model, as Arrow until it is shown."""
 
     def __init__(
         self,
         store: Store,
+        results: Results,
         model: ModelPlan,
         task: str,
-        cells: Mapping[str, Artifact],
         chosen: list[str],
+        maps: Mapping[str, Artifact],
+        labels: Mapping[str, Artifact],
         curves: Mapping[CurveOf, LogitCurve],
-        labels: Mapping[str, Artifact] = MappingProxyType({}),
     ) -> None:
-        self.store, self.model, self.task, self.curves = store, model, task, curves
-        self.relevance = {method: _relevance(store, cell, chosen) for method, cell in cells.items()}
-        ledger = Ledger(store)
-        self.labels = {method: _of(ledger.read(cell, LABELS), chosen) for method, cell in labels.items()}
+        """`maps` and `labels` are cells of relevance by method: for explanations, and for every label."""
+        self.store, self.results, self.model, self.task, self.curves = store, results, model, task, curves
+        ledger, order = Ledger(store), partial(rank, results.methods)
+        tables = [(method, _relevance(ledger, maps[method], chosen)) for method in sorted(maps, key=order)]
+        for method in sorted(labels, key=order):
+            table = _of(ledger.read(labels[method], LABELS), chosen)
+            tables.append((method, table.sort_by("label_id")))
+        self.tables = tables
 
-    def entries(self, names: list[str], generic: Rows, results: Results) -> list[dict[str, Any]]:
+    def entries(self, names: list[str], generic: Rows) -> list[dict[str, Any]]:
         """Entries of these samples, as far as they are there; none where the model's tokenizer is not."""
+        config = self.model.resolved.config
         try:
-            image = self.model.resolved.preprocessing is not None
-            tokenizer = None if image else load_tokenizer(self.model.resolved.config)
-            writer = decoder_tokenizer_of(self.model.resolved.config) or tokenizer
+            tokenizer = None if self.model.resolved.preprocessing is not None else load_tokenizer(config)
+            writer = decoder_tokenizer_of(config) or tokenizer
         except (UserError, ModelUnavailable):
             return []
         views = rows_by_id(self.store, self.model.inputs[self.task].paths, VIEW, names)
-        rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-        for method in sorted(self.relevance, key=partial(rank, results.methods)):
-            for row in _of(self.relevance[method], names).to_pylist():
-                rows.setdefault(row["sample_id"], []).append((method, row))
-        labelled: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-        for method in sorted(self.labels, key=partial(rank, results.methods)):
-            for row in _of(self.labels[method], names).sort_by("label_id").to_pylist():
-                labelled.setdefault(row["sample_id"], []).append((method, row))
-        there = [name for name in names if name in rows and name in views and name in generic]
-        return [
-            self._entry(tokenizer, writer, generic[name], views[name], rows[name], labelled.get(name, []), results)
-            for name in there
-        ]
+        lines: dict[str, Lines] = defaultdict(list)
+        for method, table in self.tables:
+            for row in _of(table, names).to_pylist():
+                lines[row["sample_id"]].append((method, row))
+        entries = []
+        for name in names:
+            explained = name in lines and "label_id" not in lines[name][0][1]
+            if explained and name in views and name in generic:
+                entries.append(self._entry(tokenizer, writer, generic[name], views[name], lines[name]))
+        return entries
 
     def _entry(
-        self,
-        tokenizer: Any,
-        writer: Any,
-        sample: dict[str, Any],
-        view: dict[str, Any],
-        rows: list[tuple[str, dict[str, Any]]],
-        by_label: list[tuple[str, dict[str, Any]]],
-        results: Results,
+        self, tokenizer: Any, writer: Any, sample: dict[str, Any], view: dict[str, Any], rows: Lines
     ) -> dict[str, Any]:
         resolved, (_, first) = self.model.resolved, rows[0]
         margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
-        right = None if margin is None else margin > 0
+        correct = None if margin is None else margin > 0
         if view["label"] is not None:
-            right = first["predicted_id"] == resolved.label_id(view["label"])
-        said = view["decoder_input_ids"]
-        labelled, images = resolved.output != "token", resolved.preprocessing
+            correct = first["predicted_id"] == resolved.label_id(view["label"])
+        images, answer = resolved.preprocessing, view["decoder_input_ids"]
+        if resolved.output == "token":
+            facts = _shown(sample, view, tokenizer)
+        else:
+            facts = _labelled(sample, first, resolved)
+        facts |= {"task": self.task, "model": self.model.name, "correct": correct, "margin": margin}
+        facts["position"] = view["position"] if answer is None else None
+        facts["attractors"] = json.loads(sample["meta"]).get("attractors")
         entry = data(
             pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images),
-            [_line(results.label(method), row, self.curves.get(_curve_of(method, row))) for method, row in rows]
-            + [
-                _line_of_label(results.label(method), row, resolved.labels[row["label_id"]]) for method, row in by_label
-            ],
+            [self._line(method, row) for method, row in rows],
             view["evidence_mask"],
             view["special_mask"],
             view["scope_mask"],
-            None if said is None else seen(writer, said),
-            **(_labelled(sample, first, resolved) if labelled else _shown(sample, view, tokenizer)),
-            task=self.task,
-            model=self.model.name,
-            position=view["position"] if said is None else None,
-            correct=right,
-            margin=margin,
-            attractors=json.loads(sample["meta"]).get("attractors"),
+            None if answer is None else seen(writer, answer),
+            **facts,
         )
         if images is None:
             return entry
-        return with_picture(
-            entry, pixels_of(view, images), images, [row["pixels"] for _, row in (*rows, *by_label)], sample["text"]
-        )
+        maps = [row["pixels"] for _, row in rows]
+        return with_picture(entry, pixels_of(view, images), images, maps, sample["text"])
 
-
-def _curve_of(method: str, row: dict[str, Any]) -> CurveOf:
-    return method, row["sample_id"], row["explanation"], row["embedding"]
+    def _line(self, method: str, row: dict[str, Any]) -> Line:
+        label = self.results.label(method)
+        if "label_id" in row:
+            line = Line(label, row["relevance"], EVERY_LABEL, of=self.model.resolved.labels[row["label_id"]])
+            logits = [row["explained"]]
+        else:
+            curve = self.curves.get((method, row["sample_id"], row["explanation"], row["embedding"]))
+            line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
+            logits = [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None]
+        return line if row["residual"] is None else beyond_noise(line, logits)  # null: no logit is shared out
 
 
 def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
@@ -222,9 +229,8 @@ def _shown(sample: dict[str, Any], view: dict[str, Any], tokenizer: Any) -> dict
     known = {key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")}
     if sample["slot"] is not None:
         return known
-    read = tokenizer.decode(
-        [i for i, special in zip(view["input_ids"], view["special_mask"], strict=True) if not special]
-    )
+    tokens = zip(view["input_ids"], view["special_mask"], strict=True)
+    read = tokenizer.decode([token for token, special in tokens if not special])
     next_token = "the model's own prediction" if view["target_id"] is None else tokenizer.decode([view["target_id"]])
     return known | {"text": read, "slot": len(read), "target": next_token.strip() or next_token}
 
@@ -233,44 +239,31 @@ def _labelled(sample: dict[str, Any], row: dict[str, Any], resolved: ResolvedMod
     """The text, or both texts, with what the model says of it behind them, and what is true beside that."""
     text = " | ".join(filter(None, (sample["text"], sample["second"])))
     gold = sample["label"] if sample["score"] is None else f"{sample['score']:g}"
-    said = f"{row['logit_target']:.2f}" if row["predicted_id"] is None else resolved.labels[row["predicted_id"]]
-    target = said if gold is None else f"{said} (gold: {gold})"
+    target = f"{row['logit_target']:.2f}" if row["predicted_id"] is None else resolved.labels[row["predicted_id"]]
+    if gold is not None:
+        target += f" (gold: {gold})"
     return {"sample_id": sample["sample_id"], "text": text, "slot": len(text), "target": target, "foil": None}
-
-
-def _line(label: str, row: dict[str, Any], curve: LogitCurve | None) -> Line:
-    line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
-    if row["residual"] is None:  # of a method that does not share out a logit
-        return line
-    return beyond_noise(line, [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None])
-
-
-def _line_of_label(method: str, row: dict[str, Any], label: str) -> Line:
-    line = Line(method, row["relevance"], EVERY_LABEL, of=label)
-    return line if row["residual"] is None else beyond_noise(line, [row["explained"]])
 
 
 def _curves(
     config: RunConfig, ledger: Ledger, model: ModelPlan, task: str, chosen: list[str]
 ) -> dict[CurveOf, LogitCurve]:
     """The curves that are drawn of the chosen samples, in the first way that tokens are taken away."""
-    rows: dict[CurveOf, dict[str, dict[str, Any]]] = {}
+    rows: dict[CurveOf, dict[str, dict[str, Any]]] = defaultdict(dict)
     for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
-        if cell.artifact.task != task or not cell.ways or not ledger.is_done(cell.artifact):
-            continue
-        table = ledger.read(cell.artifact, CURVES)
-        wanted = pc.and_(pc.is_in(table["sample_id"], pa.array(chosen)), pc.equal(table["perturbation"], cell.ways[0]))
-        for row in table.filter(wanted).to_pylist():
-            curve_of = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
-            rows.setdefault(curve_of, {})[row["order"]] = row
+        if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
+            table = _of(ledger.read(cell.artifact, CURVES), chosen)
+            for row in table.filter(pc.equal(table["perturbation"], cell.ways[0])).to_pylist():
+                curve = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
+                rows[curve][row["order"]] = row
     curves = {}
-    for curve_of, own in rows.items():
+    for curve, own in rows.items():
         morf, lerf = own["morf"], own["lerf"]
-        curves[curve_of] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
+        curves[curve] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
     return curves
 
 
-def rows_by_id(store: Store, paths: Sequence[str], schema: pa.Schema, chosen: list[str]) -> Rows:
+def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: list[str]) -> Rows:
     """Rows of these files, of these samples."""
     rows: Rows = {}
     for path in paths:
@@ -278,11 +271,11 @@ def rows_by_id(store: Store, paths: Sequence[str], schema: pa.Schema, chosen: li
     return rows
 
 
-def _relevance(store: Store, cell: Artifact, chosen: list[str]) -> pa.Table:
+def _relevance(ledger: Ledger, cell: Artifact, chosen: list[str]) -> pa.Table:
     """Rows with full embeddings (or without that choice) of the chosen samples; one shard at a time is in memory."""
-    shards = [_of(store.read(shard, RELEVANCE), chosen) for shard in Ledger(store).files(cell)]
+    shards = [_of(ledger.store.read(shard, RELEVANCE), chosen) for shard in ledger.files(cell)]
     table = pa.concat_tables(shards) if shards else RELEVANCE.empty_table()
-    return table.filter(pc.not_equal(table["embedding"], pa.scalar("partial")))
+    return table.filter(pc.not_equal(table["embedding"], "partial"))
 
 
 def _of(table: pa.Table, names: list[str]) -> pa.Table:

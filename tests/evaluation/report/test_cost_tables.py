@@ -1,6 +1,6 @@
 """Table 8 shows what was measured, the newest of each model and device, beside the published numbers."""
 
-from evaluation.report.cost_tables import explicit_against_modified
+from evaluation.report.costs import explicit_against_modified
 from evaluation.report.render import cell_text
 from jobs.methods import METHODS
 

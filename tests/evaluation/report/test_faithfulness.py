@@ -5,9 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.report.evidence import agreement, evidence_table, points
-from evaluation.report.faithfulness import Drawn, against_zero, areas_table, attnlrp, overview_table, pairs_table
-from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
+from evaluation.report.evidence import agreement, evidence_figure, evidence_table, points
+from evaluation.report.faithfulness import (
+    Drawn,
+    against_zero,
+    areas_table,
+    curve_figures,
+    overview_table,
+    pairs_table,
+)
+from evaluation.report.papers import attnlrp
 from evaluation.report.render import markdown
 from evaluation.report.results import Place, Results, Score, Variant
 from evaluation.report.table import MISSING, NOISE, UNDEFINED

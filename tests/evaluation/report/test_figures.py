@@ -1,17 +1,15 @@
 """Curves are read as drawn, and equal data give equal pictures."""
 
 import csv
-import gc
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
-from evaluation.report.cost_tables import areas, cost_table
-from evaluation.report.drawing import figure
-from evaluation.report.figures import curves_of, pruning_figures, runtime_figures
+from evaluation.report.costs import cost_table, runtime_figures
+from evaluation.report.drawing import Line, Panel, Plot
+from evaluation.report.pruning import areas, curves_of, pruning_figures
 from evaluation.scoring.runtime import costs
 from evaluation.tasks import TASKS, Task
 from jobs.methods import METHODS
@@ -80,7 +78,6 @@ def test_the_narrow_picture_has_the_same_panels_below_each_other_each_with_its_o
         for tree in (wide, narrow)
     ]
     assert len(lines[0]) == len(lines[1]) > 3
-    assert gc.isenabled()
 
 
 def test_runtime_figure_needs_rows_and_shows_memory_where_it_is_known():
@@ -147,14 +144,13 @@ def test_a_method_and_a_task_of_a_package_are_drawn_as_their_records_say():
 
 
 def test_a_figure_keeps_the_numbers_that_it_shows():
-    def panel(axis, name, values):
-        axis.set_title(name, loc="left")
-        axis.plot([0, 1, 2], values, label="AttnLRP")
-        axis.fill_between([0, 1, 2], [value - 1 for value in values], [value + 2 for value in values])
-        axis.plot([0, 2], [5, 5.5], linestyle="--")
+    def panel(name, values):
+        low, high = [value - 1 for value in values], [value + 2 for value in values]
+        named = Line("AttnLRP", [0, 1, 2], values, {"color": "#0072b2"}, low, high)
+        return Panel(name, [named, Line("", [0, 2], [5, 5.5], {"color": "#000000", "linestyle": "--"})])
 
-    panels = [partial(panel, name=name, values=values) for name, values in (("a, b", [3, 1, 2]), ("c", [4, 4, 4]))]
-    drawn = figure("numbers", "Numbers", "", panels, 2, ("share", "logit"), {})
+    panels = [panel("a, b", [3, 1, 2]), panel("c", [4, 4, 4])]
+    [drawn] = Plot("numbers", "Numbers", "", ("share", "logit")).figures(panels, {})
     rows = list(csv.DictReader(drawn.data.splitlines()))
     assert list(rows[0]) == ["panel", "line", "share", "logit", "low", "high"]
     first = [row for row in rows if row["panel"] == "a, b"]

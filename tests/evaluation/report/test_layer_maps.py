@@ -1,10 +1,12 @@
 """Maps of layers and methods: every number is there, in its place, beside the paper's where the model is its own."""
 
+import re
+
 import numpy as np
 import pytest
 
-from evaluation.report.layer_maps import LayerScore, layer_figures
-from evaluation.report.layer_tables import layer_differences, layer_table, of_layer, published
+from evaluation.report.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
+from evaluation.report.papers import normxlogit_layers
 from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
 from evaluation.scoring.statistics import compare
 from jobs.methods import METHODS
@@ -22,9 +24,9 @@ def test_every_layer_and_method_has_a_cell_in_every_map_and_the_highest_is_the_d
     (figure,) = layer_figures(SCORES, METHODS)
     assert "over 7 samples" in figure.caption
     for picture in (figure.svg, figure.narrow):
-        assert picture.count("<rect") == len(SCORES)
         assert [picture.count(f">{value:.1f}<") for value in (10, 11, 20, 21)] == [3] * 4
-        fills = [part.split('"')[1] for part in picture.split("fill=")[1:]]
+        fills = re.findall("fill: (#[0-9a-f]{6}); stroke: #ffffff", picture)
+        assert len(fills) == len(SCORES)
         assert fills.count(min(fills)) == fills.count(max(fills)) == 3, "one of each in every map"
     assert figure.narrow_width <= 328 < figure.width
 
@@ -66,6 +68,6 @@ def test_intervals_and_tests_of_layers_are_those_of_their_samples():
 
 
 def test_the_paper_has_twelve_layers_of_each_method():
-    by_place = {key[1:3] + key[4:] for key in published()}
-    assert len(published()) == 12 * len(by_place) == 12 * (2 * 3 * 2 + 5 * 2)
-    assert published()["blimp5", "roberta-base-blimp5", "alti", 11, "ap"] == pytest.approx(40.43)
+    by_place = {key[1:3] + key[4:] for key in normxlogit_layers()}
+    assert len(normxlogit_layers()) == 12 * len(by_place) == 12 * (2 * 3 * 2 + 5 * 2)
+    assert normxlogit_layers()["blimp5", "roberta-base-blimp5", "alti", "11", "ap"] == pytest.approx(40.43)

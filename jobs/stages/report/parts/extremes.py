@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.report.extremes import ByLayer, Extremes, extremes_figure, extremes_table, layers_figure, layers_table
+from evaluation.report.extremes import Extremes, extremes_figures, extremes_tables
 from evaluation.report.page import Part
 from evaluation.report.results import Results
 from evaluation.schema import NEURONS, RELEVANCE
@@ -21,17 +21,14 @@ _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "
 
 def extremes_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Cells of rules that are done, where some method of the same model, task and precision is unstable."""
-    done = _beside_unstable(plan, ledger, results)
-    extremes = [_of_tokens(ledger, planned) for planned in done]
     kept = [planned for planned in plan.cells() if planned.cell.product == "neurons" and ledger.is_done(planned.cell)]
     inside = {place_of(planned.cell): planned for planned in kept}
-    both = [(planned, inside[place_of(planned.cell)]) for planned in done if place_of(planned.cell) in inside]
-    by_layer = [_of_layers(ledger, *one) for one in both]
+    done = _beside_unstable(plan, ledger, results)
+    extremes = [_extremes(ledger, planned, inside.get(place_of(planned.cell))) for planned in done]
     how = "No method with unstable rules is computed: `closelook methods` names them, for comparison."
-    note = "With `neurons:` in the config it is shown layer by layer, too." if extremes and not by_layer else ""
-    figures = [*extremes_figure(extremes, results.methods), *layers_figure(by_layer, results.methods)]
-    tables = [extremes_table(extremes, results.methods)] if extremes else []
-    details = [layers_table(by_layer, results.methods)] if by_layer else []
+    figures, (table, by_layer) = extremes_figures(extremes, results.methods), extremes_tables(extremes, results.methods)
+    tables, details = [table] if extremes else [], [by_layer] if by_layer.rows else []
+    note = "With `neurons:` in the config it is shown layer by layer, too." if extremes and not details else ""
     return Part("Unstable rules", how, figures, tables, note, page="faithfulness.html", details=details)
 
 
@@ -45,22 +42,21 @@ def _beside_unstable(plan: Plan, ledger: Ledger, results: Results) -> list[Plann
     return [one for one in beside if methods[one.cell.method].conserves and RULES in methods[one.cell.method].needs]
 
 
-def _of_tokens(ledger: Ledger, planned: PlannedCell) -> Extremes:
+def _extremes(ledger: Ledger, planned: PlannedCell, inside: PlannedCell | None) -> Extremes:
+    """Relevance of a cell; by layers of the samples of which relevance of neurons is kept."""
     cell, rows = planned.cell, _explained(ledger, planned)
     unit = np.abs([row["explained"] for row in rows])
     largest = np.array([np.abs(row["relevance"]).max() for row in rows]) / unit
     error = np.abs([np.nan if row["residual"] is None else row["residual"] for row in rows]) / unit
-    return Extremes(cell.model, cell.task, cell.dtype, cell.method, largest, error, planned.rows - len(rows))
-
-
-def _of_layers(ledger: Ledger, planned: PlannedCell, inside: PlannedCell) -> ByLayer:
-    """What crosses the boundaries of layers, of the samples of which relevance of neurons is kept."""
-    cell, explanation = planned.cell, planned.requests[0].explanation
-    units = {row["sample_id"]: abs(row["explained"]) for row in _explained(ledger, planned)}
-    kept = ledger.read(inside.cell, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()
-    rows = [row for row in kept if row["explanation"] == explanation and row["sample_id"] in units and row["peaks"]]
-    largest = np.array([np.array(row["peaks"]) / units[row["sample_id"]] for row in rows])
-    return ByLayer(cell.model, cell.task, cell.dtype, cell.method, largest)
+    by_layer = None
+    if inside is not None:
+        units = {row["sample_id"]: abs(row["explained"]) for row in rows}
+        kept = ledger.read(inside.cell, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()
+        kept = [row for row in kept if row["explanation"] == planned.requests[0].explanation and row["peaks"]]
+        peaks = [np.array(row["peaks"]) / units[row["sample_id"]] for row in kept if row["sample_id"] in units]
+        by_layer = np.array(peaks)
+    left_out = planned.rows - len(rows)
+    return Extremes(cell.model, cell.task, cell.dtype, cell.method, largest, error, left_out, by_layer)
 
 
 def _explained(ledger: Ledger, planned: PlannedCell) -> list[dict[str, Any]]:

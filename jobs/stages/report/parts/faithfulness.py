@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from evaluation.report import faithfulness as tables
 from evaluation.report.choices import Chosen, choices_table
-from evaluation.report.evidence import agreement_table, evidence_table, points
+from evaluation.report.evidence import agreement_table, evidence_figure, evidence_table, points
 from evaluation.report.faithfulness import Drawn
-from evaluation.report.faithfulness_figures import curve_figures, evidence_figure
 from evaluation.report.page import Part
 from evaluation.report.results import Place, Results
 from evaluation.schema import CURVES
-from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, Variant, areas_of, mean_curves, told
+from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, areas_of, mean_curves, told
 from evaluation.scoring.faithfulness import Summary, summarise
 from evaluation.scoring.metrics import applicable, overlap
 from evaluation.scoring.trials import Trial
 from jobs.commands.plan_forwards import forwards
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan
+from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.choices import in_words
 from jobs.plan.products.curves import PerturbedCell, wanted_cells
-from jobs.stages.report.results import samples_of_variant
+from jobs.stages.report.results import place_of, samples_of_variant
 from jobs.store import Ledger
 
 PAGE = "faithfulness.html"
@@ -40,34 +39,35 @@ def faithfulness_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Re
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(plan))
     made += [choices_table(chosen, results)] if chosen else []
-    figures, pairs = curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
+    figures, pairs = tables.curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
     return Part("Faithfulness", tables.NOT_DRAWN, figures, made, note, page=PAGE, details=pairs)
 
 
 def _chosen(plan: Plan) -> Iterator[Chosen]:
     """The choices that are made."""
-    for model in plan.models:
-        for choice in model.choices:
-            if choice.record is not None:
-                at, told = choice.artifact, choice.record["trials"]
-                trials = {
-                    in_words(options): Trial(one["delta_area"], one["n"], one["left_out"])
-                    for options, one in zip(choice.options, told, strict=True)
-                }
-                yield Chosen(at.model, at.task, at.dtype, at.method, choice.flips.way, trials, choice.record["chosen"])
+    for choice in (choice for model in plan.models for choice in model.choices):
+        if choice.record is None:
+            continue
+        at, trials = choice.artifact, {}
+        for options, trial in zip(choice.options, choice.record["trials"], strict=True):
+            trials[in_words(options)] = Trial(trial["delta_area"], trial["n"], trial["left_out"])
+        yield Chosen(at.model, at.task, at.dtype, choice.flips.way, at.method, trials, choice.record["chosen"])
 
 
 def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
-    """What has both evidence and curves."""
-    lengths = {
-        (model.name, task): float(inputs.lengths.mean()) if len(inputs.lengths) else 0.0
-        for model in plan.models
-        for task, inputs in model.inputs.items()
-    }
+    """Methods that have both evidence and curves."""
+    options: dict[Place, Mapping[str, Any]] = {place_of(one.cell): one.chosen for one in plan.cells() if one.chosen}
+    lengths: dict[tuple[str, str], float] = {}
+    for model in plan.models:
+        for task, inputs in model.inputs.items():
+            lengths[model.name, task] = float(inputs.lengths.mean()) if len(inputs.lengths) else 0.0
     drawn, each = [], []
     for one in _drawn(config, plan, ledger, results, with_curves=False):
-        chosen = _chosen_for(plan, one)
-        cost = {name: forwards(config, [name], lengths[one.model, one.task], chosen) for name in one.areas.variants}
+        cost = {}
+        for method in one.areas.variants:
+            place = Place(one.model, one.task, one.dtype, method)
+            chosen = {method: options[place]} if place in options else {}
+            cost[method] = forwards(config, [method], lengths[one.model, one.task], chosen)
         own = points(one, results, cost)
         if own:
             drawn.append(one)
@@ -77,91 +77,80 @@ def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
     return Part("Evidence against faithfulness", how, evidence_figure(drawn, each, results), made, page=PAGE)
 
 
-def _chosen_for(plan: Plan, one: Drawn) -> dict[str, Mapping[str, Any]]:
-    """The options that a method's curves are of, by method."""
-    place = (one.model, one.task, one.dtype)
-    return {
-        p.cell.method: p.chosen for p in plan.cells() if p.chosen and (p.cell.model, p.cell.task, p.cell.dtype) == place
-    }
+@dataclass(frozen=True)
+class Perturbed:
+    """The complete curves of a model on a task, by method; those that follow nothing but rounding apart."""
+
+    model: ModelPlan
+    place: Place  # without a method
+    cells: Sequence[PerturbedCell]  # that are wanted
+    tables: Mapping[str, pa.Table]
+    noise: Sequence[str]
+    lacking: Sequence[str]
 
 
-def _drawn(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, *, with_curves: bool = True) -> list[Drawn]:
-    """What is drawn, by task, model and perturbation."""
-    tasks = list(results.tasks)
-    return sorted(_of_models(config, plan, ledger, results, with_curves), key=lambda one: tasks.index(one.task))
-
-
-def _of_models(config: RunConfig, plan: Plan, ledger: Ledger, results: Results, with_curves: bool) -> Iterator[Drawn]:
-    resamples, seed = config.report.resamples, config.seed
-    if config.perturb is None:
-        return
-    for model in plan.models:
-        cells: dict[str, list[PerturbedCell]] = defaultdict(list)
-        for cell in wanted_cells(config, config.perturb, model):
-            cells[cell.artifact.task].append(cell)
-        for task, own in cells.items():
-            if not own[0].ways:
+def perturbed(
+    config: RunConfig, plan: Plan, ledger: Ledger, results: Results, columns: list[str]
+) -> Iterator[Perturbed]:
+    """Curves of every model by task, in the order of tasks, with these columns."""
+    for task in results.tasks:
+        for model in plan.models:
+            wanted = [] if config.perturb is None else wanted_cells(config, config.perturb, model)
+            cells = [cell for cell in wanted if cell.artifact.task == task]
+            if not cells:
                 continue
-            done = {c.artifact.method: _read(ledger, c) for c in own if ledger.is_done(c.artifact)}
-            lacking = [c.artifact.method for c in own if c.artifact.method not in done]
-            waiting = (c.artifact for c in model.choices if c.chosen is None)
-            lacking += [
-                a.method
-                for a in waiting
-                if (a.task, a.dtype) == (task, own[0].artifact.dtype)
-                and config.perturb.takes(task=task, method=a.method)
-            ]
-            place = Place(model.name, task, own[0].artifact.dtype, "")
-            variants = {name: variant for name, table in done.items() if (variant := told(table)) is not None}
-            noise = [name for name, variant in variants.items() if is_noise(results, place, name, variant)]
-            kept = {name: table for name, table in done.items() if name not in noise}
-            overlaps = _overlaps(
-                config, ledger, results, place, {name: v for name, v in variants.items() if name in kept}
-            )
-            for way in own[0].ways:
-                areas = areas_of(kept, way, resamples, seed)
-                curves = {
-                    method: mean_curves(kept[method], way, variant, resamples, seed)
-                    for method, variant in (areas.variants.items() if with_curves else ())
-                }
-                yield Drawn(
-                    model.name,
-                    task,
-                    place.dtype,
-                    way,
-                    areas,
-                    {method: drawn_curves for method, drawn_curves in curves.items() if drawn_curves},
-                    lacking,
-                    noise,
-                    overlaps,
-                    published=model.resolved.config.id.rpartition("/")[2],
-                    bases={name: record.base for name, record in results.methods.items()},
-                )
+            place = place_of(cells[0].artifact)._replace(method="")
+            tables, noise, lacking = {}, [], []
+            for artifact in (cell.artifact for cell in cells):
+                if not ledger.is_done(artifact):
+                    lacking.append(artifact.method)
+                    continue
+                table = ledger.read(artifact, CURVES, columns)
+                variant = told(table)
+                changes = {} if variant is None else {"explanation": variant[0], "embedding": variant[1]}
+                if changes and results.is_noise(place._replace(method=artifact.method), **changes):
+                    noise.append(artifact.method)
+                else:
+                    tables[artifact.method] = table
+            yield Perturbed(model, place, cells, tables, noise, lacking)
 
 
-def is_noise(results: Results, place: Place, method: str, variant: Variant) -> bool:
-    """Whether the relevance that the curves follow is nothing but rounding."""
-    explanation, embedding = variant
-    return results.is_noise(place._replace(method=method), explanation=explanation, embedding=embedding)
+def _drawn(
+    config: RunConfig, plan: Plan, ledger: Ledger, results: Results, *, with_curves: bool = True
+) -> Iterator[Drawn]:
+    """Areas and mean curves by task, model and perturbation."""
+    drawn_with = config.report.resamples, config.seed
+    for one in perturbed(config, plan, ledger, results, _COLUMNS):
+        model, task, dtype, _ = one.place
+        lacking = list(one.lacking)
+        for artifact in (choice.artifact for choice in one.model.choices if choice.chosen is None):
+            wanted = config.perturb is not None and config.perturb.takes(task=task, method=artifact.method)
+            if wanted and (artifact.task, artifact.dtype) == (task, dtype):
+                lacking.append(artifact.method)
+        ways = one.cells[0].ways
+        overlaps = _overlaps(config, ledger, results, one) if ways else {}
+        for way in ways:
+            areas, curves = areas_of(one.tables, way, *drawn_with), {}
+            for method, variant in areas.variants.items() if with_curves else ():
+                means = mean_curves(one.tables[method], way, variant, *drawn_with)
+                if means:
+                    curves[method] = means
+            published = one.model.resolved.config.id.rpartition("/")[2]
+            bases = {name: record.base for name, record in results.methods.items()}
+            setting = (model, task, dtype, way)
+            yield Drawn(*setting, areas, curves, lacking, one.noise, overlaps, published, bases)
 
 
-def _overlaps(
-    config: RunConfig, ledger: Ledger, results: Results, place: Place, variants: Mapping[str, Variant]
-) -> dict[str, Summary]:
+def _overlaps(config: RunConfig, ledger: Ledger, results: Results, one: Perturbed) -> dict[str, Summary]:
     """The overlap with evidence, of each method that is scored against it, of the variant that the curves follow."""
-    metric = overlap()
-    if metric not in applicable(results.tasks[place.task]):
+    metric, overlaps = overlap(), {}
+    if metric not in applicable(results.tasks[one.place.task]):
         return {}
-    overlaps = {}
-    for method, (explanation, embedding) in variants.items():
-        own = place._replace(method=method)
-        if own in results.defaults:
-            variant = results.defaults[own]._replace(explanation=explanation, embedding=embedding)
-            samples = samples_of_variant(ledger.store, results, own, variant)
+    for method, table in one.tables.items():
+        place, followed = one.place._replace(method=method), told(table)
+        if place in results.defaults and followed is not None:
+            variant = results.defaults[place]._replace(explanation=followed[0], embedding=followed[1])
+            samples = samples_of_variant(ledger.store, results, place, variant)
             values = samples.filter(samples["correct"])[metric].to_numpy()
             overlaps[method] = summarise(values, config.report.resamples, config.seed)
     return overlaps
-
-
-def _read(ledger: Ledger, cell: PerturbedCell) -> pa.Table:
-    return ledger.read(cell.artifact, CURVES, _COLUMNS)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.report.layer_maps import LayerScore, layer_figures
-from evaluation.report.layer_tables import layer_differences, layer_table, of_layer
+from evaluation.report.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.report.page import Part
 from evaluation.report.results import Results
 from evaluation.schema import LAYER_SCORES as SCHEMA

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluation.report.cost_tables import areas
-from evaluation.report.figures import curves_of, pruning_figures
 from evaluation.report.page import Part
+from evaluation.report.pruning import areas, curves_of, pruning_figures
 from evaluation.report.results import Results
 from evaluation.schema import PRUNING
 from jobs.config import PruneConfig, RunConfig

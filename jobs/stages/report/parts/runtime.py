@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluation.report.cost_tables import cost_table
-from evaluation.report.figures import runtime_figures
-from evaluation.report.length_costs import length_tables
+from evaluation.report.costs import cost_table, length_tables, runtime_figures
 from evaluation.report.page import Part
 from evaluation.report.results import Results
 from evaluation.schema import RUNTIME
