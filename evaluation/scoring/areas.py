@@ -6,8 +6,10 @@ methods, S points of a grid.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,19 +52,40 @@ class MeanCurve:
 
 def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, seed: int) -> Areas:
     """Areas of methods, from their tables of AREA_COLUMNS. Samples that are not finite are left out and counted."""
-    variants = {method: variant for method, table in tables.items() if (variant := told(table)) is not None}
-    by_sample = {method: _by_sample(tables[method], perturbation, variant) for method, variant in variants.items()}
-    by_sample = {method: samples for method, samples in by_sample.items() if samples}
-    summaries = {}
-    for method, samples in by_sample.items():
-        values = np.array(list(samples.values()))  # [N, 3]
-        for at, measure in enumerate(AREAS):
-            summaries[method, measure] = summarise(values[:, at], resamples, seed)
-    ids = sorted(set.intersection(*(set(samples) for samples in by_sample.values()))) if by_sample else []
-    stacked = np.array([[samples[name] for samples in by_sample.values()] for name in ids])  # [N, M, 3]
-    compared = paired(stacked, tuple(by_sample), AREAS, resamples, seed) if ids else None
-    p_zero = {method: _p_zero(np.array(list(own.values()))[:, 0], resamples, seed) for method, own in by_sample.items()}
-    return Areas(summaries, {method: variants[method] for method in by_sample}, compared, p_zero)
+    variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
+    values = {method: {name: _areas(own) for name, own in samples.items()} for method, samples in rows.items()}
+    summaries, p_zero = {}, {}
+    for method, samples in values.items():
+        columns = np.array(list(samples.values())).T  # [3, N]
+        p_zero[method] = _p_zero(columns[0], resamples, seed)
+        for measure, column in zip(AREAS, columns, strict=True):
+            summaries[method, measure] = summarise(column, resamples, seed)
+    ids, stacked = together(values)  # [N, M, 3]
+    compared = paired(stacked, tuple(values), AREAS, resamples, seed) if ids else None
+    return Areas(summaries, variants, compared, p_zero)
+
+
+def by_sample(
+    tables: Mapping[str, pa.Table], perturbation: str, orders: Sequence[str], columns: Sequence[str]
+) -> tuple[dict[str, Variant], dict[str, dict[str, dict[str, dict[str, Any]]]]]:
+    """The variant of each method that is shown, and its rows by sample and order; of methods with any."""
+    variants, rows = {}, {}
+    for method, table in tables.items():
+        variant = told(table)
+        samples: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+        if variant is not None:
+            kept = _of(table, perturbation, variant, orders).select(["sample_id", "order", *columns])
+            for row in kept.to_pylist():
+                samples[row["sample_id"]][row["order"]] = row
+        if variant is not None and samples:
+            variants[method], rows[method] = variant, dict(samples)
+    return variants, rows
+
+
+def together(values: Mapping[str, Mapping[str, np.ndarray]]) -> tuple[list[str], np.ndarray]:
+    """The samples that all methods have [N], and their values [N, M, ...], from `values` by method and sample."""
+    ids = sorted(set.intersection(*map(set, values.values()))) if values else []
+    return ids, np.array([[own[name] for own in values.values()] for name in ids])
 
 
 def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:
@@ -80,16 +103,15 @@ def told(table: pa.Table) -> Variant | None:
 
 def preferred(variants: Iterable[Variant]) -> Variant | None:
     """The one of a method's variants that stands for it; None of none."""
-    return min(
-        variants, key=lambda one: [order.index(part) for order, part in zip(_PREFERRED, one, strict=True)], default=None
-    )
+    explanations, embeddings = _PREFERRED
+    return min(variants, key=lambda one: (explanations.index(one[0]), embeddings.index(one[1])), default=None)
 
 
 def mean_curves(
     table: pa.Table, perturbation: str, variant: Variant, resamples: int, seed: int
 ) -> dict[str, MeanCurve]:
     """Mean curves by order, and their difference as `delta`, from a table of CURVE_COLUMNS; of finite samples."""
-    kept = _of(table, perturbation, variant)
+    kept = _of(table, perturbation, variant, ORDERS)
     values = {}
     for order in ORDERS:
         own = kept.filter(pc.equal(kept["order"], order))
@@ -126,17 +148,12 @@ def _ranks(values: Iterable[float]) -> np.ndarray:
     return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 
 
-def _by_sample(table: pa.Table, perturbation: str, variant: Variant) -> dict[str, list[float]]:
-    """AREAS of each sample."""
-    kept = _of(table, perturbation, variant)
-    area: dict[str, dict[str, float]] = {}
-    for name, order, value in zip(*(kept[c].to_pylist() for c in ("sample_id", "order", "area")), strict=True):
-        area.setdefault(name, {})[order] = value
-    return {name: [own["lerf"] - own["morf"], own["morf"], own["lerf"]] for name, own in area.items()}
+def _areas(rows: Mapping[str, Mapping[str, float]]) -> np.ndarray:
+    """AREAS of a sample [3]."""
+    own = {order: row["area"] for order, row in rows.items()}
+    return np.array([own["lerf"] - own["morf"], own["morf"], own["lerf"]], float)
 
 
-def _of(table: pa.Table, perturbation: str, variant: Variant) -> pa.Table:
-    wanted = {"perturbation": perturbation, "explanation": variant[0], "embedding": variant[1]}
-    keep = [pc.equal(table[name], value) for name, value in wanted.items()]
-    areas = pc.is_in(table["order"], pa.array(ORDERS))
-    return table.filter(pc.and_(pc.and_(keep[0], keep[1]), pc.and_(keep[2], areas)))
+def _of(table: pa.Table, perturbation: str, variant: Variant, orders: Sequence[str]) -> pa.Table:
+    kept = (pc.field("perturbation") == perturbation) & pc.field("order").isin(orders)
+    return table.filter(kept & (pc.field("explanation") == variant[0]) & (pc.field("embedding") == variant[1]))

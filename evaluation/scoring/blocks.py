@@ -144,9 +144,8 @@ def blocks(
         end = min(len(samples), begin + max(1, BLOCK_TOKENS // int(lengths[begin])))
         part = slice(starts[begin], starts[end - 1] + lengths[end - 1])
         padded = _padded(relevance[part], lengths[begin:end])
-        (_, inside), (rows, outside) = (
-            _in_block(at, part, starts[begin:end], padded.shape[1]) for at in (evidence_at, others_at)
-        )
+        _, inside = _in_block(evidence_at, part, starts[begin:end], padded.shape[1])
+        rows, outside = _in_block(others_at, part, starts[begin:end], padded.shape[1])
         padded.ravel()[outside] = -np.inf
         count = lengths[begin:end] - np.bincount(rows, minlength=len(padded))
         yield samples[begin:end], Block(padded, count, inside)

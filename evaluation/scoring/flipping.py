@@ -144,15 +144,12 @@ class _Rows:
     def of(cls, samples: Sequence[tuple[Mapping[str, Any], States]], deleted: bool) -> _Rows:
         """`deleted` tells that removed tokens take no room."""
         counts = [len(states.removed) for _, states in samples]
-        lengths = [
-            len(row["input_ids"]) - states.removed.sum(axis=1) * deleted for row, states in samples
-        ]  # of each sample [M]
-        return cls(
-            samples,
-            np.repeat(np.arange(len(samples)), counts),
-            np.concatenate([np.arange(count) for count in counts]) if counts else np.zeros(0, int),
-            np.concatenate(lengths) if lengths else np.zeros(0, int),
-        )
+        state, lengths = [np.zeros(0, int)], [np.zeros(0, int)]  # of each sample [M]
+        for row, states in samples:
+            state.append(np.arange(len(states.removed)))
+            lengths.append(len(row["input_ids"]) - states.removed.sum(axis=1) * deleted)
+        sample = np.repeat(np.arange(len(samples)), counts)
+        return cls(samples, sample, np.concatenate(state), np.concatenate(lengths))
 
     def by_length(self) -> np.ndarray:
         """[R] longest first, so that what memory cannot hold shows at once; rows of a sample side by side."""

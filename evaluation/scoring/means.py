@@ -62,16 +62,12 @@ class Means:
 
     def _shares_of_noise(self) -> pa.Table:
         """The share of negligible relevance, of each explanation and embedding with any."""
-        coordinates = {"tokens": "all", "scope": "full", "metric": "noise"}
-        return _table(
-            [
-                {name: row[name] for name in _EXPLAINED}
-                | coordinates
-                | {"value": 100 * (row["noise"] / row["n"]), "n": row["n"]}
-                for row in _added(self._noise, _EXPLAINED).to_pylist()
-                if row["noise"]
-            ]
-        )
+        rows = []
+        for row in _added(self._noise, _EXPLAINED).to_pylist():
+            if row["noise"]:
+                row |= {"tokens": "all", "scope": "full", "metric": "noise", "value": 100 * (row["noise"] / row["n"])}
+                rows.append(row)
+        return _table(rows)
 
 
 def summarise(samples: pa.Table, metrics: Mapping[str, Metric] = METRICS) -> pa.Table:

@@ -73,11 +73,12 @@ def applicable(task: Task) -> dict[str, Metric]:
     unknown = [name for name in task.metrics or () if name not in METRICS]
     if unknown:
         raise UserError(f"task {task.name} names the metric {unknown[0]!r}{nearest(unknown[0], METRICS)}")
-    return {
-        name: declared
-        for name, declared in METRICS.items()
-        if (task.metrics is None or name in task.metrics) and (task.evidence is not None or not declared.needs_evidence)
-    }
+    metrics = {}
+    for name, declared in METRICS.items():
+        wanted = task.metrics is None or name in task.metrics
+        if wanted and (task.evidence is not None or not declared.needs_evidence):
+            metrics[name] = declared
+    return metrics
 
 
 def scored_by(task: Task) -> list[list[str | int]]:

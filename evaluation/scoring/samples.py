@@ -78,16 +78,14 @@ class Masks:
             raise Mismatch(
                 f"{scopes.null_count} of {len(scopes)} views have no scope: a task has scopes for all or none"
             )
-        lengths = views["length"].to_numpy()
-        special, marked = _flat_bool(views["special_mask"]), views["evidence_mask"].null_count == 0
-        return cls(
-            Index.of(views["sample_id"]),
-            np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-            _flat_bool(views["evidence_mask"]) if marked else np.zeros_like(special),
-            special,
-            None if scopes.null_count else _flat_bool(scopes),
-            np.array([(label_ids or {}).get(label, -1) for label in views["label"].to_pylist()], np.int64),
-        )
+        offsets = np.concatenate(([0], np.cumsum(views["length"].to_numpy(), dtype=np.int64)))
+        special = _flat_bool(views["special_mask"])
+        unmarked = views["evidence_mask"].null_count
+        evidence = np.zeros_like(special) if unmarked else _flat_bool(views["evidence_mask"])
+        scope = None if scopes.null_count else _flat_bool(scopes)
+        known = label_ids or {}
+        gold = np.array([known.get(label, -1) for label in views["label"].to_pylist()], np.int64)
+        return cls(Index.of(views["sample_id"]), offsets, evidence, special, scope, gold)
 
     def without_slots(self, positions: np.ndarray) -> Masks:
         """These masks without the token at each sample's position [N], where a masked model predicts."""
@@ -167,9 +165,8 @@ def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarra
 
 def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, scores: Scores) -> pa.Table:
     columns = {name: relevance[name] for name in ("explanation", "embedding")}
-    columns |= {
-        name: pa.array([value] * len(relevance), pa.string()) for name, value in (("tokens", tokens), ("scope", scope))
-    }
+    for name, value in (("tokens", tokens), ("scope", scope)):
+        columns[name] = pa.array([value] * len(relevance), pa.string())
     columns |= {"sample_id": relevance["sample_id"], "correct": correct}
     return pa.table(columns | {name: pa.array(values) for name, values in scores.values.items()})
 
