@@ -56,6 +56,16 @@ for _stage in STAGES.values():
 
 
 @app.command()
+def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> None:
+    """End a run after the units in hand: it begins no other. The same command goes on where it stopped."""
+    _, store = load_run(None, root, None, is_made=True, is_read=True)
+
+    from jobs.commands.stopping import stop as ask
+
+    ask(store)
+
+
+@app.command()
 def status(config: Config = None, root: Root = None, set: Set = None) -> None:
     """Planned cells: done, partial, missing, rejected rows. Exit code 1 unless all are done."""
     loaded, store = load_run(config, root, set, is_read=True)

@@ -27,7 +27,8 @@ from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.geometries import geometry_of, shape_of
 from jobs.plan.models import reading_of, resolve
-from jobs.plan.products import wanted
+from jobs.plan.node import Run
+from jobs.products import nodes
 from jobs.stages.prepare import prepare
 from jobs.stages.run import run
 from jobs.store import Artifact, Ledger, Store
@@ -103,7 +104,7 @@ def artifacts(config: RunConfig, ledger: Ledger) -> Iterator[Artifact]:
         prepared = artifact_in(record)
         assert prepared is not None
         yield prepared
-    for _, one in wanted(config, make_plan(config, ledger.store), ledger):
+    for _, one in nodes(Run(config, make_plan(config, ledger.store), ledger)):
         yield one.artifact
 
 

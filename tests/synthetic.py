@@ -8,15 +8,15 @@ import pyarrow as pa
 from evaluation.schema import GENERIC, VIEW
 from jobs.config import RunConfig
 from jobs.config.kept import keeping
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell
+from jobs.plan.cells import Cell, ModelPlan, Plan
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel
 from jobs.plan.schemas import schema_of
-from jobs.stages import evaluate
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of, views_of
 from lrp_core.families import FAMILIES
 from lrp_core.types import Request
+from tests.stages import score_plan
 
 TOKENIZER = "words-0000"
 VARIANTS = {
@@ -98,8 +98,10 @@ def a_plan(store, cells) -> Plan:
         own = [cell for cell in cells if cell.model == name]
         inputs = {task: a_view(store, task) for task in sorted({cell.task for cell in own})}
         planned = tuple(
-            PlannedCell(
-                cell, tuple(Request(cell.method, *v) for v in VARIANTS[cell.method]), inputs[cell.task].table.num_rows
+            Cell(
+                artifact=cell,
+                requests=tuple(Request(cell.method, *v) for v in VARIANTS[cell.method]),
+                samples=inputs[cell.task].table.num_rows,
             )
             for cell in own
         )
@@ -132,16 +134,16 @@ def write_run(root, samples=8, tasks=("sva", "qa")):
     """The same, scored, with the manifests and the configuration that a run leaves."""
     store, plan = write_store(root, tasks=tasks, samples=samples)
     for planned in plan.cells():
-        record = store.manifest(planned.cell.name)
-        made_of = {"tokenizer": plan.models[0].inputs[planned.cell.task].tokenizer}
+        record = store.manifest(planned.artifact.name)
+        made_of = {"tokenizer": plan.models[0].inputs[planned.artifact.task].tokenizer}
         told = {"artifact": record["cell"], "inputs": made_of, "written": "2025-01-01T00:00:00Z"}
-        store.write_manifest(planned.cell.name, record | told)
+        store.write_manifest(planned.artifact.name, record | told)
     for task in tasks:
         for artifact in (samples_of(task), views_of(TOKENIZER, task)):
             shards = [path.rpartition("/")[2] for path in store.files(artifact.folder)]
             place = {name: value for name, value in vars(artifact.place).items() if value}
             store.write_manifest(artifact.name, {"artifact": place, "shards": shards, "state": "complete"})
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     with keeping(CONFIG, store):
         pass
     return store

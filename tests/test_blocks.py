@@ -40,9 +40,9 @@ RUN = {
         "RENAMED = ": f"{EXTEND}the_package_is_shown_as_it_is",
         "class RenamedConfig": f"{EXTEND}the_package_is_shown_as_it_is",
         "def lengths_part": f"{EXTEND}a_part_of_the_report_is_one_module_and_one_line",
-        "SPARSITY = versioned": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
-        "SPARSITY = Product": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
-        "def sparsity(": f"{EXTEND}a_product_and_its_stage_are_a_module_and_a_line_each",
+        "SPARSITY = versioned": f"{EXTEND}a_product_is_a_module_and_a_line",
+        "SPARSITY = Product": f"{EXTEND}a_product_is_a_module_and_a_line",
+        "ENTROPY = Product": f"{EXTEND}the_package_is_shown_as_it_is",
     },
     "finetune.md": {
         "import random": f"{PAGE}the_fine_tuning_page_teaches_a_model_the_words_of_a_task",

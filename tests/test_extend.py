@@ -11,7 +11,8 @@ import torch
 
 from jobs.commands.status import collect
 from jobs.methods import METHODS
-from jobs.plan.products import PRODUCTS
+from jobs.plan.node import Run
+from jobs.products import PRODUCTS
 from jobs.stages import report
 from jobs.stages import run as stages
 from jobs.stages.report import samples as explorer
@@ -19,6 +20,7 @@ from jobs.store import Ledger
 from lrp_core import Batch, Request
 from lrp_core.methods.gradients import explain_many
 from lrp_core.rules import COMPOSITES
+from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
 from tests.tiny import ragged_rows, tiny_model
 
@@ -85,27 +87,27 @@ def test_a_part_of_the_report_is_one_module_and_one_line(tmp_path, monkeypatch, 
     assert store.read_bytes("report/figures/lengths.svg").startswith(b"<?xml")
 
 
-def test_a_product_and_its_stage_are_a_module_and_a_line_each(tmp_path, monkeypatch, written):
+def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
     schema = written("evaluation/schema/relevance.py").SPARSITY
-    product = written("jobs/plan/products/sparsity.py").SPARSITY
-    stage = written("jobs/stages/sparsity.py")
-    monkeypatch.setitem(PRODUCTS, product.name, product)
-    monkeypatch.setitem(stages.STAGES, "sparsity", stages.Stage("sparsity", "Count."))
+    product = written("jobs/products/sparsity.py").SPARSITY
+    every = {**PRODUCTS, product.name: product}
+    for module in ("jobs.products", "jobs.runner.worker", "jobs.commands.status"):
+        monkeypatch.setattr(f"{module}.PRODUCTS", every)
+    monkeypatch.setattr("jobs.stages.compute.of_packages", lambda: [product])
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
-    monkeypatch.setattr(stage, "make_plan", lambda config, store: plan)
 
     def states():
         return collect(CONFIG, plan, Ledger(store))["gpt2", "sva", "float32", "sparsity"].states
 
-    methods = len({planned.cell.method for planned in plan.cells()})
+    methods = len({planned.artifact.method for planned in plan.cells()})
     assert states() == {"missing": methods}
-    (summary,) = stages.run(CONFIG, store, ["sparsity"])
-    assert (summary.computed, summary.skipped, summary.complete) == (methods, 0, True)
+    summary = score_plan(CONFIG, plan, store)
+    assert summary.complete, summary.failures
+    assert f"{methods} sparsities made, 0 were up to date" in summary.lines
     assert states() == {"done": methods}
-    (again,) = stages.run(CONFIG, store, ["sparsity"])
-    assert (again.computed, again.skipped) == (0, methods)
-    for one in product.wanted(CONFIG, plan, Ledger(store)):
-        shares = Ledger(store).read(one.artifact, schema)["share"].to_pylist()
+    assert score_plan(CONFIG, plan, store).computed == 0
+    for node in product.nodes(Run(CONFIG, plan, Ledger(store))):
+        shares = Ledger(store).read(node.artifact, schema)["share"].to_pylist()
         assert all(0 < share <= 1 for share in shares)
 
 

@@ -18,7 +18,7 @@ from evaluation.scoring.head_orders import RemovalOrder
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readout import label_logits
-from lrp_core.transfer import to_device, to_host
+from lrp_core.transfer import to_host
 from lrp_core.types import Batch, UserError
 from lrp_core.view import ModelView
 
@@ -47,26 +47,34 @@ class Sweep:
         return (turn >= self.removed[:, None]).astype(np.uint8)
 
     def accuracy(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> np.ndarray:
-        """Share of view `rows` whose target logit exceeds the foil's, for every point [C, S].
+        """Share of view `rows` that are right, for every point [C, S]; rows as `right` has them.
 
-        Of rows with a gold label (`gold_id`), that label's logit must exceed every other one's. Rows whose logits are
-        not finite with all heads are left out; `n` says how many are not. A pass has as many masks as keep its rows
-        within `token_budget` tokens. Raises UserError without rows.
+        Rows whose logits are not finite with all heads are left out; `n` says how many are not. Raises UserError
+        without rows.
         """
-        right = n = torch.zeros((), dtype=torch.int64)
-        whole = int(self.points[0, 0])
+        right, finite = self.right(rows, token_budget)
+        self.n = int(finite.sum())
+        if self.n == 0:
+            raise UserError("there are no samples to evaluate pruned models on")
+        return right[:, :, finite].sum(2) / self.n
+
+    def right(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each row's target logit exceeds the foil's at every point [C, S, N], and is finite with all heads [N].
+
+        Of rows with a gold label (`gold_id`), that label's logit must exceed every other one's. A pass has as many
+        masks as keep its rows within `token_budget` tokens.
+        """
+        margins: list[Tensor] = []  # of a row each, [M]; they stay on the device, where no row is waited for
         for row in rows:
             gold = row.get("gold_id")
             asked = row if gold is None else {**row, "target_id": gold, "foil_id": None}
-            margins = self.margins(Batch.collate([asked], pad_id=0), token_budget)
-            finite = margins[whole].isfinite()
-            right = to_device(right, margins.device) + ((margins > 0) & finite)  # stays there: no row is waited for
-            n = to_device(n, margins.device) + finite
-        right, n = to_host([right, n])
-        self.n = int(n)
-        if self.n == 0:
-            raise UserError("there are no samples to evaluate pruned models on")
-        return (right.numpy() / self.n)[self.points]
+            margins.append(self.margins(Batch.collate([asked], pad_id=0), token_budget))
+        if not margins:
+            return np.zeros((*self.points.shape, 0), bool), np.zeros(0, bool)
+        whole = int(self.points[0, 0])
+        every = torch.stack(margins, 1)  # [M, N]
+        right, finite = to_host([every > 0, every[whole].isfinite()])
+        return right.numpy()[self.points], finite.numpy()
 
     @torch.inference_mode()
     def margins(self, sample: Batch, token_budget: int) -> Tensor:

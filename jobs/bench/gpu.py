@@ -150,7 +150,8 @@ def out_of_memory(device: torch.device) -> str:
     if device.type != "cuda":
         raise LeftOut("memory that really runs out is a GPU's")
     try:
-        from jobs.stages.attribute.compute import Explainer, Outcome, explain
+        from jobs.products.explaining import Explainer
+        from jobs.runner.rows import compute_alone
     except ImportError as error:
         raise LeftOut(f"the job's packages are not all here ({error})") from None
     view = _model("gpt2", "float32", device)
@@ -160,13 +161,12 @@ def out_of_memory(device: torch.device) -> str:
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()
     limit = torch.cuda.memory_reserved(device) + peak // 3
-    outcome = Outcome()
     torch.cuda.set_per_process_memory_fraction(limit / total, device)
     try:
-        explain(explainer, rows, outcome)
+        batches, outcome = compute_alone(explainer.batch, rows)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
-    explained = sum(len(batch.rows) for batch in outcome.explained)
+    explained = sum(len(batch.rows) for batch in batches)
     if not outcome.splits or explained != len(rows) or outcome.rejects:
         rejects = len(outcome.rejects)
         raise AssertionError(f"{outcome.splits} halvings, {explained} of {len(rows)} rows, {rejects} rejects")

@@ -28,7 +28,8 @@ from jobs.config import NodesConfig, RunConfig
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
 from jobs.plan.geometries import GEOMETRIES
-from jobs.stages.attribute import ModelWork, attribute, missing_work, work_of
+from jobs.plan.node import Run
+from jobs.stages.compute import compute, works_of
 from jobs.store import Ledger, Store
 
 OVERHEAD_TARGET = 1.10
@@ -150,23 +151,23 @@ def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> 
 def by_ray(config: RunConfig, store: Store) -> float:
     """Wall seconds of the stage. Raises RuntimeError when it does not complete."""
     start = time.perf_counter()
-    if not attribute(config, store).complete:
+    if not compute(config, store, "attribute").complete:
         raise RuntimeError("the benchmark's run did not complete")
     return time.perf_counter() - start
 
 
 def in_own_process(config: RunConfig, store: Store) -> float:
     """Wall seconds of the bare loop in a fresh process, its imports and the model's loading included, as with Ray."""
-    (work,) = missing_work(config, Ledger(store), make_plan(config, store))
-    return seconds_of(partial(harness.in_own_process, bare_loop, config, store, work))
+    return seconds_of(partial(harness.in_own_process, bare_loop, config, store))
 
 
-def bare_loop(config: RunConfig, store: Store, missing: ModelWork) -> None:
+def bare_loop(config: RunConfig, store: Store) -> None:
     """Every unit after the other, with one thread, as a worker of one CPU has."""
     import torch
 
     torch.set_num_threads(1)
-    work = work_of(config, Ledger(store), missing)
+    (missing,) = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
+    work = missing.work()
     worker = work.worker(*work.arguments)
     for block in work.blocks:
         (report,) = worker(block()).to_pylist()

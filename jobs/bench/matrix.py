@@ -16,9 +16,12 @@ from jobs.bench.views import write_views
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.geometries import geometry_of
-from jobs.stages.attribute import missing_work, work_of
-from jobs.stages.attribute.compute import ExplainedBatch, Outcome, Timing
-from jobs.stages.attribute.worker import Worker
+from jobs.plan.node import Part, Run
+from jobs.products.explaining import ExplainedBatch, Timing
+from jobs.products.record import NodeFailed
+from jobs.runner.rows import Outcome
+from jobs.runner.worker import Worker
+from jobs.stages.compute import works_of
 from jobs.store import Ledger, Store
 from lrp_core import POOLINGS, Relevance
 
@@ -55,9 +58,9 @@ def attribute(config: RunConfig, store: Store) -> tuple[int, int]:
     Raises RuntimeError when a cell is not complete afterwards.
     """
     ledger = Ledger(store)
-    models = missing_work(config, ledger, make_plan(config, store))
+    models = works_of(Run(config, make_plan(config, store), ledger), "attribute")
     for model in models:
-        work = work_of(config, ledger, model)
+        work = model.work()
         worker = Idle(*work.arguments)
         for block in work.blocks:
             for report in worker(block()).to_pylist():
@@ -66,11 +69,11 @@ def attribute(config: RunConfig, store: Store) -> tuple[int, int]:
                 work.on_report(report)
         for failure in work.on_end():
             raise RuntimeError(failure)
-    cells = [planned.cell for model in models for planned, _ in model.cells]
+    cells = [node.artifact for model in models for group in model.groups for node in group.nodes]
     for cell in cells:
         if not ledger.is_done(cell):
             raise RuntimeError(f"{cell} is not complete")
-    return sum(len(model.units) for model in models), len(cells)
+    return sum(len(group.missing) for model in models for group in model.groups), len(cells)
 
 
 class Idle(Worker):
@@ -79,11 +82,12 @@ class Idle(Worker):
     def _open(self, dtype: str) -> Any:
         return SimpleNamespace(n_segments=2, device=torch.device("cpu"))
 
-    def _explain(self, task: Any, view: Any, rows: Any, attempts: Any) -> dict[str, Outcome]:
+    def _compute(self, product: Any, opened: Any, task: Any, rows: Any) -> dict[Part, Outcome | NodeFailed]:
         number = torch.zeros(len(rows))
         tokens, heads = torch.zeros(len(rows), LENGTH), torch.zeros(len(rows), 1, HEADS, len(POOLINGS))
         nothing = Relevance(tokens, number, number, number, heads=heads)
-        relevance = {request: replace(nothing) for _, requests in task.cells for request in requests}
+        relevance = {request: replace(nothing) for part in task.parts for request in part.node.requests}
         timed = Timing("none", "method", 0.0, LENGTH, len(rows))
-        outcome = Outcome(explained=[ExplainedBatch(tuple(rows), relevance, (timed,))])
-        return {cell.method: outcome for cell, _ in task.cells}
+        batch = ExplainedBatch(tuple(rows), relevance, (timed,))
+        outcome = Outcome([dict.fromkeys(task.parts, batch)])
+        return dict.fromkeys(task.parts, outcome)

@@ -18,7 +18,9 @@ from evaluation.schema import RELEVANCE, VIEW
 from evaluation.scoring.metrics import METRICS, score
 from jobs.bench.harness import Runs, interleave, parser, summary
 from jobs.bench.views import write_columns
-from jobs.stages.evaluate import CellToScore, score_cells
+from jobs.plan.node import Part
+from jobs.products.record import NodeFailed, Opened
+from jobs.products.scores import Metrics, ScoresNode, compute
 from jobs.store import Artifact, Store
 
 Array = np.ndarray
@@ -56,10 +58,12 @@ def _score(root: str, rows: int) -> None:
     place = {"model": "m", "task": "sva", "dtype": "float32", "method": "lrp"}
     store, relevance, scores = Store(root), Artifact("relevance", **place), Artifact("scores", **place)
     shards, views = tuple(store.files("relevance")), tuple(store.files("views"))
-    job = CellToScore(relevance, shards, views, scores, [[name, 1] for name in METRICS], rows)
-    (scored,) = score_cells(store, [job])
-    if scored.failure or scored.defects:
-        raise RuntimeError(f"the made-up relevance was not scored: {scored}")
+    metrics: Metrics = [[name, 1] for name in METRICS]
+    node = ScoresNode(artifact=scores, made_of=(relevance,), scored_by=metrics, views=views, values=rows)
+    part = Part(node, "", shards)
+    made = compute(Opened(store), [part], ())[part]
+    if isinstance(made, NodeFailed) or made.facts["defects"]:
+        raise RuntimeError(f"the made-up relevance was not scored: {made}")
 
 
 def _prepare(root: str, rows: int) -> None:

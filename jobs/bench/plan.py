@@ -17,7 +17,8 @@ from jobs.bench.object_store import object_store
 from jobs.bench.views import write_views
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute, missing_work
+from jobs.plan.node import Run
+from jobs.stages.compute import compute, works_of
 from jobs.stages.run import run
 from jobs.store import Ledger, Store
 
@@ -51,7 +52,7 @@ def nothing_to_do(bench: Bench) -> None:
         store, seconds = Store(config.root), []
         for name in ("first", "again"):
             server.requests, start = 0, time.perf_counter()
-            summary = attribute(config, store)
+            summary = compute(config, store, "attribute")
             seconds.append(time.perf_counter() - start)
             if summary.computed or summary.skipped != cells:
                 raise RuntimeError("the benchmark's cells were not complete")
@@ -81,8 +82,8 @@ def _prepare(root: str, rows: int, models: int) -> None:
 def _plan(root: str, rows: int, models: int) -> None:
     """Plan, and cut all units of all models."""
     config, store = _config(root, models), Store(root)
-    work = missing_work(config, Ledger(store), make_plan(config, store))
-    if sum(len(unit.rows) for model in work for unit, _ in model.units) != rows * models:
+    works = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
+    if sum(group.size for work in works for group in work.groups) != rows * models:
         raise RuntimeError("the plan is not of all rows")
 
 

@@ -77,6 +77,16 @@ class Attempts:
         beginnings = tuple(f"row {prefix}" for prefix in prefixes)
         return any(name.startswith(beginnings) and self.deaths(name) for name in self._notes["deaths"])
 
+    def blame(self, batch: str, reason: str) -> None:
+        """Note that the process is about to end because the batch hangs: its rows run one by one from now on.
+
+        Of a row that runs alone, its own note says so.
+        """
+        if not str(self._notes["running"]).startswith("row "):
+            self._notes["deaths"][f"batch {batch}"] = [self._notes["node"]] * self._most
+            self._notes["running"] = None
+        self.keep_reason(reason)
+
     def keep_reason(self, error: str) -> None:
         """Why the process is about to end."""
         self._notes["reason"] = f": {error}"
@@ -113,6 +123,25 @@ class Attempts:
         self._store.write_bytes(self._path, json.dumps(self._notes).encode())
 
 
+class Untroubled(Attempts):
+    """The attempts of a computation without a store: no process has ended of it, and nothing is noted."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def begin_batch(self, name: str) -> bool:
+        return False
+
+    def end_batch(self, name: str) -> None:
+        pass
+
+    def ended_by(self, *prefixes: str) -> bool:
+        return False
+
+    def keep_reason(self, error: str) -> None:
+        pass
+
+
 @contextmanager
 def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[None]:
     """The model is loaded inside. Raises ModelUnavailable when that has ended `max_attempts` processes of this run.
@@ -139,21 +168,6 @@ def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[N
                 raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
         yield
     own.clear()
-
-
-@contextmanager
-def undivided(store: Store, unit: str, max_attempts: int, run: str) -> Iterator[None]:
-    """A unit that is computed and committed as a whole. Raises RuntimeError when it has ended `max_attempts` workers.
-
-    `run` tells this run's processes from those of earlier ones.
-    """
-    attempts = Attempts(store, unit, max_attempts, run)
-    attempts.begin()
-    if attempts.begin_batch("all"):
-        raise RuntimeError(f"it ended {max_attempts} workers; lower the model's token_budget")
-    with attempts.survived():
-        yield
-    attempts.clear()
 
 
 def forget_loading(store: Store, model: str) -> None:

@@ -1,4 +1,4 @@
-"""Workers that serve one model after another, on CPUs with room for fewer workers than there are models.
+"""Warm processes on CPUs, which serve one model after another, and all stages of a run.
 
 Starting a process that can hold a model takes seconds of a CPU, which is more than all units of a small model may take.
 Models on GPUs have processes of their own, which give all memory of the device back when they end.
@@ -6,13 +6,12 @@ Models on GPUs have processes of their own, which give all memory of the device 
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.cluster.pools import Share, placement
 
@@ -26,35 +25,36 @@ if TYPE_CHECKING:
 IN_HAND = 2  # units that a host has been sent: the next is there when one ends
 
 
+class _Worker(Protocol):
+    def __call__(self, table: pa.Table) -> pa.Table: ...
+
+    def inherit(self, before: Any) -> None:
+        """Take over the model that the process had open, if it is the same."""
+
+
 class Host:
     """The actor. It has the worker of one work at a time; one that Ray has started again makes it anew."""
 
     def __init__(self) -> None:
         self._turn = ""
-        self._worker: Callable[[pa.Table], pa.Table] | None = None
+        self._worker: _Worker | None = None
 
-    def run(self, turn: str, made_of: tuple[Callable[..., Any], tuple[Any, ...]], table: pa.Table) -> pa.Table:
+    def run(self, turn: str, made_of: tuple[Callable[..., _Worker], tuple[Any, ...]], table: pa.Table) -> pa.Table:
         """The report of the unit `table`, by the worker of this turn: its class and the constructor's arguments."""
         if turn != self._turn or self._worker is None:
-            self.rest()
             worker, arguments = made_of
-            self._turn, self._worker = turn, worker(*arguments)
+            following = worker(*arguments)
+            following.inherit(self._worker)
+            self._turn, self._worker = turn, following
         return self._worker(table)
-
-    def rest(self) -> None:
-        """Let the model go."""
-        self._turn, self._worker = "", None
-        gc.collect()
 
 
 class Hosts:
     """Hosts that were started, those at rest by the nodes where their CPUs were counted."""
 
     def __init__(self) -> None:
-        self._resting: dict[tuple[str, ...], list[Any]] = defaultdict(list)  # only appended to and popped, by threads
-
-    def __bool__(self) -> bool:
-        return any(self._resting.values())
+        #: (model that is open, host); only appended to and removed from, by threads
+        self._resting: dict[tuple[str, ...], list[tuple[str, Any]]] = defaultdict(list)
 
     def stream(
         self, config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int
@@ -62,7 +62,8 @@ class Hosts:
         """Send the units to a host, which commits them and reports. Raises TimeoutError when none ends for too long."""
         import ray
 
-        host, turn, made_of = self._taken(share), uuid.uuid4().hex, ray.put((work.worker, work.arguments))
+        host, turn = self._taken(share, work.model.name), uuid.uuid4().hex
+        made_of = ray.put((work.worker, work.arguments))
         running: deque[Any] = deque()
         try:
             for table in work.tables():
@@ -71,24 +72,29 @@ class Hosts:
                     yield from _report(running.popleft(), config)
             while running:
                 yield from _report(running.popleft(), config)
-            ray.get(host.rest.remote())
         except BaseException:  # the generator's exit, too: a unit may be running
             _kill(host)
             raise
-        self._resting[share.nodes].append(host)
+        self._resting[share.nodes].append((work.model.name, host))
 
-    def _taken(self, share: Share) -> Any:
+    def _taken(self, share: Share, model: str) -> Any:
+        """A host at rest, the one that has the model open if there is one; else a new host."""
         import ray
 
-        if self._resting[share.nodes]:
-            return self._resting[share.nodes].pop()
+        resting = self._resting[share.nodes]
+        for kept in [*(kept for kept in resting if kept[0] == model), *resting]:
+            try:
+                resting.remove(kept)
+            except ValueError:  # another thread has taken it
+                continue
+            return kept[1]
         return ray.remote(Host).options(max_restarts=-1, max_task_retries=-1, **placement(share)).remote()
 
     def end(self) -> None:
         """Give the CPUs of those at rest back."""
         for resting in self._resting.values():
             while resting:
-                _kill(resting.pop())
+                _kill(resting.pop()[1])
 
 
 def _kill(host: Any) -> None:
@@ -109,6 +115,13 @@ def _report(reference: Any, config: RunConfig) -> Iterator[Report]:
 
 
 _KEPT: ContextVar[Hosts | None] = ContextVar("hosts", default=None)
+
+
+def end_kept() -> None:
+    """Give the CPUs of hosts at rest back, for work that asks Ray for CPUs of its own."""
+    kept = _KEPT.get()
+    if kept is not None:
+        kept.end()
 
 
 @contextmanager

@@ -46,8 +46,7 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
 
 
 def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    report: dict[str, Any] = {"unit": unit, "rows": rows, "tokens": tokens, "rejects": 0, "splits": 0}
-    report |= {"error": "", "fatal": False, "result": None, "accounts": None}
+    report = _nothing(unit) | {"rows": rows, "tokens": tokens}
     try:
         report |= commit()
     except StillUnavailable as error:  # of this node, perhaps: the others go on
@@ -58,6 +57,27 @@ def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]
         end_with_device(error)
         report |= {"error": f"{unit}: {type(error).__name__}: {one_line(error)}"}
     return report
+
+
+def left_out(unit: str) -> pa.Table:
+    """The report of a unit that is not begun because the run is to stop."""
+    spent = {"wall_s": 0.0} | {f"{kind}_s": 0.0 for kind in KINDS}
+    report = _nothing(unit) | spent | {"worker": f"{node_id()}/{os.getpid()}"}
+    return pa.Table.from_pylist([report], schema=REPORT)
+
+
+def _nothing(unit: str) -> dict[str, Any]:
+    return {
+        "unit": unit,
+        "rows": 0,
+        "tokens": 0,
+        "rejects": 0,
+        "splits": 0,
+        "error": "",
+        "fatal": False,
+        "result": None,
+        "accounts": None,
+    }
 
 
 def one_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.cluster.attempts import forget_loading
-from jobs.cluster.hosts import Hosts, hosts_at_hand
+from jobs.cluster.hosts import hosts_at_hand
 from jobs.cluster.labels import in_words
 from jobs.cluster.pools import (
     Share,
@@ -127,7 +127,7 @@ def run_all(
             for name, lines in failures.items():
                 if lines:
                     recorder.end(name, lines)
-            if stream is None and not on_gpu and take_turns(fitting, slots, hosts):
+            if stream is None and not on_gpu and share_hosts(fitting):
                 stream = hosts.stream
             else:
                 hosts.end()  # what they occupy is counted as free
@@ -138,11 +138,9 @@ def run_all(
     return [line for lines in failures.values() for line in dict.fromkeys(lines)]
 
 
-def take_turns(works: Sequence[Work], slots: Slots, hosts: Hosts) -> bool:
-    """Whether works on CPUs share workers: each wants one, and they are more than there is room for."""
-    if any(work.model.workers != (1, 1) for work in works):
-        return False
-    return bool(hosts) or len(works) > slots.room(Share(0, 1))
+def share_hosts(works: Sequence[Work]) -> bool:
+    """True where works on CPUs go through warm processes: each wants one worker."""
+    return all(work.model.workers == (1, 1) for work in works)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import load_tokenizer
-from jobs.plan.products.contexts import ContextsCell, wanted_contexts
+from jobs.plan.node import Run
+from jobs.products.contexts import ContextsNode, nodes
 from jobs.store import Ledger, Store
 from lrp_core.contexts import Context, best_contexts, explain_context
 from lrp_core.interventions.neurons import check_neuron
@@ -116,9 +117,9 @@ def show_kept(
     _check_name(name)
     ledger = Ledger(store)
     cell = _kept(config, ledger, model)
-    artifact, resolved, record = cell.artifact, cell.model.resolved, ledger.record(cell.artifact) or {}
+    artifact, resolved, record = cell.artifact, cell.plan.resolved, ledger.record(cell.artifact) or {}
     tokenizer = load_tokenizer(resolved.config)
-    opened = Opened(cell.model.name, resolved, tokenizer, artifact.dtype, device, seed=config.seed)
+    opened = Opened(cell.plan.name, resolved, tokenizer, artifact.dtype, device, seed=config.seed)
     neuron = _Neuron.of(opened, name, method)
     shard = record["shards"][neuron.layer]
     contexts, activations = (f"{folder}/{shard}" for folder in artifact.folders)
@@ -135,12 +136,12 @@ def show_kept(
         say(neuron.shown(context) + Text(f"  {row['place']}", style="dim"))
 
 
-def _kept(config: RunConfig, ledger: Ledger, model: str | None) -> ContextsCell:
+def _kept(config: RunConfig, ledger: Ledger, model: str | None) -> ContextsNode:
     """The contexts of the model, or of the only one. Raises UserError."""
     done = {}
-    for cell in wanted_contexts(config, make_plan(config, ledger.store), ledger):
+    for cell in nodes(Run(config, make_plan(config, ledger.store), ledger)):
         if ledger.is_done(cell.artifact):
-            done[cell.model.name] = cell
+            done[cell.plan.name] = cell
     if not done:
         raise UserError(f"{ledger.store.root} has no contexts: set `neurons.corpus` and run `closelook neurons`")
     if model is None and len(done) > 1:

@@ -16,8 +16,9 @@ from jobs.config import RunConfig
 from jobs.config.kept import differences, refuse_another
 from jobs.methods import configured
 from jobs.plan.cells import ModelPlan, Plan, make_plan
-from jobs.plan.products import stale, wanted
-from jobs.plan.products.relevance import HEADS, RELEVANCE
+from jobs.plan.node import Run
+from jobs.products import nodes, stale
+from jobs.products.relevance import HEADS, RELEVANCE
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import short
 from jobs.store.ledger import key_in, manifest
@@ -69,7 +70,7 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
         Garbage("left by writers that were killed", tuple(_temporaries(store)), leftover=True),
         Garbage("manifests that cannot be read", tuple(ledger.unreadable()), leftover=True),
     ]
-    if not plan.undecided and all(ledger.is_done(planned.cell) for planned in plan.cells()):
+    if not plan.undecided and all(ledger.is_done(planned.artifact) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
         groups.append(Garbage("notes of workers that ended; every cell is complete", tuple(notes), leftover=True))
     reasons: dict[str, dict[str, None]] = {}
@@ -89,7 +90,7 @@ def _temporaries(store: Store) -> Iterator[str]:
 
 def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:
     """(why, path) of files in the places of wanted artifacts that are of no use to them."""
-    every = {item.artifact: (product, item) for product, item in wanted(config, plan, ledger)}
+    every = {item.artifact: (product, item) for product, item in nodes(Run(config, plan, ledger))}
     models = {model.name: model for model in plan.models}
     reasons: dict[tuple[Artifact, str], str] = {}  # by wanted artifact and the beginning of the other key
     for artifact, name in stale(ledger, every):
@@ -101,12 +102,12 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
         for path in (*ledger.belongings(artifact, record), manifest(name)):
             yield why, path
     for artifact, (product, item) in every.items():
-        begun = f"parts of {product.plural} of other settings or code, never completed"
+        begun = f"parts of {product.title} of other settings or code, never completed"
         yield from ((reasons.get((artifact, key), begun), path) for path, key in ledger.others(artifact))
         entered = ledger.record(artifact)
         if entered is None or not ledger.is_done(artifact):
             continue
-        if any(not ledger.is_done(part) and ledger.described_damage(part) is None for part in item.of):
+        if any(not ledger.is_done(part) and ledger.described_damage(part) is None for part in item.made_of):
             for path in (*ledger.belongings(artifact, entered), manifest(artifact.name)):
                 yield product.outdated, path
             continue
@@ -114,13 +115,13 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
         for folder in artifact.folders:
             for shard in ledger.shards(artifact, folder):
                 if f"{folder}/{shard}" not in listed:
-                    yield f"parts of complete {product.plural} that were cut into other batches", f"{folder}/{shard}"
+                    yield f"parts of complete {product.title} that were cut into other batches", f"{folder}/{shard}"
 
 
 def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
     """The differences between a cell's manifest and the cell that is wanted in its place."""
     inputs = model.inputs[artifact.task]
-    chosen = next(planned.chosen for planned in model.cells if planned.cell == artifact)
+    chosen = next(planned.chosen for planned in model.cells if planned.artifact == artifact)
     method = configured(config)[artifact.method].configured(**chosen)
     samples, weights = record.get("inputs", {}).get("sha256"), record.get("model", {}).get("identity")
     parts = []

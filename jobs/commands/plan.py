@@ -25,8 +25,9 @@ from jobs.commands.terminal import say, say_table
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.corpus import surveyed
-from jobs.plan.products.contexts import wanted_contexts
-from jobs.plan.products.relevance import FINER
+from jobs.plan.node import Run
+from jobs.products import contexts, of_packages
+from jobs.products.relevance import FINER
 from jobs.stages.run import STAGES
 from jobs.store import Ledger, Store
 
@@ -76,7 +77,7 @@ def show(config: RunConfig, store: Store) -> None:
     elif unknown:
         time = f"{time}, without {unknown} rows that are unknown"
     say(f"{cells} cells, {missing} missing, {time}")
-    for line in (*_parts(basis), *contexts_line(basis)):
+    for line in (*_parts(basis), *contexts_line(basis), *brought_lines(basis)):
         say(line)
     if any(cost.source == "geometry" for cost in estimates):
         speeds = ", ".join(f"{dtype} {flops / 1e12:g}" for dtype, flops in FLOPS.items())
@@ -125,10 +126,21 @@ def _parts(basis: Basis) -> Iterator[str]:
         )
 
 
+def brought_lines(basis: Basis) -> Iterator[str]:
+    """A line for each product of an installed package."""
+    run = Run(basis.config, basis.plan, basis.ledger)
+    for product in of_packages():
+        nodes = list(product.nodes(run))
+        missing = [node for node in nodes if node.state(basis.ledger) != "done"]
+        if nodes:
+            forwards = sum(map(product.forwards, missing)) if product.forwards else 0
+            yield f"{len(nodes)} {product.title}, {len(missing)} missing: {forwards:,g} forwards of a sample"
+
+
 def contexts_line(basis: Basis) -> Iterator[str]:
     """A line of the corpus that neurons are looked for in, if there is one."""
     ledger = basis.ledger
-    cells = list(wanted_contexts(basis.config, basis.plan, ledger))
+    cells = list(contexts.nodes(Run(basis.config, basis.plan, ledger)))
     if cells:
         survey = surveyed(basis.config, ledger).survey
         missing = sum(not ledger.is_done(cell.artifact) for cell in cells)
@@ -174,7 +186,7 @@ def _estimate(basis: Basis, subject: Subject, dtype: str) -> Estimate:
     cells = unfinished = without_key
     methods, chosen = [], {}
     for planned in subject.cells:
-        cell = planned.cell
+        cell = planned.artifact
         if cell.dtype != dtype:
             continue
         cells += 1

@@ -14,14 +14,14 @@ from jobs.commands.plan_forwards import Chosen, forwards, forwards_of_labels, re
 from jobs.commands.plan_speeds import speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig, SelectConfig
 from jobs.methods import configured, defined_options
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell, requests_of
+from jobs.plan.cells import Cell, ModelPlan, Plan, requests_of
 from jobs.plan.choices import Choice, curve_settings
 from jobs.plan.geometries import shape_of
 from jobs.plan.inputs import Inputs
-from jobs.plan.products.curves import CURVES, wanted_cells
-from jobs.plan.products.record import Product
-from jobs.plan.products.relevance import LABELS
 from jobs.plan.units import LABELS_PASS
+from jobs.products.curves import CURVES, curves_of
+from jobs.products.record import Product
+from jobs.products.relevance import LABELS
 from jobs.store import Ledger
 from lrp_core.capabilities import Capability
 from lrp_core.kinds import MASKED
@@ -99,9 +99,9 @@ class Subject:
         return np.full(min([published, *(limit for limit in limits if limit is not None)]), length)
 
     @property
-    def cells(self) -> list[PlannedCell]:
+    def cells(self) -> list[Cell]:
         """The planned cells of the task, in all precisions; none before its samples are prepared."""
-        return [cell for cell in self.planned.cells if cell.cell.task == self.task] if self.planned else []
+        return [cell for cell in self.planned.cells if cell.artifact.task == self.task] if self.planned else []
 
     def waiting(self, dtype: str) -> list[str]:
         """Methods whose cells have no keys yet: all before the samples are prepared, then those without a choice."""
@@ -218,8 +218,8 @@ def _missing_finer(subject: Subject, product: Product) -> Chosen:
     if subject.inputs is None:
         methods = ((name, product.expected(config, subject.model, subject.task, [name])) for name in subject.methods)
         return {name: {} for name, expected in methods if sum(expected.values())}
-    cells = [planned for planned in subject.cells if planned.cell.product == product.name]
-    return {planned.cell.method: planned.chosen for planned in cells if not ledger.is_done(planned.cell)}
+    cells = [planned for planned in subject.cells if planned.artifact.product == product.name]
+    return {planned.artifact.method: planned.chosen for planned in cells if not ledger.is_done(planned.artifact)}
 
 
 def curves_costs(basis: Basis) -> Iterator[Cost]:
@@ -248,7 +248,7 @@ def _missing_curves(subject: Subject, settings: PerturbConfig, dtype: str) -> li
     """Methods without curves of the task."""
     basis, task, missing = subject.basis, subject.task, []
     if subject.planned is not None and subject.inputs is not None:
-        for cell in wanted_cells(basis.config, settings, subject.planned):
+        for cell in curves_of(basis.config, settings, subject.planned):
             if cell.artifact.task == task and not basis.ledger.is_done(cell.artifact):
                 missing.append(cell.artifact.method)
     return missing + [name for name in subject.waiting(dtype) if settings.takes(task=task, method=name)]

@@ -13,9 +13,10 @@ from jobs.config import RunConfig
 from jobs.config.lacking import told
 from jobs.plan.cells import Plan, make_plan, without_samples
 from jobs.plan.choices import Choice
-from jobs.plan.products import PRODUCTS, stale, wanted
-from jobs.plan.products.scores import metrics_lacking
-from jobs.plan.products.trials import TRIALS
+from jobs.plan.node import Run
+from jobs.products import PRODUCTS, nodes, stale
+from jobs.products.scores import metrics_lacking
+from jobs.products.trials import TRIALS
 from jobs.store import Ledger, Store
 
 _STATES = ("done", "partial", "missing")
@@ -42,7 +43,7 @@ def status(config: RunConfig, store: Store) -> bool:
         reasons = ", ".join(f"{count} {reason}" for reason, count in row.rejected.items()) or "0"
         states = [str(row.states[state]) for state in _STATES]
         cells.append((*group, product.heading, *states, str(row.samples), reasons))
-        totals.setdefault(product.plural, Counter()).update(row.states)
+        totals.setdefault(product.title, Counter()).update(row.states)
     numbers = (*_STATES, "samples", "rejected")
     say_table(("model", "task", "dtype", "product", *numbers), cells, numbers, f"{config.name} in {store.root}")
     for plural, total in totals.items():
@@ -72,13 +73,13 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger) -> Rows:
         for name, count in _waiting(config, choice):
             rows.setdefault((*group, name), Counts()).states["missing"] += count
     empty = without_samples(plan, ledger)
-    for product, item in wanted(config, plan, ledger):
+    for product, item in nodes(Run(config, plan, ledger)):
         artifact = item.artifact
         row = rows.setdefault((artifact.model, artifact.task, artifact.dtype, product.name), Counts())
         row.states[item.state(ledger)] += 1
         row.samples = item.samples
         row.rejected |= Counter((ledger.record(artifact) or {}).get("rejects", {}))  # the most of any method
-        if not item.of:
+        if not item.made_of:
             row.rejected |= Counter(empty.get((artifact.model, artifact.task), {}))
     places = list(dict.fromkeys(row[:3] for row in rows))
     return dict(sorted(rows.items(), key=lambda row: places.index(row[0][:3])))
@@ -111,7 +112,7 @@ def _remarks(config: RunConfig, plan: Plan, ledger: Ledger) -> Iterator[str]:
     if plan.undefined:
         pairs = ", ".join(f"{method} on {model}" for model, method in plan.undefined)
         yield f"not defined, hence not planned: {pairs}"
-    artifacts = [item.artifact for _, item in wanted(config, plan, ledger)]
+    artifacts = [item.artifact for _, item in nodes(Run(config, plan, ledger))]
     yield from filter(None, map(ledger.described_damage, artifacts))
     yield from ledger.unreadable().values()
     old = stale(ledger, artifacts)

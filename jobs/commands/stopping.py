@@ -6,20 +6,76 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
+import typer
 from typer.core import TyperGroup
 
-from jobs.commands.terminal import complain
+from jobs.commands.terminal import complain, say
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from jobs.store import Store
+
+GRACE_S = 12.0  # for units in hand, of the 20 to 30 s that clusters leave between SIGTERM and SIGKILL
 
 
 class _Terminated(KeyboardInterrupt):
     """SIGTERM, as when a node is taken back: it ends a command as Ctrl-C does."""
 
 
+class _Owned:
+    """The root whose run this process is, and the time when SIGTERM came."""
+
+    store: Store | None = None
+    is_terminated = False
+
+
 def _terminate(number: int, frame: Any) -> None:
-    raise _Terminated
+    """End the command; a run ends by itself when the units in hand are committed, as far as they are soon enough."""
+    if _Owned.store is None or _Owned.is_terminated:
+        raise _Terminated
+    _Owned.is_terminated = True
+    from jobs.store import stopping
+
+    stopping.ask(_Owned.store)
+    timer = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+
+
+@contextmanager
+def stoppable(store: Store) -> Iterator[None]:
+    """A run owns the root of `store` inside: `closelook stop` and SIGTERM end it after the units in hand.
+
+    Raises typer.Exit with 1 or 143 at the end of a run that was stopped.
+    """
+    from jobs.store import stopping
+
+    stopping.clear(store)  # of a run that was killed
+    _Owned.store, _Owned.is_terminated = store, False
+    try:
+        yield
+        if stopping.is_asked(store):
+            complain("stopped; run the same command again to continue")
+            raise typer.Exit(143 if _Owned.is_terminated else 1)
+    finally:
+        _Owned.store = None
+        stopping.clear(store)
+
+
+def stop(store: Store) -> None:
+    """Ask the run that owns the root to stop. Raises UserError where there is none."""
+    from jobs.store import stopping
+    from jobs.store.lock import owner_of
+
+    owner = owner_of(store)
+    if owner is None:
+        raise UserError(f"no run owns {store.root} now")
+    stopping.ask(store)
+    say(f"process {owner['pid']} on {owner['host']} begins no further unit and ends after those in hand")
 
 
 def _end_children() -> None:

@@ -116,6 +116,7 @@ def run_stages(
     loaded, store = load_run(config, root, overrides, is_made=reads, is_read=reads)
 
     from jobs.cluster.pools import check_address
+    from jobs.commands.stopping import stoppable
     from jobs.config.kept import keeping
     from jobs.config.lacking import told
     from jobs.plan.cells import validate
@@ -124,6 +125,7 @@ def run_stages(
     from jobs.store import Ledger
     from jobs.store.lock import run_lock
     from jobs.store.runs import recorded
+    from jobs.store.stopping import is_asked
 
     if loaded.lacking:
         say(told(loaded.lacking))
@@ -131,7 +133,12 @@ def run_stages(
         validate(loaded)
     check_address(loaded)
     store.create()
-    with run_lock(store, wait_s), keeping(loaded, store) as changed, recorded(loaded, store, stages) as record:
+    with (
+        run_lock(store, wait_s),
+        stoppable(store),
+        keeping(loaded, store) as changed,
+        recorded(loaded, store, stages) as record,
+    ):
         if changed:
             say(f"the configuration that {store.root} keeps changes:")
         for difference in changed:
@@ -147,7 +154,7 @@ def run_stages(
             record(summary)
             complete &= summary.complete
             computed += summary.computed
-        if complete:
+        if complete and not is_asked(store):
             end = StageSummary("end", failures=tuple(not_complete(loaded, store, stages)))
             _complain_of(end)
             record(end)

@@ -19,7 +19,7 @@ from jobs.config.file import ConfigError
 from jobs.config.kept import as_known, models_kept
 from jobs.config.lacking import told
 from jobs.plan.models import load_tokenizer
-from jobs.plan.products.scores import metrics_lacking
+from jobs.products.scores import metrics_lacking
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.ledger import artifact_in
 from lrp_core.types import UserError, nearest

@@ -22,8 +22,9 @@ from jobs.plan.fits import check_taken, tasks_of
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
+from jobs.plan.node import Node
 from jobs.plan.schemas import schema_of
-from jobs.store import Artifact, Ledger, Store, key_of
+from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability
 from lrp_core.explained import TARGET, versions
@@ -35,13 +36,11 @@ PRODUCTS = ("heads", "layers", "neurons")  # that cells beside relevance of toke
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
 
 
-@dataclass(frozen=True)
-class PlannedCell:
-    """A cell and what to compute for it."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cell(Node):
+    """Relevance of a method: of tokens, heads, layers, neurons, or of tokens for every label."""
 
-    cell: Artifact
     requests: tuple[Request, ...]
-    rows: int
     chosen: Mapping[str, Any] = field(default_factory=dict)  # options of its method that the config leaves open
 
 
@@ -51,7 +50,7 @@ class ModelPlan:
 
     resolved: ResolvedModel
     inputs: dict[str, Inputs]  # by task
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[Cell, ...]
     choices: tuple[Choice, ...] = ()
     tasks: tuple[str, ...] = ()  # that it takes, prepared or not
     tokenizer: str = ""  # the key of what reads its samples
@@ -70,7 +69,7 @@ class Plan:
     undefined: tuple[tuple[str, str], ...] = ()
     unprepared: tuple[tuple[str, str], ...] = ()  # (model, task) without tokenised views
 
-    def cells(self) -> Iterator[PlannedCell]:
+    def cells(self) -> Iterator[Cell]:
         for model in self.models:
             yield from model.cells
 
@@ -200,7 +199,7 @@ def _cells(
     inputs: dict[str, Inputs],
     methods: list[Tried],
     choices: Sequence[Choice],
-) -> Iterator[PlannedCell]:
+) -> Iterator[Cell]:
     chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
     for task, views in inputs.items():
         dtypes = resolved.config.dtypes_for(task)
@@ -255,8 +254,8 @@ def _planned(
     product: str,
     requests: tuple[Request, ...],
     rows: int,
-) -> PlannedCell:
-    key = key_of(
+) -> Cell:
+    key_fields: dict[str, Any] = dict(
         product=product,
         version=VERSION,
         schema=titled(schema_of(product, dtype)),
@@ -272,5 +271,11 @@ def _planned(
         rows=rows,
         **versions(request.explanation for request in requests),
     )
-    cell = Artifact(product, resolved.config.name, views.task, dtype, info.name, key)
-    return PlannedCell(cell, requests, rows, options)
+    return Cell(
+        artifact=Artifact(product, resolved.config.name, views.task, dtype, info.name),
+        key_fields=key_fields,
+        samples=rows,
+        forwards=info.configured(**options).pass_name,
+        requests=requests,
+        chosen=options,
+    )

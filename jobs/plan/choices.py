@@ -7,7 +7,7 @@ have what was chosen in their keys; before it is chosen there are none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from evaluation.scoring.flips import Flips
 from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
-from jobs.store import Artifact, Ledger, key_of
+from jobs.plan.node import Node
+from jobs.store import Artifact, Ledger
 from lrp_core.explained import versions
 from lrp_core.kinds import MASK
 from lrp_core.method import Method
@@ -26,13 +27,13 @@ from lrp_core.option import plain
 from lrp_core.types import Request, UserError
 
 VERSION = 2  # raised when choices change
+CURVES_VERSION = 2  # raised when faithfulness curves change, by which trials are compared
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Choice(Node):
     """The trials of a method for a model, task and precision."""
 
-    artifact: Artifact
     options: tuple[dict[str, Any], ...]  # of each trial
     request: Request  # the variant by which trials are compared
     rows: np.ndarray  # samples: indices into the views
@@ -72,8 +73,6 @@ def choice_of(
 
     Raises UserError for a model that knows none of the ways to take a token away.
     """
-    from jobs.plan.products.curves import VERSION as CURVES_VERSION  # a module of what is planned after this
-
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
     mask = mask_id if way == MASK else None
@@ -83,7 +82,7 @@ def choice_of(
     flips = resolved.filled(own)
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)
-    key = key_of(
+    key_fields: dict[str, Any] = dict(
         version=[VERSION, CURVES_VERSION],
         schema=titled(TRIALS),
         model=resolved.identity,
@@ -100,9 +99,18 @@ def choice_of(
         flips=flips.key(),
         subset=rows.tolist(),
     )
-    artifact = Artifact("trials", resolved.config.name, views.task, dtype, method.name, key)
-    record = ledger.record(artifact) if ledger.is_done(artifact) else None
-    return Choice(artifact, tuple(map(dict, options)), request, rows, flips, record)
+    node = Choice(
+        artifact=Artifact("trials", resolved.config.name, views.task, dtype, method.name),
+        key_fields=key_fields,
+        samples=len(rows),
+        options=tuple(map(dict, options)),
+        request=request,
+        rows=rows,
+        flips=flips,
+        record=None,
+    )
+    record = ledger.record(node.artifact) if ledger.is_done(node.artifact) else None
+    return replace(node, record=record)
 
 
 def first_way(resolved: ResolvedModel, ways: Sequence[str]) -> str:

@@ -7,14 +7,16 @@ samples and the budgets alone, so a unit computed again, on any worker, gives th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.plan.inputs import Inputs
+from jobs.plan.node import Node, Part
 
 FORWARD_FACTOR = 8  # how many times the tokens of attribution fit into a forward without gradients
 FEW = 3  # rows that may each fail on their own account, however few there are
@@ -25,14 +27,30 @@ NOTHING_TO_FLIP = "nothing_to_flip"  # why a sample has no curve none of whose t
 UNASKED = frozenset({NO_FOIL, NO_RELEVANCE, NOTHING_TO_FLIP})  # reasons that are of the data, not failures
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """Samples that are committed together. `rows` are indices into the views; `cuts` are batch starts within `rows`."""
+    """What a worker computes and commits at once.
+
+    `rows` are indices into the views of a task, or the rows themselves. `cuts` are the starts of batches. `parts` are
+    the shards that it becomes; None: one of every node that shares the unit, which has the unit's name.
+    """
 
     name: str
-    rows: np.ndarray
-    cuts: tuple[int, ...]
-    tokens: int  # that its samples cost, without padding
+    parts: tuple[Part, ...] | None = None
+    rows: np.ndarray | Sequence[Mapping[str, Any]] = ()
+    cuts: tuple[int, ...] = (0,)
+    tokens: int = 0  # of the samples without padding, or of the forwards, roughly
+    token_budget: int = 0  # of one forward
+    size: int | None = None  # of its progress; None: the number of its rows
+
+    @property
+    def progress(self) -> int:
+        """What its report counts."""
+        return len(self.rows) if self.size is None else self.size
+
+    def parts_of(self, nodes: Sequence[Node]) -> tuple[Part, ...]:
+        """The parts, of the nodes that share the unit."""
+        return tuple(Part(node, self.name) for node in nodes) if self.parts is None else self.parts
 
 
 def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows: int) -> list[Unit]:
@@ -103,4 +121,4 @@ def _unit(index: int, batches: list[np.ndarray], inputs: Inputs, lengths: np.nda
     cuts = tuple(int(start) for start in starts)
     content = "\n".join([*inputs.ids.take(rows).to_pylist(), repr(cuts)])
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    return Unit(f"{index:05d}-{digest}", rows, cuts, int(lengths[rows].sum()))
+    return Unit(f"{index:05d}-{digest}", rows=rows, cuts=cuts, tokens=int(lengths[rows].sum()))

@@ -21,7 +21,7 @@ from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import ResolvedModel, open_view
-from jobs.plan.products.measurements import DTYPE, Measurement, wanted_measurements
+from jobs.products.measurements import DTYPE, Measurement, measurements_of
 from jobs.stages.summary import StageSummary
 from jobs.store import Ledger, Store
 
@@ -30,7 +30,7 @@ def bench(config: RunConfig, store: Store) -> StageSummary:
     """Measure every model of the benchmark's task that is not measured yet."""
     settings = config.benchmark()
     plan, ledger = make_plan(config, store), Ledger(store)
-    wanted = list(wanted_measurements(settings, plan))
+    wanted = list(measurements_of(settings, plan))
     todo = [measurement for measurement in wanted if not ledger.is_done(measurement.artifact)]
     failures = [*plan.failures.values()]
     failures += [f"{name}: {task} is not prepared" for name, task in plan.unprepared if task == settings.task]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ class Stage:
     setting: str | None = None  # key of the config without which a whole run leaves it out
     own_command: bool = False  # the command line has a function for it, with options of its own
     planned: bool = False  # `closelook plan` says what it will cost
-    on_models: bool = False  # all it asks of Ray are workers that hold models: those of the stage before may go on
 
 
 #: In the order of a run. A new stage is a module here and a line.
@@ -36,24 +35,21 @@ STAGES = {
             "Choose the options that lists leave open, by faithfulness.",
             setting="select",
             planned=True,
-            on_models=True,
         ),
-        Stage("attribute", "Compute the relevance that is missing.", planned=True, on_models=True),
+        Stage("attribute", "Compute the relevance that is missing.", planned=True),
         Stage("evaluate", "Score complete relevance against the evidence."),
-        Stage("prune", "Draw the head pruning curves.", setting="prune", on_models=True),
+        Stage("prune", "Draw the head pruning curves.", setting="prune"),
         Stage(
             "perturb",
             "Draw the faithfulness curves: what models say as tokens go.",
             setting="perturb",
             planned=True,
-            on_models=True,
         ),
         Stage(
             "neurons",
             "Knock neurons out, by what methods say of them.",
             setting="neurons",
             own_command=True,
-            on_models=True,
         ),
         Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
         Stage("report", "Write tables, figures and pages."),
@@ -62,44 +58,47 @@ STAGES = {
 
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
-    """Imported when it is needed: stages bring heavy libraries."""
+    """The stage's function, imported when it is needed: stages bring heavy libraries."""
+    from jobs.stages.compute import ORDER, compute
+
+    if stage in ORDER:
+        return partial(compute, stage=stage)
     return getattr(import_module(f"jobs.stages.{stage}"), stage)
 
 
 def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:
     """Run the stages one after the other, yielding what each did. Of several, those with a setting must have it.
 
-    A stage with failures does not stop the next ones: they work on what is complete.
+    A stage with failures does not stop the next ones: they work on what is complete. `closelook stop` does.
     """
     from jobs.cluster.hosts import kept_hosts
+    from jobs.store.stopping import is_asked
 
-    names, keeping = list(stages), False
-    with ExitStack() as kept:
+    names = list(stages)
+    with kept_hosts():
         for name in names:
             stage = STAGES[name]
             if len(names) > 1 and stage.setting is not None and getattr(config, stage.setting) is None:
                 continue
-            if stage.on_models and not keeping:
-                kept.enter_context(kept_hosts())
-            elif not stage.on_models:
-                kept.close()
-            keeping = stage.on_models
             summary = function_of(name)(config, store)
             store.pack_manifests()
             yield summary
+            if is_asked(store):
+                return
 
 
 def not_complete(config: RunConfig, store: Store, stages: Iterable[str]) -> list[str]:
     """A line for each product of these stages of which something planned is not complete, by a fresh look."""
     from jobs.plan.cells import make_plan
-    from jobs.plan.products import PRODUCTS
+    from jobs.plan.node import Run
+    from jobs.products import PRODUCTS
     from jobs.store import Ledger
 
-    plan, ledger, names, lines = make_plan(config, store), Ledger(store), set(stages), []
+    run, names, lines = Run(config, make_plan(config, store), Ledger(store)), set(stages), []
     for product in PRODUCTS.values():
-        wanted = list(product.wanted(config, plan, ledger)) if product.stage in names else []
-        lacking = [one.artifact for one in wanted if one.state(ledger) != "done"]
+        nodes = list(product.nodes(run)) if product.stage in names else []
+        lacking = [node.artifact for node in nodes if node.state(run.ledger) != "done"]
         if lacking:
-            counted = f"{len(lacking)} of {len(wanted)} {product.plural} are not complete"
+            counted = f"{len(lacking)} of {len(nodes)} {product.title} are not complete"
             lines.append(f"{counted}, among them {lacking[0]}: run `closelook run` again")
     return lines

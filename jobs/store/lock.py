@@ -61,6 +61,12 @@ def run_lock(store: Store, wait_s: float = 0.0) -> Iterator[None]:
         claim.check()
 
 
+def owner_of(store: Store) -> dict[str, Any] | None:
+    """The claim of the run that owns the root now: its host, process and beginning; None where there is none."""
+    held = [record for record in _Claim(store).heard() if record["held"]]
+    return held[0] if held else None
+
+
 class _Claim:
     """A file of one contender for the root: its record, and the time of its last renewal as the file's own."""
 
@@ -154,6 +160,14 @@ class _Claim:
                 self._store.delete(path)
             else:
                 yield path < self._path, record
+
+    def heard(self) -> Iterator[dict[str, Any]]:
+        """The records of claims whose heartbeat goes on, by this machine's clock."""
+        for path, record in self._others():
+            beat = self._store.modified_s(path)
+            is_beating = beat is not None and time.time() - beat <= record.get("stale_s", STALE_S)
+            if is_beating and not _is_dead_neighbour(record):
+                yield record
 
     def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(path, record) of every other claim."""

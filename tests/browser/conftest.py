@@ -4,9 +4,10 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import RUNTIME
-from jobs.stages import evaluate, report
+from jobs.stages import report
 from jobs.stages.report import samples as explorer
 from tests.browser.driver import ATTACK, WIDTHS, browser
+from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
 
 
@@ -29,7 +30,7 @@ def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("site")
     quick = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"resamples": 50, "samples": 4})})
     store, plan = write_store(root, models=("gpt2", "llama"), samples=16, text=ATTACK)
-    evaluate.score_plan(quick, plan, store)
+    score_plan(quick, plan, store)
     time_passes(store)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explorer, "load_tokenizer", lambda model: Words())

@@ -13,11 +13,11 @@ from jobs.cluster import scheduler
 from jobs.cluster.pools import connect
 from jobs.commands import terminal
 from jobs.config import RunConfig
-from jobs.stages.attribute import attribute
 from jobs.store import Store
 from tests.jobs import forked
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model
+from tests.stages import attribute
 
 
 def pytest_collection_modifyitems(items):

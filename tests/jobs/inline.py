@@ -31,7 +31,7 @@ def without_ray(patch=setattr) -> SimpleNamespace:
     patch(scheduler, "connect", lambda config: None)
     patch(scheduler, "uses_gpu", lambda config: False)
     patch(scheduler, "cluster_slots", lambda config, on_gpu: Slots([({}, 1)]))
-    patch(scheduler, "take_turns", lambda works, slots, hosts: False)
+    patch(scheduler, "share_hosts", lambda works: False)
     patch(scheduler, "pipeline", pipeline)
     return hooks
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from evaluation.schema import CURVES, VIEW
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.products.curves import wanted_cells
+from jobs.products.curves import curves_of as curve_nodes
 from jobs.store import Ledger
 from lrp_core import load_model
 from tests.tiny import tiny_classifier
@@ -82,7 +82,7 @@ def views_of(config, store, task):
 
 def curves_of(config, store, task):
     model, _ = views_of(config, store, task)
-    cells = [one.artifact for one in wanted_cells(config, config.perturb, model) if one.artifact.task == task]
+    cells = [one.artifact for one in curve_nodes(config, config.perturb, model) if one.artifact.task == task]
     return {cell.method: Ledger(store).read(cell, CURVES).to_pylist() for cell in cells}
 
 

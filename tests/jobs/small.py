@@ -112,7 +112,7 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     """Every complete cell's rows, sorted."""
     collected = {}
     for planned in make_plan(config, store).cells():
-        cell = planned.cell
+        cell = planned.artifact
         table = Ledger(store).read(cell, schema_of(cell.product, cell.dtype))
         order = [name for name in ("sample_id", "explanation", "embedding", "pooling") if name in table.column_names]
         collected[str(cell)] = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
@@ -128,10 +128,11 @@ def killed_once(worker: type, commit: str) -> type:
             self._mark = Path(store.root) / "killed"
 
     def killing(self, *arguments):
-        getattr(super(Killed, self), commit)(*arguments)
+        result = getattr(super(Killed, self), commit)(*arguments)
         if not self._mark.exists():
             self._mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        return result
 
     setattr(Killed, commit, killing)
     return Killed

@@ -7,9 +7,9 @@ import pytest
 from jobs.cluster.attempts import Attempts, forget_loading, loading
 from jobs.plan.cells import make_plan
 from jobs.plan.hub import ModelUnavailable
-from jobs.stages.attribute import attribute
 from jobs.store import Store
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute
 
 ROWS = rows_of(8)
 
@@ -32,12 +32,12 @@ def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model
             assert "Input/output error" in attribute(config, store).failures[0]
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
-        assert store.manifest(planned.cell.name)["rejects"] == {}
+        assert store.manifest(planned.artifact.name)["rejects"] == {}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit, which stops it
 def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path, model, monkeypatch, inline):
-    from jobs.stages.attribute.compute import Explainer
+    from jobs.products.explaining import Explainer
 
     def stopped(explainer, rows):
         raise SystemExit
@@ -50,7 +50,7 @@ def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path,
             assert not attribute(config, store).complete
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
-        assert store.manifest(planned.cell.name)["rejects"] == {}
+        assert store.manifest(planned.artifact.name)["rejects"] == {}
 
 
 def test_a_process_that_gave_a_model_up_notes_nothing_more_of_its_units(tmp_path):

@@ -15,12 +15,12 @@ from evaluation.schema import REJECT, RUNTIME
 from jobs.cluster import scheduler
 from jobs.config import MethodConfig
 from jobs.plan.cells import make_plan
-from jobs.stages import attribute as stage
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.worker import Worker
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
 from jobs.store import Ledger
 from tests.jobs.inline import without_ray
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
+from tests.stages import attribute
 
 ROWS = rows_of(20)
 
@@ -60,7 +60,7 @@ def explains_every_row_once(config, store, relevance):
     assert heads.num_rows == 5 * 2 * 3, "samples, explanations, poolings"
     runtime = store.read(store.runtime("gpt2", "sva", "float32"), RUNTIME)
     assert set(runtime["method"].to_pylist()) == {"gradients", "random", "attnlrp", "gradient_x_input"}
-    record = store.manifest(next(make_plan(config, store).cells()).cell.name)
+    record = store.manifest(next(make_plan(config, store).cells()).artifact.name)
     assert record["explained"] == record["rows"] == 20
     assert record["rejects"] == {}
 
@@ -92,7 +92,7 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
     for name, table in relevance_of(config, store).items():
         expected = [row for row in undisturbed[2][name].to_pylist() if row["sample_id"] != "s003"]
         assert table.to_pylist() == expected
-    cell = next(make_plan(config, store).cells()).cell
+    cell = next(make_plan(config, store).cells()).artifact
     assert store.manifest(cell.name)["rejects"] == {"model_error": 1}
     (reject,) = store.read(cell.rejects, REJECT).to_pylist()
     assert reject["sample_id"] == "s003"
@@ -104,7 +104,7 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(
 ):
     class Deadly(Worker):
         def __call__(self, table):
-            from jobs.stages.attribute.compute import Explainer
+            from jobs.products.explaining import Explainer
 
             whole = Explainer.batch
 
@@ -121,7 +121,7 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(
     prepared(config, ROWS[:6])
     config = config_of(config.root, model, max_attempts=1, methods=["gradient_x_input"])
     assert attribute(config, store).complete
-    cell = next(make_plan(config, store).cells()).cell
+    cell = next(make_plan(config, store).cells()).artifact
     assert store.manifest(cell.name)["rejects"] == {"ended_worker": 1}
     assert store.files("attempts", ".json") == []
     (name,) = relevance = relevance_of(config, store)
@@ -139,7 +139,7 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(again, monke
     class Killed(Worker):
         def __call__(self, table):
             import jobs.store.files
-            from jobs.stages.attribute.compute import Explainer
+            from jobs.products.explaining import Explainer
 
             whole, write = Explainer.batch, jobs.store.files._write_local
 
@@ -163,14 +163,14 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(again, monke
     assert attribute(config, store).complete
     assert mark.exists()
     for planned in make_plan(config, store).cells():
-        if planned.cell.product == "relevance":  # the unit of heads may come first, and is not killed
-            record = store.manifest(planned.cell.name)
-            assert (record["explained"], record["rejects"]) == (planned.rows, {})
+        if planned.artifact.product == "relevance":  # the unit of heads may come first, and is not killed
+            record = store.manifest(planned.artifact.name)
+            assert (record["explained"], record["rejects"]) == (planned.samples, {})
     assert store.files("relevance/rejects", recursive=True) == []
 
 
 def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, inline, monkeypatch):
-    from jobs.stages.attribute.compute import Explainer
+    from jobs.products.explaining import Explainer
 
     whole = Explainer.batch
 
@@ -182,7 +182,7 @@ def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, inline, mo
     monkeypatch.setattr(Explainer, "batch", small)
     config, store = again
     assert attribute(config, store).complete
-    assert store.manifest(next(make_plan(config, store).cells()).cell.name)["fallbacks"]["batches_halved"] > 0
+    assert store.manifest(next(make_plan(config, store).cells()).artifact.name)["fallbacks"]["batches_halved"] > 0
     for name, table in relevance_of(config, store).items():
         expected = undisturbed[2][name].to_pylist()
         assert [row["sample_id"] for row in table.to_pylist()] == [row["sample_id"] for row in expected]
@@ -205,7 +205,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(
     assert "5 cells are not complete, among them" in out
     (failure,) = [line for line in err.splitlines() if "cannot be loaded" in line]
     assert failure.strip().startswith("model broken cannot be loaded: ")
-    states = {str(p.cell): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
+    states = {str(p.artifact): Ledger(store).state(p.artifact) for p in make_plan(config, store).cells()}
     assert {name for name, own in states.items() if own == "done"} == set(undisturbed[2])
     healthy = config.model_copy(update={"models": config.models[1:]})
     assert relevance_of(healthy, store) == undisturbed[2]

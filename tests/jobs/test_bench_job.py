@@ -12,9 +12,9 @@ from jobs.bench.harness import Bench
 from jobs.bench.job import steady_s
 from jobs.bench.slow_store import SlowStore
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import missing_work
 from jobs.store import Ledger, Store
 from tests.jobs.forked import FORKS
+from tests.stages import missing_work
 
 
 def in_this_process(function, *arguments):
@@ -30,8 +30,8 @@ def test_the_bare_loop_commits_all_units_in_a_process_of_its_own(tmp_path, monke
     store = runs.prepared(config)
     assert job.in_own_process(config, store) > 0
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
-    assert work.cells
-    assert work.units == (), "none is missing"
+    assert work.groups
+    assert not any(group.missing for group in work.groups)
 
 
 @pytest.mark.ray

@@ -5,10 +5,10 @@ import time
 from jobs.bench import matrix, plan
 from jobs.bench.object_store import object_store
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute, missing_work
 from jobs.stages.run import run
 from jobs.store import Ledger, Store
 from jobs.store.manifests import FEW
+from tests.stages import attribute, missing_work
 
 
 def test_complete_cells_are_read_once_by_the_stages_of_a_process():
@@ -36,4 +36,4 @@ def test_models_of_one_tokenizer_share_its_samples_and_units(tmp_path):
     work = missing_work(config, Ledger(store), make_plan(config, store))
     assert len(work) == 3
     assert len({id(model.plan.inputs["sva"]) for model in work}) == 1
-    assert len({id(unit) for model in work for unit, _ in model.units}) == len(work[0].units)
+    assert len({id(unit) for model in work for unit in model.groups[0].units}) == len(work[0].groups[0].units)

@@ -106,10 +106,10 @@ def test_a_model_that_cannot_be_loaded_fails_alone(tmp_path, models, inline):
 def test_other_weights_are_measured_again(tmp_path, models):
     config, store = run_of(tmp_path, models[0])
     plan = stage.make_plan(config, store)
-    (one,) = stage.wanted_measurements(config.bench, plan)
+    (one,) = stage.measurements_of(config.bench, plan)
     other = save_model(tmp_path / "gpt2", seed=1)
     changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
-    (moved,) = stage.wanted_measurements(config.bench, Plan((replace(one.plan, resolved=changed),)))
+    (moved,) = stage.measurements_of(config.bench, Plan((replace(one.plan, resolved=changed),)))
     assert moved.artifact.place == one.artifact.place
     assert moved.artifact.key != one.artifact.key
 

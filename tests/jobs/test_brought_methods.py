@@ -10,13 +10,13 @@ import torch
 
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.brought import check_against_model, staying
+from jobs.products.brought import check_against_model, staying
 from jobs.store import Ledger
 from lrp_core import Batch, Method, Request
 from lrp_core.explained import relevance_of
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 ROWS = rows_of(24)
@@ -78,7 +78,7 @@ def run(tmp_path, model, inline, monkeypatch):
         config = config_of(tmp_path / "root", model, methods=["brought", "gradient_x_input", "random"])
         store = prepared(config, ROWS)
         summary, ledger = attribute(config, store), Ledger(store)
-        return summary, {p.cell.method: ledger.state(p.cell) for p in make_plan(config, store).cells()}
+        return summary, {p.artifact.method: ledger.state(p.artifact) for p in make_plan(config, store).cells()}
 
     return computed
 

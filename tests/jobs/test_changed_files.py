@@ -256,7 +256,7 @@ def test_shards_that_a_stopped_run_made_again_are_not_removed_by_the_next(root, 
         raise OSError("no space left on device")  # for manifests: shards are committed by then
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobs.stages.attribute.complete_cell", full)
+        patch.setattr(Ledger, "commit", full)
         assert root.command("attribute")[0] == 1
     assert [path.read_bytes() == content for path in lost[:1]] == [True]
     table = pq.read_table(lost[0], partitioning=None)
@@ -330,4 +330,4 @@ def test_weights_that_are_swapped_during_a_run_are_refused_and_nothing_is_commit
     os.replace(kept, weights)
     inline.before_unit = lambda index: None
     assert root.command("attribute")[0] == 0
-    assert Ledger(store).is_done(planned.cell)
+    assert Ledger(store).is_done(planned.artifact)

@@ -93,7 +93,7 @@ def test_a_root_in_use_is_one_line_and_exit_code_1(closelook, config_file):
 
 def test_status_counts_cells_and_says_by_its_exit_code_whether_all_are_done(closelook, config_file):
     path, config, store = config_file
-    cells = [planned.cell for planned in make_plan(config, store).cells()]
+    cells = [planned.artifact for planned in make_plan(config, store).cells()]
     code, out, _ = closelook("status", "--config", path)
     assert code == 1
     assert "3 cells: 0 done, 0 partial, 3 missing" in out
@@ -123,7 +123,7 @@ def test_what_is_not_prepared_counts_as_missing(closelook, tmp_path):
 def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_file):
     path, config, store = config_file
     for planned in make_plan(config, store).cells():
-        cell = planned.cell
+        cell = planned.artifact
         shard = f"{cell.key[:12]}-00000-aa.parquet"
         store.write_bytes(f"{cell.folder}/{shard}", b"")
         store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": [shard]})
@@ -165,7 +165,7 @@ def test_gc_after_a_run_with_other_settings_says_which_and_removes_nothing(close
 
 def test_gc_keeps_shards_of_unfinished_cells(closelook, config_file):
     path, config, store = config_file
-    cell = next(make_plan(config, store).cells()).cell
+    cell = next(make_plan(config, store).cells()).artifact
     store.write_bytes(f"{cell.folder}/{cell.key[:12]}-00000-aa.parquet", b"")
     store.write_bytes(f"{cell.folder}/ffffffffffff-00000-aa.parquet", b"")
     _, out, _ = closelook("gc", "--yes", "--config", path)

@@ -6,14 +6,13 @@ import pytest
 from evaluation.scoring.trials import ROUNDING
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute
 from jobs.stages.report.parts.composites import composites_part
 from jobs.stages.report.parts.extremes import extremes_part
 from jobs.stages.report.results import results_of
-from jobs.stages.select import select
 from jobs.store import Ledger
 from lrp_core import Batch, load_model
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute, select
 
 GRID = {"linear": ["epsilon", {"gamma": 0.5}], "softmax": ["epsilon", "zplus", "constant"]}
 RUN = {

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jobs.stages.attribute import compute
-from jobs.stages.attribute.compute import Explainer, Outcome, explain
-from jobs.stages.attribute.tables import cell_table
+from jobs.products.explaining import Explainer
+from jobs.products.relevance_tables import cell_table
+from jobs.runner.rows import describe
 from lrp_core import Request, random_model
+from tests.jobs.computing import Explained
+from tests.jobs.computing import explained as run
 from tests.jobs.small import VOCABULARY, rows_of
 from tests.tiny import tiny_config
 
@@ -20,15 +22,9 @@ def explainer() -> Explainer:
     return Explainer(random_model(tiny_config("gpt2", vocab_size=VOCABULARY), 0), REQUESTS)
 
 
-def tables_of(outcome: Outcome, requests=REQUESTS) -> dict:
+def tables_of(outcome: Explained, requests=REQUESTS) -> dict:
     table, rejects = cell_table("relevance", "float32", requests, outcome.explained)
     return {(row["sample_id"], row["embedding"]): row for row in table.to_pylist()}, rejects
-
-
-def run(explainer: Explainer, rows: list[dict]) -> Outcome:
-    outcome = Outcome()
-    explain(explainer, rows, outcome)
-    return outcome
 
 
 def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_bits(explainer):
@@ -128,7 +124,7 @@ def test_passes_get_only_the_options_they_know(explainer):
     seeded = Explainer(explainer.view, REQUESTS, settings=settings).batch(rows_of(2))
     plain = explainer.batch(rows_of(2))
     assert not torch.equal(seeded.relevance[REQUESTS[1]].tokens, plain.relevance[REQUESTS[1]].tokens)
-    assert compute.describe(ValueError("a\n b")) == "ValueError: a b"
+    assert describe(ValueError("a\n b")) == "ValueError: a b"
 
 
 def test_stages_of_a_pass_add_up_and_memory_is_measured_once_a_length(explainer):

@@ -12,14 +12,13 @@ from evaluation.schema import VIEW
 from jobs.config import RunConfig
 from jobs.notebook.explaining import explain
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
 from jobs.stages.prepare import prepare
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.store import Store
 from lrp_core.types import UserError
 from tests.jobs.small import REPOSITORY
+from tests.stages import attribute, evaluate
 from tests.tiny import tiny_model
 
 SHARED = Path(os.environ.get("CLOSELOOK_SHARED", REPOSITORY.parent / "shared")) / "models" / "g2p-bart"

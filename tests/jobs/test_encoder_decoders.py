@@ -10,19 +10,16 @@ import torch
 from evaluation.schema import CURVES, PRUNING, RELEVANCE, VIEW
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.products.curves import wanted_cells
-from jobs.plan.products.pruning import wanted_curves
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.perturb import perturb
+from jobs.products.curves import curves_of
+from jobs.products.pruning import pruning_of
 from jobs.stages.prepare import prepare
-from jobs.stages.prune import prune
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.store import Ledger, Store
 from lrp_core import METHODS, Batch, load_model
 from lrp_core.readout import rows_for
 from tests.jobs.inline import without_ray
+from tests.stages import attribute, evaluate, perturb, prune
 
 MINE = [
     {"text": "Anna met a doctor in Rome. Where? ___", "target": "Rome Lima", "foil": "Rome Oslo", "evidence": "Rome"},
@@ -86,9 +83,9 @@ def rows(store, plan, view):
 def rows_of(store, plan, method):
     """(task, row) of the stored relevance."""
     for planned in plan.cells():
-        if planned.cell.product == "relevance" and planned.cell.method == method:
-            for row in Ledger(store).read(planned.cell, RELEVANCE).to_pylist():
-                yield planned.cell.task, row
+        if planned.artifact.product == "relevance" and planned.artifact.method == method:
+            for row in Ledger(store).read(planned.artifact, RELEVANCE).to_pylist():
+                yield planned.artifact.task, row
 
 
 def stock(view, row, ids=None, embedded=None):
@@ -123,7 +120,7 @@ def test_heads_of_encoder_decoder_and_cross_attention_are_pruned(config, store, 
     """Two layers each, four heads a layer: half of all heads are gone after twelve."""
     [model] = plan.models
     collected = {}
-    for artifact in [one.artifact for one in wanted_curves(config, config.prune, model)]:
+    for artifact in [one.artifact for one in pruning_of(config, config.prune, model)]:
         for point in Ledger(store).read(artifact, PRUNING).to_pylist():
             collected.setdefault((point["method"], point["pooling"], point["seed"]), []).append(point)
     assert {name for name, *_ in collected} == {"attnlrp", "random"}
@@ -164,7 +161,7 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
         for _, row in rows_of(store, plan, "attnlrp")
         if (row["explanation"], row["embedding"]) == ("target", "full")
     }
-    [artifact] = [c.artifact for c in wanted_cells(config, config.perturb, model) if c.artifact.method == "attnlrp"]
+    [artifact] = [c.artifact for c in curves_of(config, config.perturb, model) if c.artifact.method == "attnlrp"]
     drawn = [one for one in Ledger(store).read(artifact, CURVES).to_pylist() if one["perturbation"] == way]
     assert len(drawn) == 2 * 4
     for curve in drawn:

@@ -12,10 +12,14 @@ from evaluation.scoring.metrics import METRICS, metric
 from evaluation.scoring.samples import VARIANT
 from evaluation.tasks import TASKS
 from jobs.config import RunConfig
-from jobs.stages import evaluate, report
+from jobs.products import scores as scoring
+from jobs.products.scores import SCORES as SCORES_PRODUCT
+from jobs.runner import driver
+from jobs.stages import report
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
 from jobs.store.artifacts import views_of
+from tests.stages import missing_work, score_plan
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
 
 METRIC_OF = {"sva": ("pg", "rma"), "qa": ("mrr",)}
@@ -27,7 +31,7 @@ def scores(store):
 
 def test_every_variant_of_every_cell_is_scored_once(tmp_path):
     store, plan = write_store(tmp_path, samples=12)
-    summary = evaluate.score_plan(CONFIG, plan, store)
+    summary = score_plan(CONFIG, plan, store)
     assert (summary.computed, summary.skipped, summary.failures) == (8, 0, ())
     rows = scores(store)
     keys = [tuple(row[name] for name in SCORES.names if name not in ("value", "n")) for row in rows]
@@ -41,19 +45,19 @@ def test_every_variant_of_every_cell_is_scored_once(tmp_path):
 
 def test_a_second_evaluation_does_nothing(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=5)
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     before = {path: store.modified_s(path) for path in store.files("", recursive=True)}
-    summary = evaluate.score_plan(CONFIG, plan, store)
+    summary = score_plan(CONFIG, plan, store)
     assert (summary.computed, summary.skipped) == (0, 4)
     assert before == {path: store.modified_s(path) for path in store.files("", recursive=True)}
 
 
 def test_scores_that_are_written_part_by_part_are_those_of_the_whole(tmp_path, monkeypatch):
     result, groups = [], []
-    for rows_at_once in (evaluate.ROWS_AT_ONCE, 1):
-        monkeypatch.setattr(evaluate, "ROWS_AT_ONCE", rows_at_once)
+    for rows_at_once in (scoring.ROWS_AT_ONCE, 1):
+        monkeypatch.setattr(scoring, "ROWS_AT_ONCE", rows_at_once)
         store, plan = write_store(tmp_path / str(rows_at_once), tasks=("sva",), methods=("random",), samples=20)
-        evaluate.score_plan(CONFIG, plan, store)
+        score_plan(CONFIG, plan, store)
         (file,) = store.files("scores_samples", recursive=True)
         samples = store.read(file, SCORES_SAMPLES).sort_by([(name, "ascending") for name in (*VARIANT, "sample_id")])
         result.append((samples, scores(store)))
@@ -66,12 +70,12 @@ def test_scores_that_are_written_part_by_part_are_those_of_the_whole(tmp_path, m
 
 def test_a_new_key_replaces_the_scores(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     cell = a_cell(method="random", key="fedcba9876543210")
     views = write_benchmark(store, "sva", 5)
     write_cell(store, cell, relevance_rows(views, "random", seed=1))
     old = scores(store)
-    assert evaluate.score_plan(CONFIG, a_plan(store, [cell]), store).computed == 1
+    assert score_plan(CONFIG, a_plan(store, [cell]), store).computed == 1
     assert len(scores(store)) == len(old)
     assert scores(store) != old
 
@@ -79,7 +83,7 @@ def test_a_new_key_replaces_the_scores(tmp_path):
 def test_scores_of_a_run_that_was_stopped_are_not_taken_for_those_of_the_run_before(tmp_path, monkeypatch):
     """The file of scores is named by its place alone: its numbers are those of the run that was stopped."""
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     for name, record in list(Ledger(store).records("scores")):  # as of files of the same size
         store.write_manifest(name, {key: value for key, value in record.items() if key != "bytes"})
     before = scores(store)
@@ -92,9 +96,9 @@ def test_scores_of_a_run_that_was_stopped_are_not_taken_for_those_of_the_run_bef
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "commit", stop)
         with pytest.raises(KeyboardInterrupt):
-            evaluate.score_plan(CONFIG, a_plan(store, [cell]), store)
+            score_plan(CONFIG, a_plan(store, [cell]), store)
     assert scores(store) != before, "written, and not entered"
-    assert evaluate.score_plan(CONFIG, plan, store).computed == 1
+    assert score_plan(CONFIG, plan, store).computed == 1
     assert scores(store) == before
 
 
@@ -117,11 +121,11 @@ def another_metric(monkeypatch):
 
 def test_a_metric_of_a_package_is_in_scores_and_tables_and_makes_older_scores_stale(tmp_path, another_metric):
     store, plan = write_store(tmp_path, samples=8)
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     another_metric()
     assert {*results_of(CONFIG, plan, store).states.values()} == {MISSING}, "scores of other metrics are not misread"
     report.write_report(CONFIG, plan, store)
-    assert evaluate.score_plan(CONFIG, plan, store).computed == 8
+    assert score_plan(CONFIG, plan, store).computed == 8
     assert {row["metric"] for row in scores(store)} == {*METRICS, "accuracy"}
     lengths = [row["value"] for row in scores(store) if row["metric"] == "longest"]
     assert min(lengths) > 1, "in its own unit, not in percent"
@@ -129,13 +133,13 @@ def test_a_metric_of_a_package_is_in_scores_and_tables_and_makes_older_scores_st
     table = store.read_bytes("report/tables/table1_random.csv").decode()
     assert "Longest,tokens" in table
     another_metric(version=2)
-    assert evaluate.score_plan(CONFIG, plan, store).computed == 8
+    assert score_plan(CONFIG, plan, store).computed == 8
 
 
 def test_metrics_that_do_not_apply_to_a_task_are_null(tmp_path, another_metric, monkeypatch):
     monkeypatch.setattr(RunConfig, "task", lambda config, name: replace(TASKS[name], metrics=METRIC_OF[name]))
     store, plan = write_store(tmp_path, samples=8)
-    assert evaluate.score_plan(CONFIG, plan, store).complete
+    assert score_plan(CONFIG, plan, store).complete
     assert {(row["task"], row["metric"]) for row in scores(store) if row["metric"] != "accuracy"} == {
         (task, name) for task, names in METRIC_OF.items() for name in names
     }
@@ -151,20 +155,20 @@ def test_metrics_that_do_not_apply_to_a_task_are_null(tmp_path, another_metric, 
 
 def test_new_evidence_makes_scores_stale(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random",), samples=5)
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     path = store.files(views_of("words-0000", "sva").folder)[0]
     rows = store.read(path, VIEW).to_pylist()
     rows[0]["evidence_mask"] = [not marked for marked in rows[0]["evidence_mask"]]
     store.write_shard(path, pa.Table.from_pylist(rows, VIEW), VIEW)
-    assert evaluate.score_plan(CONFIG, plan, store).computed == 1
+    assert score_plan(CONFIG, plan, store).computed == 1
 
 
 def test_a_partial_cell_has_no_scores_and_loses_old_ones(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), methods=("random", "attnlrp"), samples=5)
-    evaluate.score_plan(CONFIG, plan, store)
+    score_plan(CONFIG, plan, store)
     cell = a_cell(method="random")
     write_cell(store, cell, list(relevance_rows(write_benchmark(store, "sva", 5), "random"))[:2], state="partial")
-    summary = evaluate.score_plan(CONFIG, plan, store)
+    summary = score_plan(CONFIG, plan, store)
     assert {row["method"] for row in scores(store)} == {"attnlrp"}
     assert "1 cells are not complete" in summary.lines[-1]
 
@@ -174,8 +178,10 @@ def test_a_broken_cell_fails_alone(tmp_path):
     rows = list(relevance_rows(write_benchmark(store, "sva", 5), "random"))
     rows[3]["sample_id"] = "nobody"
     write_cell(store, a_cell(method="random"), rows)
-    summary = evaluate.score_plan(CONFIG, plan, store)
-    assert summary.failures == ("relevance gpt2/sva/float32/random: sample nobody has relevance but no view",)
+    summary = score_plan(CONFIG, plan, store)
+    assert summary.failures == (
+        "model gpt2: random failed on scores sva/float32: sample nobody has relevance but no view",
+    )
     assert {row["method"] for row in scores(store)} == {"attnlrp"}
 
 
@@ -184,16 +190,16 @@ def test_defects_are_reported(tmp_path):
     rows = list(relevance_rows(write_benchmark(store, "sva", 5), "random"))
     rows[0]["relevance"] = [float("nan")] * len(rows[0]["relevance"])
     write_cell(store, a_cell(method="random"), rows)
-    [_, line] = evaluate.score_plan(CONFIG, plan, store).lines
+    [_, line] = score_plan(CONFIG, plan, store).lines
     assert line.endswith("2 times relevance that is not finite, counted as wrong")
 
 
-def test_small_cells_share_a_task_and_large_ones_do_not():
-    def job(values):
-        return evaluate.CellToScore(a_cell(), (), "views", "key", [], values)
-
-    assert [len(part) for part in evaluate._parts([job(10)] * 80)] == [80]
-    assert [len(part) for part in evaluate._parts([job(evaluate.TASK_VALUES)] * 3)] == [1, 1, 1]
+def test_small_cells_share_a_task_and_large_ones_do_not(tmp_path, monkeypatch):
+    store, plan = write_store(tmp_path, tasks=("sva",), methods=("attnlrp", "random"), samples=5)
+    works = missing_work(CONFIG, Ledger(store), plan, [SCORES_PRODUCT])
+    assert [len(chunk) for chunk in driver._chunks(works)] == [2]
+    monkeypatch.setattr(driver, "CHUNK_TOKENS", 1)
+    assert [len(chunk) for chunk in driver._chunks(works)] == [1, 1]
 
 
 def test_a_store_of_another_schema_version_is_refused(tmp_path):
@@ -203,15 +209,15 @@ def test_a_store_of_another_schema_version_is_refused(tmp_path):
     table = store.read(path, VIEW)
     store.write_shard(path, table, old)
     with pytest.raises(SchemaMismatch, match=r"holds schema view v0, this version of closelook reads view v"):
-        evaluate.score_plan(CONFIG, plan, store)
+        score_plan(CONFIG, plan, store)
 
 
 @pytest.mark.ray
 def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch, local_ray):
     one, plan = write_store(tmp_path / "one", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
-    evaluate.score_plan(CONFIG, plan, one)
-    monkeypatch.setattr(evaluate, "TASK_VALUES", 100)
+    score_plan(CONFIG, plan, one)
+    monkeypatch.setattr(driver, "CHUNK_TOKENS", 100)
     many, plan = write_store(tmp_path / "many", tasks=("sva",), methods=("attnlrp", "random"), samples=8)
-    assert evaluate.score_plan(CONFIG, plan, many).computed == 2
+    assert score_plan(CONFIG, plan, many).computed == 2
     for own, expected in zip(scores(many), scores(one), strict=True):
         assert own == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order

@@ -10,14 +10,13 @@ from jobs.commands.plan_forwards import forwards_of_labels
 from jobs.config.file import ConfigError
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
 from jobs.stages.prepare import prepare
 from jobs.stages.report import report
 from jobs.store import Ledger, Store
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import SST2, STS, run_of, save
 from tests.leaves import first_leaf
+from tests.stages import attribute, evaluate
 
 NAMES = ("NEGATIVE", "Positive")
 KEPT = 3  # of five samples
@@ -49,13 +48,17 @@ def done(folders, tmp_path_factory):
 
 def rows_of(done, product, schema, method):
     _, plan, store = done
-    [cell] = [p.cell for p in plan.cells() if (p.cell.product, p.cell.task, p.cell.method) == (product, "sst2", method)]
+    [cell] = [
+        p.artifact
+        for p in plan.cells()
+        if (p.artifact.product, p.artifact.task, p.artifact.method) == (product, "sst2", method)
+    ]
     return Ledger(store).read(cell, schema).to_pylist()
 
 
 def test_methods_that_explain_a_label_have_a_row_for_each(done):
     _, plan, _ = done
-    cells = [planned.cell for planned in plan.cells() if planned.cell.product == "labels"]
+    cells = [planned.artifact for planned in plan.cells() if planned.artifact.product == "labels"]
     assert {(cell.model, cell.task, cell.method) for cell in cells} == {
         ("sentiment", "sst2", "lrp"),
         ("sentiment", "sst2", "normxlogit"),
@@ -76,7 +79,7 @@ def test_methods_that_explain_a_label_have_a_row_for_each(done):
 
 def test_scores_are_those_of_the_predicted_label_alone(done):
     _, plan, store = done
-    methods = {planned.cell.method for planned in plan.cells() if planned.cell.product == "relevance"}
+    methods = {planned.artifact.method for planned in plan.cells() if planned.artifact.product == "relevance"}
     assert methods == {"lrp", "normxlogit", "random"}
     for method in methods:
         rows = store.read(f"scores/sentiment.sst2.float32.{method}.parquet", SCORES).to_pylist()

@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from evaluation.benchmark.demo import model_dir
-from evaluation.schema import GENERIC, SCORES
+from evaluation.schema import GENERIC, SCORES, VIEW
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.store import Store
@@ -60,6 +63,18 @@ def installed(folder):
     return folder / "site"
 
 
+def entropies_of(store):
+    """The entropy of the stock model's prediction, by sample."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir("gpt2"))
+    entropies = {}
+    for path in store.files("benchmark/views", recursive=True):
+        if "/rejects/" not in path:
+            for row in store.read(path, VIEW).to_pylist():
+                logits = model(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
+                entropies[row["sample_id"]] = torch.distributions.Categorical(logits=logits).entropy().item()
+    return entropies
+
+
 def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it_is_removed(tmp_path, config):
     site = installed(tmp_path)
 
@@ -75,6 +90,12 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
     table = store.read_bytes("report/tables/table1_random.csv").decode()
     for label in (r"Embedding norm \(power=2\.0\)", '"AttnLRP, constant softmax"'):
         assert re.search(rf",pairs,renamed,{label},Chosen,tokens,", table)
+    shards = [pq.read_table(path) for path in sorted((tmp_path / "root" / "entropy").rglob("*.parquet"))]
+    entropies = {row["sample_id"]: row["entropy"] for shard in shards for row in shard.to_pylist()}
+    assert entropies == pytest.approx(entropies_of(store), rel=1e-5)
+    assert re.search(r",pairs,renamed,entropy,", store.read_bytes("report/tables/entropy.csv").decode())
+    assert re.search(r"renamed +pairs +float32 +entropy +1\b", run("status", "--config", config)[1])
+    assert "1 entropies of predictions, 0 missing: 0 forwards of a sample" in run("plan", "--config", config)[1]
     code, out, err = run("export", "--config", config, "--to", str(tmp_path / "out"))
     assert code == 0, err
     card = (tmp_path / "out" / "README.md").read_text()

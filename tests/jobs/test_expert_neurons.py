@@ -7,16 +7,16 @@ import torch
 
 from evaluation.schema import ACTIVATIONS, KNOCKOUTS, NEURONS
 from jobs.plan.cells import make_plan
-from jobs.plan.products.contexts import wanted_contexts
-from jobs.plan.products.knockouts import wanted_cells
-from jobs.stages.attribute import attribute
-from jobs.stages.neurons import neurons
+from jobs.plan.node import Run
+from jobs.products import contexts
+from jobs.products.knockouts import knockouts_of
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import Batch, load_model
 from lrp_core.neurons import writing
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.leaves import first_leaf
+from tests.stages import attribute, neurons
 
 SENTENCE = ("w5 w7 w9 w20 w41", "--target", "w10", "--foil", "w11")
 COUNTS = [1, 5]
@@ -92,7 +92,7 @@ def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, i
     assert neurons(config, store).complete
     assert report(config, store).complete
     ledger, plan, view = Ledger(store), make_plan(config, store), load_model(routed)
-    (cell,) = (planned.cell for planned in plan.cells() if planned.cell.product == "neurons")
+    (cell,) = (planned.artifact for planned in plan.cells() if planned.artifact.product == "neurons")
     stored = ledger.read(cell, NEURONS).to_pylist()
     named = {}
     for row in stored:
@@ -106,12 +106,12 @@ def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, i
     assert {(one["layer"], one["neuron"]): one["name"] for one in shown} == named
     assert any(one["contexts"] for one in shown)
     rows = {row["sample_id"]: row for row in rows_of(3)}
-    (ranked, *_) = wanted_cells(config, plan.models[0], ledger)
+    (ranked, *_) = knockouts_of(config, plan.models[0], ledger)
     for entry in ledger.read(ranked.artifact, KNOCKOUTS).to_pylist():
         (own,) = (r for r in stored if (r["sample_id"], r["explanation"]) == (entry["sample_id"], "target"))
         expected = [without(view, rows[entry["sample_id"]], own["neuron"][:count]) for count in entry["removed"]]
         assert entry["explained"] == pytest.approx(expected, abs=1e-5)
-    (read,) = wanted_contexts(config, plan, ledger)
+    (read,) = contexts.nodes(Run(config, plan, ledger))
     tokens = [one["tokens"] for one in store.read(read.artifact.folders[1], ACTIVATIONS).to_pylist()]
     assert sum(tokens) == 24 * 3 * 12, "each token is sent to one expert"
 

@@ -11,17 +11,16 @@ from transformers import AutoConfig
 
 from evaluation.schema import REJECT, RUNTIME, SCORES
 from jobs.plan.cells import make_plan
-from jobs.stages import attribute as stage
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.compute import Explainer
-from jobs.stages.attribute.worker import Worker
-from jobs.stages.evaluate import evaluate
+from jobs.products.explaining import Explainer
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import random_model
 from lrp_core.memory import PeakBytes, _StorageMeter
 from lrp_core.method import Method
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
+from tests.stages import attribute, evaluate
 
 ROWS = rows_of(20)
 METHODS = ["attnlrp", "lrp", "gradient_x_input", "alti_logit", "random"]
@@ -42,11 +41,15 @@ def run_of(root, model, rows=ROWS, **changes):
 
 
 def states(config, store):
-    return {planned.cell.method: Ledger(store).state(planned.cell) for planned in make_plan(config, store).cells()}
+    return {
+        planned.artifact.method: Ledger(store).state(planned.artifact) for planned in make_plan(config, store).cells()
+    }
 
 
 def manifests(config, store):
-    return {planned.cell.method: store.manifest(planned.cell.name) for planned in make_plan(config, store).cells()}
+    return {
+        planned.artifact.method: store.manifest(planned.artifact.name) for planned in make_plan(config, store).cells()
+    }
 
 
 def assert_same(result, expected, *methods):
@@ -152,7 +155,9 @@ def test_a_model_that_gives_nan_fails_its_own_cells_and_says_so(inline, tmp_path
         "every row of a unit failed, sample s009 and 4 others: the model's logits are not finite in float32"
     )
     assert summary.computed == 2
-    plan = {(p.cell.model, p.cell.method): Ledger(store).state(p.cell) for p in make_plan(config, store).cells()}
+    plan = {
+        (p.artifact.model, p.artifact.method): Ledger(store).state(p.artifact) for p in make_plan(config, store).cells()
+    }
     assert {place for place, now in plan.items() if now == "done"} == {("gpt2", "attnlrp"), ("gpt2", "random")}
     assert evaluate(config, store).computed == 2
     assert report(config, store).complete
@@ -184,7 +189,7 @@ def test_a_cell_of_which_too_many_rows_failed_is_incomplete_and_tried_again(undi
     assert failure.endswith("more than max_failed_share: 0.05 allows; the next run tries them again")
     assert any("rejected 4 model_error, as s00" in line for line in summary.lines)
     assert states(config, store) == {"attnlrp": "partial", "random": "done"}
-    cell = next(make_plan(config, store).cells()).cell
+    cell = next(make_plan(config, store).cells()).artifact
     rejects = store.read(cell.rejects, REJECT).to_pylist()
     assert {reject["sample_id"] for reject in rejects} == {"s000", "s001", "s002", "s003"}
     before = {path: store.modified_s(path) for path in store.files(cell.folder)}
@@ -232,7 +237,7 @@ class Poisoned(Worker):
     """After one bad row the device is gone, as after a device-side assert: every later call of the process fails."""
 
     def __call__(self, table):
-        from jobs.stages.attribute.compute import Explainer
+        from jobs.products.explaining import Explainer
 
         whole = Explainer.batch
         if not getattr(self, "patched", False):

@@ -8,11 +8,11 @@ import pytest
 from jobs.commands import gc
 from jobs.commands.status import collect
 from jobs.config import PruneConfig
-from jobs.plan.cells import Plan, PlannedCell
-from jobs.plan.products.pruning import wanted_curves
-from jobs.stages import evaluate
+from jobs.plan.cells import Cell, Plan
+from jobs.products.pruning import pruning_of
 from jobs.store import Artifact, Ledger
 from lrp_core.types import Request
+from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
 PRUNING = CONFIG.model_copy(update={"prune": PruneConfig(random_runs=2)})
@@ -22,9 +22,9 @@ PRUNING = CONFIG.model_copy(update={"prune": PruneConfig(random_runs=2)})
 def scored(tmp_path, monkeypatch):
     """A scored store whose plan also wants curves of AttnLRP; (store, plan)."""
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
-    heads = PlannedCell(Artifact("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (attnlrp(),), 8)
+    heads = Cell(artifact=Artifact("heads", "gpt2", "sva", "float32", "attnlrp", "k"), requests=(attnlrp(),), samples=8)
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
-    evaluate.score_plan(PRUNING, plan, store)
+    score_plan(PRUNING, plan, store)
     monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
     return store, plan
 
@@ -58,7 +58,7 @@ def states(plan, store, product):
 def test_scores_and_curves_are_counted_by_state(scored):
     store, plan = scored
     assert states(plan, store, "scores") == Counter(done=4)
-    ranked, drawn_at_random = wanted_curves(PRUNING, PRUNING.prune, plan.models[0])
+    ranked, drawn_at_random = pruning_of(PRUNING, PRUNING.prune, plan.models[0])
     assert states(plan, store, "pruning") == Counter(missing=2)
     draw(store, ranked)
     store.write_bytes(begun(drawn_at_random.artifact), b"")
@@ -80,7 +80,7 @@ def test_scores_of_a_cell_that_changed_are_missing_and_removed(scored):
 
 def test_curves_of_other_heads_are_removed_and_begun_ones_kept(scored):
     store, plan = scored
-    ranked, drawn_at_random = wanted_curves(PRUNING, PRUNING.prune, plan.models[0])
+    ranked, drawn_at_random = pruning_of(PRUNING, PRUNING.prune, plan.models[0])
     old = draw(store, ranked, key="f" * 64)
     store.write_bytes(begun(ranked.artifact), b"")
     draw(store, drawn_at_random)

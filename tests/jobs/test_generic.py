@@ -6,9 +6,9 @@ import torch
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.plan.cells import make_plan, validate
-from jobs.stages.attribute import attribute
 from lrp_core import METHODS, Batch, load_model
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
+from tests.stages import attribute
 
 
 def test_an_undescribed_model_runs_as_family_generic_with_the_methods_that_apply(tmp_path, inline):

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from jobs.cluster.hosts import Host
-from jobs.cluster.pools import Slots
-from jobs.cluster.scheduler import take_turns
+from jobs.cluster.scheduler import share_hosts
 from jobs.plan.cells import make_plan
-from jobs.stages import attribute as stage
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.worker import Worker
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
 from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.stages import attribute
 
 ROWS = rows_of(16)
 
@@ -50,7 +49,9 @@ def test_more_models_than_places_share_processes_and_fail_alone(tmp_path, model,
         if folder.name != "deadly":
             relevance = relevance_of(config_of(config.root, folder), store)
             assert {name.replace(f" {folder.name}/", " gpt2/"): table for name, table in relevance.items()} == expected
-    states = {(planned.cell.model, Ledger(store).state(planned.cell)) for planned in make_plan(config, store).cells()}
+    states = {
+        (planned.artifact.model, Ledger(store).state(planned.artifact)) for planned in make_plan(config, store).cells()
+    }
     assert states == {("deadly", "missing"), *((folder.name, "done") for folder in folders if folder.name != "deadly")}
     processes = {line.split()[1] for line in opened.read_text().splitlines()}
     assert len(processes) <= 2 + 3, "two hosts, started again after three deaths, for four models"
@@ -70,26 +71,20 @@ class Counter:
         self.units += 1
         return self.name, self.units, table
 
+    def inherit(self, before):
+        self.before = before and before.name
 
-def test_a_host_has_one_worker_at_a_time_and_lets_it_go_when_it_rests():
+
+def test_a_host_has_one_worker_at_a_time_which_may_take_over_from_the_one_before():
     host = Host()
     assert host.run("1", (Counter, ("a",)), "x") == ("a", 1, "x")
     assert host.run("1", (Counter, ("a",)), "y") == ("a", 2, "y")
     assert host.run("2", (Counter, ("b",)), "x") == ("b", 1, "x")
-    host.rest()
-    assert host.run("2", (Counter, ("b",)), "x") == ("b", 1, "x"), "as after Ray has started it again"
-    assert Counter.made == 3
+    assert host._worker.before == "a"
+    assert Counter.made == 2
 
 
-@pytest.mark.parametrize(
-    ("workers", "kept", "shared"),
-    [
-        ([(1, 1)] * 2, [], False),  # there is room for both
-        ([(1, 1)] * 3, [], True),
-        ([(1, 1), (1, 1), (1, 2)], [], False),  # one asks for a pool
-        ([(1, 1)], ["a host at rest"], True),
-    ],
-)
-def test_models_share_workers_where_there_is_room_for_fewer(workers, kept, shared):
+@pytest.mark.parametrize(("workers", "shared"), [([(1, 1)] * 2, True), ([(1, 1), (1, 2)], False)])
+def test_models_that_ask_for_one_worker_each_go_through_warm_processes(workers, shared):
     works = [SimpleNamespace(model=SimpleNamespace(workers=own)) for own in workers]
-    assert take_turns(works, Slots([({}, 2)]), kept) is shared
+    assert share_hosts(works) is shared

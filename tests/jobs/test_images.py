@@ -16,16 +16,14 @@ from jobs.plan.cells import make_plan
 from jobs.plan.fits import tasks_of
 from jobs.plan.geometries import geometry_of
 from jobs.plan.models import resolve
-from jobs.plan.products.curves import wanted_cells
-from jobs.stages.attribute import attribute
-from jobs.stages.perturb import perturb
-from jobs.stages.perturb.compute import Claim, CurveDrawing, shared_by_pixels
+from jobs.products.curves import curves_of
+from jobs.products.drawing import Claim, Drawing, shared_by_pixels
 from jobs.stages.prepare import prepare
-from jobs.stages.select import select
 from jobs.store import Ledger, Store
 from lrp_core import load_model
 from lrp_core.types import UserError
 from tests.jobs.small import config_of
+from tests.stages import attribute, perturb, select
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +44,6 @@ def rows(resolved):
     views, rejects = look(generate("shapes", 3), resolved.preprocessing)
     assert not rejects
     return [dict(row) for row in resolved.taken(views)]
-
-
-class Untroubled:
-    """Attempts of a worker that never ended."""
-
-    reason = ""
-
-    def ended_by(self, *marks):
-        return False
-
-    def begin_batch(self, mark):
-        return False
-
-    def end_batch(self, mark):
-        pass
 
 
 def logit_slowly(view, values: np.ndarray, target: int) -> float:
@@ -101,8 +84,8 @@ def test_curves_are_those_of_slow_forwards(view, resolved, rows, way, pixels):
         tokens, own = rng.normal(size=37).astype(np.float32), rng.normal(size=576).astype(np.float32)
         logit = max(logit_slowly(view, row["pixel_values"], target) for target in (0, 1))
         said[row["sample_id"]] = [Claim("attnlrp", "target", "full", tokens, logit, own if pixels else None)]
-    drawing = CurveDrawing(view, "float32", (flips,), 4096, {"attnlrp": said})
-    drawn = drawing.run(rows, Untroubled())
+    drawing = Drawing(view, "float32", (flips,), 4096, {"attnlrp": said})
+    drawn = drawing.run(rows)
     assert not drawn.rejects
     assert len(drawn.rows["attnlrp"]) == 6
     for one in drawn.rows["attnlrp"]:
@@ -140,7 +123,7 @@ def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inli
     ledger, [model] = Ledger(store), make_plan(config, store).models
     views = {one["sample_id"]: one for one in store.read(model.inputs["shapes"].folder, VIEW).to_pylist()}
     flips = resolved.filled(Flips("zero", 5, False, 0, pixels=True))
-    for cell in wanted_cells(config, config.perturb, model):
+    for cell in curves_of(config, config.perturb, model):
         stored = ledger.read(cell.relevance, RELEVANCE).to_pylist()
         relevance = {one["sample_id"]: one["pixels"] for one in stored if one["explanation"] != "contrastive"}
         curves = ledger.read(cell.artifact, CURVES).to_pylist()

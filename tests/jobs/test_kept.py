@@ -168,6 +168,7 @@ def test_a_plan_by_the_kept_configuration_wants_the_same_cells(computed):
     path, root = computed
     store = Store(root)
     wanted = [
-        [planned.cell for planned in make_plan(config, store).cells()] for config in (kept(store), RunConfig.load(path))
+        [planned.artifact for planned in make_plan(config, store).cells()]
+        for config in (kept(store), RunConfig.load(path))
     ]
     assert wanted[0] == wanted[1]

@@ -8,7 +8,8 @@ import pytest
 from jobs.methods import METHODS, configured
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan
-from jobs.plan.products import PRODUCTS, wanted
+from jobs.plan.node import Run
+from jobs.products import PRODUCTS, nodes
 from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -52,7 +53,7 @@ def keys(tmp_path, model, place):
         rows[2] |= dict(row)
         config = config_of(tmp_path, weights, **{**RUN, "neurons": neurons, **settings})
         store = prepared(config, rows)
-        every = wanted(config, make_plan(config, store), Ledger(store))
+        every = nodes(Run(config, make_plan(config, store), Ledger(store)))
         return {f"{product.name} {one.artifact.method}".strip(): one.artifact.key for product, one in every}
 
     return of
@@ -153,17 +154,18 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
     [
         ("jobs.plan.cells", {"relevance", *OF_ATTNLRP, *OF_RANDOM}),
         ("jobs.plan.choices", {"trials"}),
-        ("jobs.plan.products.contexts", {"contexts", *OF_CONTEXTS}),
-        ("jobs.plan.products.curves", {"trials", "curves"}),
-        ("jobs.plan.products.heatmaps", {"heatmaps"}),
-        ("jobs.plan.products.knockouts", {"knockouts"}),
-        ("jobs.plan.products.measurements", {"bench"}),
-        ("jobs.plan.products.pruning", {"pruning"}),
-        ("jobs.plan.products.writings", {"writings"}),
+        ("jobs.products.contexts", {"contexts", *OF_CONTEXTS}),
+        ("jobs.plan.choices:CURVES_VERSION", {"trials", "curves"}),
+        ("jobs.products.heatmaps", {"heatmaps"}),
+        ("jobs.products.knockouts", {"knockouts"}),
+        ("jobs.products.measurements", {"bench"}),
+        ("jobs.products.pruning", {"pruning"}),
+        ("jobs.products.writings", {"writings"}),
         ("evaluation.scoring.metrics", {"scores", "layer_scores"}),
     ],
 )
 def test_a_new_version_of_a_product_makes_it_and_all_that_is_made_of_it_stale(module, names, keys, monkeypatch):
     before = keys()
-    monkeypatch.setattr(import_module(module), "VERSION", 99)
+    module, _, version = module.partition(":")
+    monkeypatch.setattr(import_module(module), version or "VERSION", 99)
     assert changed(before, keys()) == all_of(names, before)

@@ -9,21 +9,17 @@ import pytest
 from evaluation.schema import CURVES, PRUNING
 from evaluation.scoring.shares import shares_of
 from jobs.plan.cells import make_plan, validate
-from jobs.plan.products.curves import wanted_cells
-from jobs.plan.products.pruning import wanted_curves
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.perturb import perturb
+from jobs.products.curves import curves_of as curve_nodes
+from jobs.products.pruning import pruning_of
 from jobs.stages.prepare import prepare
-from jobs.stages.prune import prune
 from jobs.stages.report import report
-from jobs.stages.select import select
 from jobs.store import Ledger, Store
 from lrp_core import METHODS as EVERY_METHOD
 from lrp_core import Batch, load_model
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import METHODS, STS, curves_of, logits, run_of, views_of, write_folders
 from tests.jobs.small import relevance_of
+from tests.stages import attribute, evaluate, perturb, prune, select
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +124,7 @@ def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tm
     for model in make_plan(config, Store(config.root)).models:
         [choice] = model.choices
         means = []
-        for cell in wanted_cells(other, other.perturb, drawn[model.name]):
+        for cell in curve_nodes(other, other.perturb, drawn[model.name]):
             rows = Ledger(Store(other.root)).read(cell.artifact, CURVES).to_pylist()
             area = {order: [row["area"] for row in rows if row["order"] == order] for order in ("morf", "lerf")}
             means.append(np.mean(area["lerf"]) - np.mean(area["morf"]))
@@ -224,7 +220,7 @@ def test_heads_of_a_classifier_are_pruned_against_the_gold_labels(folders, tmp_p
     whole = [logits(folders / "sentiment", view["input_ids"]).argmax() for view in views]
     [model] = make_plan(config, store).models
     ledger = Ledger(store)
-    drawn = [curves.artifact for curves in wanted_curves(config, config.prune, model)]
+    drawn = [curves.artifact for curves in pruning_of(config, config.prune, model)]
     points = [row for artifact in drawn for row in ledger.read(artifact, PRUNING).to_pylist()]
     assert {row["method"] for row in points} == {"lrp", "random"}
     assert {(row["accuracy"], row["n"]) for row in points if row["step"] == 0} == {

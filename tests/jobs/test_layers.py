@@ -8,14 +8,13 @@ from evaluation.schema import LAYER_SCORES, LAYER_SCORES_SAMPLES, LAYERS
 from jobs.commands.status import collect
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
 from jobs.stages.report.parts.layers import layers_part
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
 from lrp_core import Batch, Method, load_model
 from tests import oracles_metrics
 from tests.jobs.small import config_of, prepared, rows_of, save_model
+from tests.stages import attribute, evaluate
 
 OTHER_WORD = {"name": "logat_w7", "method": "logat", "word": "w7"}
 METHODS_OF_RUN = ["normxlogit", "value_zeroing", "alti", "embedding_norm", OTHER_WORD]
@@ -35,7 +34,9 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
     config, store, directory = run
     assert attribute(config, store).complete
     plan, ledger = make_plan(config, store), Ledger(store)
-    cells = {planned.cell.method: planned.cell for planned in plan.cells() if planned.cell.product == "layers"}
+    cells = {
+        planned.artifact.method: planned.artifact for planned in plan.cells() if planned.artifact.product == "layers"
+    }
     assert set(cells) == set(NAMES)
     view, rows = load_model(directory), {row["sample_id"]: row for row in rows_of(6)}
     stored = {name: ledger.read(cell, LAYERS).to_pylist() for name, cell in cells.items()}
@@ -49,7 +50,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
             torch.testing.assert_close(relevance, own[0, entry["layer"] - 1], rtol=1e-4, atol=1e-5)
     summary = evaluate(config, store)
     assert (summary.computed, summary.failures) == (len(NAMES) + len(cells), ())
-    assert f"{len(NAMES)} cells scored by layer, 0 were up to date" in summary.lines
+    assert f"{len(NAMES)} scores by layer made, 0 were up to date" in summary.lines
     for name, entries in stored.items():
         scores = store.read(f"layer_scores/bert.sva.float32.{name}.parquet", LAYER_SCORES).to_pylist()
         assert {row["metric"] for row in scores} == {"ap", "dot", "dot_softmax"}
@@ -104,8 +105,8 @@ def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_n
     part = layers_part(config, plan, Ledger(store), results_of(config, plan, store))
     assert part.note.startswith(f"{len(NAMES)} cells of layers have no scores")
     without = config.model_copy(update={"layers": None})
-    assert {planned.cell.product for planned in make_plan(without, store).cells()} == {"relevance"}
+    assert {planned.artifact.product for planned in make_plan(without, store).cells()} == {"relevance"}
     with pytest.raises(ValueError, match="layers: no task 'sv'"):
         type(config).model_validate(config.model_dump(mode="json") | {"layers": {"sv": 3}})
     few = config.model_copy(update={"layers": {"sva": 2}})
-    assert {planned.rows for planned in make_plan(few, store).cells() if planned.cell.product == "layers"} == {2}
+    assert {planned.samples for planned in make_plan(few, store).cells() if planned.artifact.product == "layers"} == {2}

@@ -11,12 +11,13 @@ import pytest
 from evaluation.schema import SCORES, VIEW
 from jobs.commands import gc
 from jobs.plan.inputs import read_inputs
-from jobs.plan.products import PRODUCTS, wanted
-from jobs.stages import evaluate
+from jobs.plan.node import Run
+from jobs.products import PRODUCTS, nodes
 from jobs.store import Artifact, Ledger, Store, key_of
 from jobs.store.artifacts import LAYOUTS, views_of
 from jobs.store.manifests import PACK, Manifests
 from tests.jobs.small import rows_of
+from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
 
 RELEVANCE = Artifact("relevance", "gpt2", "sva", "float32", "lrp", "a" * 64)
@@ -100,19 +101,17 @@ def test_what_is_entered_again_under_its_key_keeps_its_files(artifact, store):
 
 def test_no_question_changes_the_store(tmp_path, monkeypatch):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
-    evaluate.score_plan(CONFIG, plan, store)
-    cell = plan.models[0].cells[0].cell
+    score_plan(CONFIG, plan, store)
+    cell = plan.models[0].cells[0].artifact
     store.delete(f"manifest/{cell.name}.json")  # its scores are there, and count no more
     monkeypatch.setattr(gc, "make_plan", lambda config, store: plan)
     before = everything(store)
     states = [
-        one.state(Ledger(store)) for product, one in wanted(CONFIG, plan, Ledger(store)) if product.name == "scores"
+        one.state(Ledger(store)) for product, one in nodes(Run(CONFIG, plan, Ledger(store))) if product.name == "scores"
     ]
     assert sorted(states) == ["done", "done", "done", "missing"]
     gone = [path for group in gc.garbage(CONFIG, store) for path in group.files]
     assert f"scores/gpt2.sva.float32.{cell.method}.parquet" in gone
-    jobs, skipped, unfinished = evaluate.pending(CONFIG, plan, Ledger(store))
-    assert (jobs, skipped, [one.artifact.method for one in unfinished]) == ([], 3, [cell.method])
     assert everything(store) == before
 
 

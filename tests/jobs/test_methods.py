@@ -6,15 +6,14 @@ from jobs import methods as table
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured
 from jobs.plan.cells import make_plan, validate
-from jobs.stages.attribute import missing_work
-from jobs.stages.attribute.manifests import complete_cell
-from jobs.stages.attribute.worker import Worker, WorkerOptions
+from jobs.runner.worker import Worker, WorkerOptions
 from jobs.store import Ledger
 from lrp_core import Method
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UserError
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.stages import missing_work
 
 PUBLISHED = {"name": "alti_logit_published", "method": "alti_logit", "initial": False}
 
@@ -63,7 +62,7 @@ def test_options_that_do_not_exist_are_refused_before_anything_is_written(tmp_pa
 def test_options_enter_the_key_and_the_name_does_not(tmp_path, model):
     def key(*methods):
         config = config_of(tmp_path, model, methods=list(methods))
-        return [planned.cell.key for planned in make_plan(config, prepared(config, rows_of(4))).cells()]
+        return [planned.artifact.key for planned in make_plan(config, prepared(config, rows_of(4))).cells()]
 
     (plain,) = key("alti_logit")
     assert key({"alti_logit": {"initial": True}}) == [plain]
@@ -78,15 +77,16 @@ def test_one_method_under_two_options_runs_as_two_cells_of_one_unit(tmp_path, mo
     store = prepared(config, rows_of(6))
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
-    for block in work.blocks():
+    for block in work.work().blocks:
         (report,) = worker(block()).to_pylist()
         assert not report["error"]
-    ledger = Ledger(store)
-    for planned, units in work.cells:
-        assert complete_cell(config, ledger, work.plan, planned, units, 0) is None
-        assert ledger.is_done(planned.cell)
-    assert all(Ledger(store).is_done(planned.cell) for planned in make_plan(config, store).cells())
-    record = store.manifest(next(p.cell.name for p, _ in work.cells if p.cell.method == "alti_logit_published"))
+    assert list(work.close()) == []
+    assert all(Ledger(store).is_done(planned.artifact) for planned in make_plan(config, store).cells())
+    record = store.manifest(
+        next(
+            n.artifact.name for group in work.groups for n in group.nodes if n.artifact.method == "alti_logit_published"
+        )
+    )
     assert record["method"] == ["alti_logit", 1, [["initial", False]]]
     relevance = relevance_of(config, store)
     whole, published = (

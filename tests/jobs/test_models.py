@@ -17,8 +17,8 @@ from jobs.plan.checkpoints import numbers_of
 from jobs.plan.geometries import GEOMETRIES
 from jobs.plan.hub import ModelUnavailable, hash_files, hub_reachable
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
-from jobs.stages.attribute.compute import Explainer
-from jobs.stages.attribute.worker import WorkerOptions
+from jobs.products.explaining import Explainer
+from jobs.runner.worker import WorkerOptions
 from lrp_core import METHODS, Batch, Request, load_model
 from lrp_core.types import UserError
 from tests.adapters import adapted

@@ -12,16 +12,13 @@ from jobs.methods import METHODS
 from jobs.plan import corpus as plan_corpus
 from jobs.plan.cells import make_plan
 from jobs.plan.models import open_view
-from jobs.plan.products.contexts import wanted_contexts
-from jobs.plan.products.heatmaps import wanted_heatmaps
-from jobs.plan.products.knockouts import wanted_cells
-from jobs.plan.products.writings import wanted_writings
-from jobs.stages import neurons as stage
-from jobs.stages import undivided
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.neurons import neurons
-from jobs.stages.neurons.heatmaps import explained
+from jobs.plan.node import Run
+from jobs.products import contexts
+from jobs.products import knockouts as stage
+from jobs.products.heatmaps import explained, heatmaps_of
+from jobs.products.knockouts import knockouts_of
+from jobs.products.writings import writings_of
+from jobs.runner import worker
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import Batch, UserError, load_model
@@ -29,6 +26,7 @@ from lrp_core.contexts import Context, explain_context
 from lrp_core.neurons import nearest_tokens, writing
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
+from tests.stages import attribute, evaluate, neurons
 
 NAMES = ["attnlrp", "gradient_l1", "random"]
 COUNTS = [1, 3, 30]
@@ -43,7 +41,9 @@ def run(tmp_path, model, inline):
 
 def cells_of(config, store):
     plan = make_plan(config, store)
-    return {planned.cell.method: planned.cell for planned in plan.cells() if planned.cell.product == "neurons"}
+    return {
+        planned.artifact.method: planned.artifact for planned in plan.cells() if planned.artifact.product == "neurons"
+    }
 
 
 def test_neurons_are_stored_as_the_methods_give_them(run, model):
@@ -89,12 +89,11 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
     assert attribute(config, store).complete
     inline.before_unit = units.append
     assert neurons(config, store).complete
-    assert units == [0], "contexts are explained beside the reading"
     assert report(config, store).complete
     page = store.read_bytes("report/neurons.html").decode()
     entries = first_leaf(page, "neurons")
     ledger = Ledger(store)
-    (cell,) = wanted_contexts(config, make_plan(config, store), ledger)
+    (cell,) = contexts.nodes(Run(config, make_plan(config, store), ledger))
     stored = ledger.read(cell.artifact, CONTEXTS).to_pylist()
     view = load_model(model)
     (ranked,) = cells_of(config, store).values()
@@ -137,7 +136,7 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
 
 def maps_of(config, store):
     """All heat maps of the run's model."""
-    (cell,) = wanted_heatmaps(config, make_plan(config, store).models[0], Ledger(store))
+    cell = heatmaps_of(config, make_plan(config, store).models[0], Ledger(store))
     return Ledger(store).read(cell.artifact, HEATMAPS)
 
 
@@ -161,9 +160,9 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert attribute(config, store).complete
     assert evaluate(config, store).complete
     summary = neurons(config, store)
-    assert (summary.computed, summary.failures) == (4, ())
+    assert (summary.computed, summary.failures) == (5, ()), "four rankings, and words"
     plan, ledger = make_plan(config, store), Ledger(store)
-    wanted = list(wanted_cells(config, plan.models[0], ledger))
+    wanted = list(knockouts_of(config, plan.models[0], ledger))
     assert [cell.ranking for cell in wanted] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
     view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(8)}
     ranked = {row["sample_id"]: row for row in ledger.read(cells_of(config, store)["attnlrp"], NEURONS).to_pylist()
@@ -183,7 +182,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert "Neurons knocked out" in page
     assert "Conservation by layer" in page
     assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
-    (words,) = wanted_writings(config, plan.models[0], ledger)
+    words = writings_of(config, plan.models[0], ledger)
     tokenizer, stored = AutoTokenizer.from_pretrained(model), ledger.read(words.artifact, WRITINGS).to_pylist()
     shown = {(one["layer"], one["neuron"]): one["writes"] for one in first_leaf(page, "neurons")}
     assert {(row["layer"], row["neuron"]) for row in stored} == set(shown)
@@ -211,7 +210,7 @@ def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline
         (row["sample_id"], row["explanation"]): list(zip(row["layer"], row["neuron"], strict=True))
         for row in ledger.read(ranked, NEURONS).to_pylist()
     }
-    cell = next(wanted_cells(config, make_plan(config, store).models[0], ledger))
+    cell = next(knockouts_of(config, make_plan(config, store).models[0], ledger))
     for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
         row, order = rows[entry["sample_id"]], orders[entry["sample_id"], "contrastive"]
         foil = {**row, "target_id": row["foil_id"]}
@@ -230,7 +229,7 @@ def test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_
 
     inline.before_unit = lose_one
     assert "RuntimeError: a node died" in neurons(config, store).failures[0]
-    cells = list(wanted_cells(config, make_plan(config, store).models[0], Ledger(store)))
+    cells = list(knockouts_of(config, make_plan(config, store).models[0], Ledger(store)))
     assert {Ledger(store).state(cell.artifact) for cell in cells} == {"partial"}
     computed = []
     inline.before_unit = computed.append
@@ -253,9 +252,9 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
     store = prepared(config, rows_of(3))
     assert attribute(config, store).complete
     summary = neurons(config, store)
-    assert (summary.computed, summary.failures) == (4, ())
+    assert (summary.computed, summary.failures) == (6, ()), "three rankings, a corpus, words and heat maps"
     ledger, plan = Ledger(store), make_plan(config, store)
-    (read,), cells = wanted_contexts(config, plan, ledger), list(wanted_cells(config, plan.models[0], ledger))
+    (read,), cells = contexts.nodes(Run(config, plan, ledger)), list(knockouts_of(config, plan.models[0], ledger))
     folder = read.artifact.folders[1]
     means = {(one["layer"], one["neuron"]): one["mean"] for one in store.read(folder, ACTIVATIONS).to_pylist()}
     assert max(map(abs, means.values())) > 0.01
@@ -276,7 +275,7 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
     assert "With its mean over the corpus in its place" in page
     file.write_text("w4 w5\n")
     other_corpus = make_plan(config, store).models[0]
-    for other in (wanted_cells(zero, plan.models[0], ledger), wanted_cells(config, other_corpus, ledger)):
+    for other in (knockouts_of(zero, plan.models[0], ledger), knockouts_of(config, other_corpus, ledger)):
         assert {cell.artifact.key for cell in other}.isdisjoint(cell.artifact.key for cell in cells)
     file_of_config = tmp_path / "config.yaml"
     file_of_config.write_text(config.model_dump_json())
@@ -402,11 +401,11 @@ def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline,
     )
     store = prepared(config, rows_of(4))
     assert attribute(config, store).complete
-    monkeypatch.setattr(undivided, "open_view", noted)
+    monkeypatch.setattr(worker, "open_view", noted)
     assert neurons(config, store).complete
     assert sorted(opened) == ["float32", "float64"]
     rows = {row["sample_id"]: row for row in rows_of(4)}
-    for cell in wanted_cells(config, make_plan(config, store).models[0], Ledger(store)):
+    for cell in knockouts_of(config, make_plan(config, store).models[0], Ledger(store)):
         view = load_model(model, dtype=tasks[cell.artifact.task])
         for entry in Ledger(store).read(cell.artifact, KNOCKOUTS).to_pylist():
             wanted = knocked_out(view, rows[entry["sample_id"]], ())
@@ -452,5 +451,4 @@ def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
         {"layer": 0, "neuron": 3, "rank": rank, "activation": float(rank), "position": 1, "input_ids": [5, 9, 4]}
         for rank in (1, 2)
     ]
-    table = explained(None, rows, "attnlrp", 64)
-    assert table["relevance"].to_pylist() == [None, [2.0, 2.0, 2.0]]
+    assert explained(None, rows, "attnlrp", 64) == [None, [2.0, 2.0, 2.0]]

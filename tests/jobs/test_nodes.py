@@ -10,10 +10,10 @@ import pytest
 from jobs.cluster.pools import _LOCAL_SETTINGS, _SETTINGS, Share, Slots, share_of
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.stages import attribute as stage
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.worker import Worker
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.stages import attribute
 
 ROWS = rows_of(24)
 QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}  # of nodes, after how long they are lost
@@ -83,7 +83,7 @@ def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(cluster,
 
     class Stuck(Worker):
         def __call__(self, table):
-            from jobs.stages.attribute.compute import Explainer
+            from jobs.products.explaining import Explainer
 
             whole = Explainer.batch
 
@@ -113,7 +113,7 @@ def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(cluster,
     assert summary.complete, summary.failures
     assert len(set(begun.read_text().split())) == 2
     for planned in make_plan(config, store).cells():
-        record = store.manifest(planned.cell.name)
+        record = store.manifest(planned.artifact.name)
         assert (record["explained"], record["rejects"]) == (8, {})
 
 

@@ -11,14 +11,12 @@ from jobs.bench.harness import Bench
 from jobs.bench.storage import write
 from jobs.methods import METHODS
 from jobs.plan.cells import validate
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.perturb import perturb
 from jobs.stages.prepare import prepare
 from jobs.stages.report import report
 from jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import SST2, STS, WORDS, run_of, save
+from tests.stages import attribute, evaluate, perturb
 from tests.tiny import tiny_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "normxlogit.md"

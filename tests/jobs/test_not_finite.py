@@ -13,17 +13,13 @@ from transformers import AutoModelForCausalLM
 from closelook import explain
 from evaluation.schema import CURVES, PRUNING, RELEVANCE
 from jobs.plan.cells import make_plan
-from jobs.plan.products.curves import wanted_cells
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.neurons import neurons
-from jobs.stages.perturb import perturb
-from jobs.stages.prune import prune
+from jobs.products.curves import curves_of
 from jobs.stages.report import report
 from jobs.store import Ledger
 from lrp_core import METHODS, Batch, load_model
 from lrp_core.types import UnusableRows
 from tests.jobs.small import VOCABULARY, config_of, prepared, rows_of, save_model
+from tests.stages import attribute, evaluate, neurons, perturb, prune
 
 ROWS = rows_of(12)
 LARGEST = torch.finfo(torch.float16).max
@@ -72,7 +68,7 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
     evaluate(config, store)
     perturb(config, store)
     ledger, [planned] = Ledger(store), make_plan(config, store).models
-    cells = {one.cell.method: one.cell for one in planned.cells}
+    cells = {one.artifact.method: one.artifact for one in planned.cells}
     relevance = ledger.read(cells["attnlrp"], RELEVANCE)
     assert np.isfinite(relevance["relevance"].combine_chunks().flatten().to_numpy()).all()
     lost = len(ROWS) - len(set(relevance["sample_id"].to_pylist()))
@@ -89,7 +85,7 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
     report(config, store)
     with open(f"{config.root}/report/tables/faithfulness.csv") as file:
         shown = {(row["method"], row["label"]): row for row in csv.DictReader(file)}
-    drawn = {one.artifact.method: one.artifact for one in wanted_cells(config, config.perturb, planned)}
+    drawn = {one.artifact.method: one.artifact for one in curves_of(config, config.perturb, planned)}
     for method, label in (("attnlrp", "AttnLRP"), ("random", "Random")):
         areas = ledger.read(drawn[method], CURVES).to_pandas().groupby("sample_id")["area"]
         whole = int(areas.apply(lambda both: np.isfinite(both).all()).sum())

@@ -58,7 +58,7 @@ def test_what_an_old_root_holds_is_stale_by_name_once_its_samples_are_prepared_a
     code, text = command("gc", "--yes")
     assert code == 0
     assert re.search("cells of another run: other samples(; tasks[^:]*)?: 6 files", text)
-    assert "curves of other heads or settings: 2 files" in text
+    assert "sets of curves of other inputs, settings or versions: 2 files" in text
     assert not files(root) & old
     kept = {path.name for path in (root / "manifest").iterdir()}
     assert kept == {"benchmark.sva.json", "views.bpe-e154b6e9.sva.json"}

@@ -12,10 +12,10 @@ from jobs.bench.page import rewritten
 from jobs.commands.config import END, PAGE, START, page_table
 from jobs.config import RunConfig
 from jobs.config.keys import keys
-from jobs.stages import evaluate
 from jobs.store import Store
 from jobs.versions import extra_of
 from tests.jobs.small import REPOSITORY
+from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_cell, write_run
 
 
@@ -134,7 +134,7 @@ def two_runs(tmp_path):
         made = other.manifest(cell.name)
         other.write_manifest(cell.name, record | made | {"artifact": made["cell"], "key": cell.key})
         other.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
-        evaluate.score_plan(CONFIG, a_plan(other, [cell]), other)
+        score_plan(CONFIG, a_plan(other, [cell]), other)
     return one, other
 
 

@@ -7,14 +7,12 @@ import pytest
 
 from evaluation.schema import SCORES
 from jobs.plan.cells import make_plan, validate
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.perturb import perturb
 from jobs.stages.prepare import prepare
 from jobs.store import Store
 from lrp_core.types import UserError
 from tests.jobs.labelled import SST2, curves_of, run_of, save, views_of, write_folders
 from tests.jobs.small import relevance_of
+from tests.stages import attribute, evaluate, perturb
 
 
 @pytest.fixture(scope="module")

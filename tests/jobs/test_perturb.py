@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import jobs.stages.perturb as stage
 from evaluation.benchmark.samples import sample
 from evaluation.schema import CURVES, GENERIC, RELEVANCE
 from evaluation.scoring.flipping import Flipper
@@ -17,11 +16,10 @@ from jobs.commands.status import collect
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.plan.cells import make_plan, validate
-from jobs.plan.products.curves import wanted_cells
-from jobs.stages.attribute import attribute
-from jobs.stages.evaluate import evaluate
-from jobs.stages.perturb import perturb
-from jobs.stages.perturb.worker import Perturber
+from jobs.products import curves as stage
+from jobs.products.curves import curves_of as curve_nodes
+from jobs.runner import driver
+from jobs.runner.worker import Worker
 from jobs.stages.report import report
 from jobs.store import Ledger
 from jobs.store.artifacts import samples_of
@@ -31,6 +29,7 @@ from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model
 from tests.jobs.test_perturb_compute import logit_of
 from tests.leaves import first_leaf
+from tests.stages import attribute, evaluate, perturb
 
 ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
 SETTINGS = {"ways": ["zero", "delete"], "explanations": ["target"]}
@@ -53,7 +52,7 @@ def write_relevance(config, store, lost=(), shards=2):
     view = load_model(model.resolved.location)
     logits = {row["sample_id"]: logit_of(view, row) for row in ROWS}
     for planned in model.cells:
-        names = [planned.cell.shard(str(part)) for part in range(shards)]
+        names = [planned.artifact.shard(str(part)) for part in range(shards)]
         for part, name in enumerate(names):
             rows = [
                 {
@@ -71,13 +70,13 @@ def write_relevance(config, store, lost=(), shards=2):
                 for request in planned.requests
             ]
             table = pa.Table.from_pylist(rows, schema=RELEVANCE)
-            store.write_shard(f"{planned.cell.folder}/{name}", table, RELEVANCE)
-        Ledger(store).commit(planned.cell, {"shards": names, "rejects": {}}, config={})
+            store.write_shard(f"{planned.artifact.folder}/{name}", table, RELEVANCE)
+        Ledger(store).commit(planned.artifact, {"shards": names, "rejects": {}}, config={})
 
 
 def cells_of(config, store):
     [model] = make_plan(config, store).models
-    return {one.artifact.method: one.artifact for one in wanted_cells(config, config.perturb, model)}
+    return {one.artifact.method: one.artifact for one in curve_nodes(config, config.perturb, model)}
 
 
 def curves_of(config, store):
@@ -175,7 +174,7 @@ def test_curves_of_other_settings_are_garbage_and_status_counts_those_that_are_w
     assert rows["gpt2", "sva", "float32", "curves"].states == {"missing": 3}
     perturb(other, store)
     [group] = [group for group in garbage(other, store) if "faithfulness" in group.why]
-    assert group.why == "faithfulness curves of other relevance or settings"
+    assert group.why == "sets of faithfulness curves of other inputs, settings or versions"
     assert old < set(group.files)
     for path in group.files:
         store.delete(path)
@@ -295,7 +294,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
         without_ray(patch.setattr)
         assert perturb(config, store).complete
     whole = bytes_of(config, store)
-    monkeypatch.setattr(stage, "Perturber", killed_once(Perturber, "_commit"))
+    monkeypatch.setattr(driver, "Worker", killed_once(Worker, "_commit_part"))
     config, store = run_of(tmp_path / "killed", model)
     write_relevance(config, store)
     assert perturb(config, store).failures == ()
@@ -344,7 +343,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
 
 def assert_overlap_is_of_what_the_curves_follow(config, store):
     """The first token is the evidence: its overlap is 1 where it has the largest relevance, and that is positive."""
-    [cell] = [one.relevance for one in wanted_cells(config, config.perturb, make_plan(config, store).models[0])][:1]
+    [cell] = [one.relevance for one in curve_nodes(config, config.perturb, make_plan(config, store).models[0])][:1]
     rows = Ledger(store).read(cell, RELEVANCE).to_pylist()
     hits = [
         float(np.argmax(row["relevance"]) == 0 and row["relevance"][0] > 0)

@@ -11,11 +11,12 @@ from evaluation.schema import CURVES, RELEVANCE_DOUBLE
 from evaluation.scoring.flips import candidates, flip_counts, tie_order
 from evaluation.scoring.perturbing import Flips
 from jobs.cluster.attempts import Attempts
-from jobs.stages.perturb.compute import CurveDrawing, said_by
+from jobs.products.drawing import Drawing, said_by
 from jobs.store import Store
 from lrp_core import ModelView
 from tests import oracles_faithfulness as oracle
 from tests.evaluation.scoring.test_flipping import MASK_ID, WAYS, alone
+from tests.jobs.computing import drawn as drawn_by
 from tests.tiny import ragged_rows, tiny_model
 
 LENGTHS = (7, 4, 10, 2)
@@ -82,7 +83,7 @@ def drawing_of(view, rows, said=None, token_budget=10_000, **options):
         method: relevance_of(view, rows, variants, seed) for seed, (method, variants) in enumerate(VARIANTS.items())
     }
     said = said or {method: said_by(method, table, VARIANTS[method]) for method, table in tables.items()}
-    return CurveDrawing(view, "float64", flips_of(view, **options), token_budget, said)
+    return Drawing(view, "float64", flips_of(view, **options), token_budget, said)
 
 
 @pytest.mark.parametrize(("steps", "flip_special"), [(100, True), (3, True), (100, False)])
@@ -90,7 +91,7 @@ def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_
     rows = rows_of(view)
     rows[1]["scope_mask"] = [False, True, False, True]
     drawing = drawing_of(view, rows, steps=steps, flip_special=flip_special)
-    drawn = drawing.run(rows, attempts)
+    drawn = drawn_by(drawing, rows, attempts)
     assert not any(drawn.rejects.values())
     seen = 0
     for method, variants in VARIANTS.items():
@@ -133,15 +134,15 @@ def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):
     )
     said = {method: said_by(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
     monkeypatch.setattr(ModelView, "hidden", counting)
-    drawing = CurveDrawing(view, "float64", flips_of(view)[:1], 10_000, said)
-    drawing.run(rows, attempts)
+    drawing = Drawing(view, "float64", flips_of(view)[:1], 10_000, said)
+    drawn_by(drawing, rows, attempts)
     assert sum(counted) == 12, "both orders of six tokens; their ends are the same"
 
 
 def test_a_sample_of_one_token_has_a_curve_of_two_points(attempts):
     view = tiny_model("gpt2")
     rows = rows_of(view, (1,))
-    drawn = drawing_of(view, rows).run(rows, attempts)
+    drawn = drawn_by(drawing_of(view, rows), rows, attempts)
     for curve in drawn.table("lrp").to_pylist():
         assert curve["removed"] == [0, 1]
         assert len(curve["logit"]) == 2
@@ -151,7 +152,7 @@ def test_a_sample_none_of_whose_tokens_may_go_is_a_reject_of_every_method(attemp
     view = tiny_model("bert")
     rows = rows_of(view)
     rows[0]["scope_mask"] = [False] * len(rows[0]["input_ids"])
-    drawn = drawing_of(view, rows).run(rows, attempts)
+    drawn = drawn_by(drawing_of(view, rows), rows, attempts)
     for method in VARIANTS:
         assert [(r.sample_id, r.reason) for r in drawn.rejects[method]] == [("s0", "nothing_to_flip")]
         assert set(drawn.table(method)["sample_id"].to_pylist()) == {"s1", "s2", "s3"}
@@ -162,7 +163,7 @@ def test_a_sample_that_a_method_rejected_is_missing_from_its_curves_alone(attemp
     rows = rows_of(view)
     said = dict(drawing_of(view, rows).said)
     said["lrp"] = {name: own for name, own in said["lrp"].items() if name != "s2"}
-    drawn = drawing_of(view, rows, said).run(rows, attempts)
+    drawn = drawn_by(drawing_of(view, rows, said), rows, attempts)
     assert [(r.sample_id, r.reason) for r in drawn.rejects["lrp"]] == [("s2", "no_relevance")]
     assert not drawn.rejects["random"]
     assert "s2" in drawn.table("random")["sample_id"].to_pylist()
@@ -173,7 +174,7 @@ def test_relevance_of_another_logit_is_a_reject_and_no_curve(attempts):
     rows = rows_of(view)
     drawing = drawing_of(view, rows)
     elsewhere = [{**row, "target_id": (row["target_id"] + 1) % view.vocab} for row in rows]
-    drawn = drawing.run(elsewhere, attempts)
+    drawn = drawn_by(drawing, elsewhere, attempts)
     assert {r.reason for r in drawn.rejects["lrp"]} == {"other_logit"}
     assert drawn.table("lrp").num_rows == 0
 
@@ -181,11 +182,11 @@ def test_relevance_of_another_logit_is_a_reject_and_no_curve(attempts):
 def test_a_row_that_raises_is_a_reject_and_the_others_are_drawn(attempts):
     view = tiny_model("gpt2")
     rows = rows_of(view)
-    whole = drawing_of(view, rows).run(rows, attempts)
+    whole = drawn_by(drawing_of(view, rows), rows, attempts)
     drawing = drawing_of(view, rows)
     broken = [dict(row) for row in rows]
     broken[1]["input_ids"] = [view.vocab + 3] * len(rows[1]["input_ids"])
-    drawn = drawing.run(broken, attempts)
+    drawn = drawn_by(drawing, broken, attempts)
     for method in VARIANTS:
         assert [(r.sample_id, r.reason) for r in drawn.rejects[method]] == [("s1", "model_error")]
         expected = [row for row in whole.table(method).to_pylist() if row["sample_id"] != "s1"]
@@ -207,15 +208,15 @@ def test_out_of_memory_halves_and_a_row_that_never_fits_is_a_reject(attempts, mo
         return run
 
     drawing = drawing_of(view, rows)
-    whole = drawing.run(rows, attempts)
+    whole = drawn_by(drawing, rows, attempts)
     monkeypatch.setattr(ModelView, "hidden", scarce(30))
-    halved = drawing.run(rows, attempts)
+    halved = drawn_by(drawing, rows, attempts)
     assert halved.splits > 0
     assert not any(halved.rejects.values())
     areas = [[row["area"] for row in drawn.table("lrp").to_pylist()] for drawn in (whole, halved)]
     np.testing.assert_allclose(*areas, rtol=1e-9)
     monkeypatch.setattr(ModelView, "hidden", scarce(9))
-    drawn = drawing.run(rows, attempts)
+    drawn = drawn_by(drawing, rows, attempts)
     assert [(r.sample_id, r.reason) for r in drawn.rejects["lrp"]] == [("s2", "out_of_memory")]
 
 
@@ -226,7 +227,7 @@ def test_relevance_and_logits_that_are_not_finite_are_kept_as_no_number(attempts
     first, *others = drawing.said["lrp"]["s0"]
     broken = replace(first, relevance=np.where(np.arange(5) == 2, np.nan, first.relevance))
     drawing = replace(drawing, said={**drawing.said, "lrp": {"s0": [broken, *others]}})
-    table = drawing.run(rows, attempts).table("lrp").to_pylist()
+    table = drawn_by(drawing, rows, attempts).table("lrp").to_pylist()
     broken = [row for row in table if row["explanation"] == "contrastive"]
     others = [row for row in table if row["explanation"] == "target"]
     assert broken
@@ -241,13 +242,13 @@ def test_a_unit_that_ended_workers_is_drawn_row_by_row_without_the_row_that_did_
     drawing = drawing_of(view, rows)
     store = Store(str(tmp_path))
     store.create()
-    for running in ("batch all", "batch all", "row s2|curves"):  # as processes left it that died there
+    for running in ("batch 0|curves", "batch 0|curves", "row s2|curves"):  # as processes left it that died there
         notes = Attempts(store, "curves.unit", 2, "run")
         notes.begin()
         notes._run(running)
     last = Attempts(store, "curves.unit", 2, "run")
     last.begin()
-    drawn = drawing.run(rows, last)
+    drawn = drawn_by(drawing, rows, last)
     assert [(r.sample_id, r.reason) for r in drawn.rejects["random"]] == [("s2", "ended_worker")]
     assert set(drawn.table("random")["sample_id"].to_pylist()) == {"s0", "s1", "s3"}
 
@@ -255,4 +256,4 @@ def test_a_unit_that_ended_workers_is_drawn_row_by_row_without_the_row_that_did_
 def test_curves_fit_their_schema(attempts):
     view = tiny_model("gpt2")
     rows = rows_of(view)
-    assert drawing_of(view, rows).run(rows, attempts).table("lrp").schema == CURVES
+    assert drawn_by(drawing_of(view, rows), rows, attempts).table("lrp").schema == CURVES

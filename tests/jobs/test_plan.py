@@ -10,7 +10,7 @@ from jobs.methods import METHODS, configured
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import Inputs
-from jobs.plan.products import stale
+from jobs.products import stale
 from jobs.store import Ledger
 from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError
@@ -24,7 +24,7 @@ def base(tmp_path, model):
 
 
 def keys(config, store) -> dict[str, str]:
-    return {str(planned.cell): planned.cell.key for planned in make_plan(config, store).cells()}
+    return {str(planned.artifact): planned.artifact.key for planned in make_plan(config, store).cells()}
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,15 @@ def test_methods_that_a_family_lacks_are_not_planned_but_reported(base, model, t
     monkeypatch.setattr(planning, "configured", lambda config: {**configured(config), "lrp": post_norm})
     plan = make_plan(config_of(tmp_path, model, methods=["lrp", "random"]), store)
     assert plan.undefined == (("gpt2", "lrp"),)
-    assert [planned.cell.method for planned in plan.cells()] == ["random"]
+    assert [planned.artifact.method for planned in plan.cells()] == ["random"]
 
 
 def test_heads_are_planned_for_the_subset_and_the_methods_that_have_them(base, model, tmp_path):
     _, store = base
     plan = make_plan(config_of(tmp_path, model, heads={"sva": 4}), store)
-    heads = {planned.cell.method: planned.rows for planned in plan.cells() if planned.cell.product == "heads"}
+    heads = {
+        planned.artifact.method: planned.samples for planned in plan.cells() if planned.artifact.product == "heads"
+    }
     assert heads == {"attnlrp": 4, "gradient_x_input": 4}
 
 
@@ -123,14 +125,14 @@ def test_heads_are_planned_in_the_first_precision_of_a_task(base, model, tmp_pat
     _, store = base
     models = [{"name": "gpt2", "id": str(model), "dtypes": {"sva": ["float64", "float32"]}}]
     plan = make_plan(config_of(tmp_path, model, models=models, heads={"sva": 4}), store)
-    dtypes = {(planned.cell.product, planned.cell.dtype) for planned in plan.cells()}
+    dtypes = {(planned.artifact.product, planned.artifact.dtype) for planned in plan.cells()}
     assert dtypes == {("relevance", "float64"), ("relevance", "float32"), ("heads", "float64")}
 
 
 def test_the_manifest_decides_what_is_done(base):
     config, store = base
     planned = next(make_plan(config, store).cells())
-    cell = planned.cell
+    cell = planned.artifact
     assert Ledger(store).state(cell) == "missing"
     store.write_bytes(f"{cell.folder}/{cell.key[:12]}-00000-aa.parquet", b"")
     assert Ledger(store).state(cell) == "partial"
@@ -140,13 +142,13 @@ def test_the_manifest_decides_what_is_done(base):
 
 def replaced(store, plan):
     """Names of manifests of other keys in the places of the plan's cells."""
-    return [name for _, name in stale(Ledger(store), [planned.cell for planned in plan.cells()])]
+    return [name for _, name in stale(Ledger(store), [planned.artifact for planned in plan.cells()])]
 
 
 def test_cells_that_another_key_has_replaced_are_stale(base, model, tmp_path):
     config, store = base
     for planned in make_plan(config, store).cells():
-        store.write_manifest(planned.cell.name, {"state": "complete", "cell": vars(planned.cell)})
+        store.write_manifest(planned.artifact.name, {"state": "complete", "cell": vars(planned.artifact)})
     assert replaced(store, make_plan(config, store)) == []
     reseeded = make_plan(config_of(tmp_path, model, seed=1), store)
     assert [name.split(".")[4] for name in replaced(store, reseeded)] == ["random"]

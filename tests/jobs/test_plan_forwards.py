@@ -8,7 +8,7 @@ from jobs.commands.plan_forwards import forwards, forwards_of_labels
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured
 from jobs.plan.cells import requests_of
-from jobs.stages.attribute.compute import Explainer
+from jobs.products.explaining import Explainer
 from lrp_core import Request
 from tests.tiny import tiny_classifier, tiny_model
 

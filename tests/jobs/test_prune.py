@@ -3,6 +3,7 @@
 import pickle
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,19 +11,22 @@ import pyarrow as pa
 import pytest
 import torch
 
-import jobs.stages.prune as stage
 from evaluation.schema import HEADS, PRUNING
 from evaluation.scoring.pruning import Sweep
 from jobs.cluster import scheduler
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import UNIT_COLUMNS
 from jobs.plan.models import resolve
-from jobs.stages.prune import prune
-from jobs.stages.prune.pruner import Pruner, PruningUnit, Shard
-from jobs.stages.undivided import that_fits
+from jobs.plan.node import Part
+from jobs.products import pruning as stage
+from jobs.products.pruning import PruningNode
+from jobs.runner.rows import that_fits
+from jobs.runner.worker import Task, Worker, WorkerOptions
 from jobs.store import Artifact
 from lrp_core import POOLINGS, load_model
+from lrp_core.readout import rows_for
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import prune
 
 ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
 SETTINGS = {"orders": ["least_first", "most_first"], "random_runs": 2}
@@ -37,8 +41,8 @@ def run_of(root, model, **changes):
 def write_heads(config, store, seed=0):
     """Complete heads cells with random relevance, as the plan wants them."""
     for planned in make_plan(config, store).cells():
-        if planned.cell.product == "heads":
-            write_cell(store, planned.cell, seed)
+        if planned.artifact.product == "heads":
+            write_cell(store, planned.artifact, seed)
 
 
 def write_cell(store, cell: Artifact, seed=0):
@@ -136,17 +140,20 @@ def test_an_interrupted_run_draws_only_what_is_missing(tmp_path, model, inline, 
 
 def test_curves_of_all_methods_are_drawn_together_up_to_a_limit(tmp_path, model, inline, monkeypatch):
     drawn = []
-    monkeypatch.setattr(stage, "PruningUnit", lambda *unit: drawn.append(unit[1]) or PruningUnit(*unit))
+    whole_unit = stage._unit
+    monkeypatch.setattr(stage, "_unit", lambda parts, *rest: drawn.append(list(parts)) or whole_unit(parts, *rest))
     config, store = run_of(tmp_path / "one", model)
     write_heads(config, store)
     prune(config, store)
-    assert [len(shards) for shards in drawn] == [3], "two methods and random orders"
+    assert [len(parts) for parts in drawn] == [3], "two methods and random orders"
     whole = points(store)
-    monkeypatch.setattr(stage, "UNIT_TOKENS", max(shard.tokens for shard in drawn.pop()))
+    curves = max(len(part.inputs) for part in drawn.pop())
+    lengths = sum(len(row["input_ids"]) for row in ROWS)
+    monkeypatch.setattr(stage, "UNIT_TOKENS", curves * lengths * (HEADS_OF_MODEL + 1))
     config, store = run_of(tmp_path / "several", model)
     write_heads(config, store)
     prune(config, store)
-    assert [len(shards) for shards in drawn] == [1, 1, 1]
+    assert [len(parts) for parts in drawn] == [1, 1, 1]
     assert points(store) == whole
 
 
@@ -163,7 +170,7 @@ def test_a_pool_that_fails_is_told_and_the_others_go_on(tmp_path, model, inline,
 
     monkeypatch.setattr(scheduler, "pipeline", pipeline)
     summary = prune(config, store)
-    assert summary.failures == ("model other float32: RuntimeError: a node died",)
+    assert summary.failures == ("model other: RuntimeError: a node died",)
     assert summary.computed == 3
 
 
@@ -211,45 +218,56 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
     np.testing.assert_array_equal(accuracy, run(rows, 64))
 
 
-def unit_of(sweep):
-    """A unit of all curves of the sweep on two samples, as Ray Data hands it over, and the path of its shard."""
-    shard = Shard("pruning/a.parquet", tuple(sweep.curves), 64)
-    unit = PruningUnit("pruning.a.000", (shard,), 1, 64)
+def unit_of(config, store, sweep):
+    """A unit of all curves of the sweep on two samples, as a worker gets it, and the path of its shard."""
+    node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float32", "random", "0" * 64), step=1)
+    part = Part(node, "000", tuple(sweep.curves))
+    task = Task("pruning", "pruning.a.000", "float32", (part,), (0,), 64, 64, len(sweep.curves))
     samples = {name: [[row.get(name) for row in ROWS[:2]]] for name in UNIT_COLUMNS}
-    block = pa.table({"task": [pickle.dumps(unit)], **samples})
-    return block, shard.path
+    return pa.table({"task": [pickle.dumps(task)], **samples}), part.paths[0]
 
 
-def test_a_unit_that_ends_workers_is_given_up(tmp_path, model, sweep):
-    config, store = run_of(tmp_path, model)
-    block, path = unit_of(sweep)
-    pruner = Pruner(store, resolve(config.models[0]), "float32", seed=0, max_attempts=2)
-    kill = pytest.MonkeyPatch()
-    kill.setattr(store, "write_shard", lambda *_: (_ for _ in ()).throw(SystemExit))  # as if the process had ended
-    for _ in range(3):
-        with pytest.raises(SystemExit):
-            pruner(block)
-    kill.undo()
-    (report,) = pruner(block).to_pylist()
-    assert report["error"].startswith("pruning.a.000: RuntimeError: it ended 2 workers; lower the model's token_budget")
-    assert not store.exists(path)
+def worker_of(config, store):
+    model = config.models[0]
+    options = replace(WorkerOptions.of(config, model), max_attempts=2, run="run")
+    return Worker(store, resolve(model), options)
 
 
-def test_a_lost_device_ends_the_worker_and_its_unit_is_given_up(tmp_path, model, sweep, monkeypatch):
+def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep, monkeypatch):
     """As after a device-side assert: the process ends, another one begins the unit again."""
     config, store = run_of(tmp_path, model)
-    block, path = unit_of(sweep)
+    block, path = unit_of(config, store, sweep)
+    whole = Sweep.right
 
-    def lost(*_):
-        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+    def lost(self, rows, token_budget):
+        if any(row["sample_id"] == ROWS[1]["sample_id"] for row in rows):
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+        return whole(self, rows, token_budget)
 
-    monkeypatch.setattr(Sweep, "accuracy", lost)
+    monkeypatch.setattr(Sweep, "right", lost)
     monkeypatch.setattr("os._exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-    for _ in range(5):
+    for _ in range(8):
         with suppress(SystemExit):
-            (report,) = Pruner(store, resolve(config.models[0]), "float32", seed=0, max_attempts=2)(block).to_pylist()
+            (report,) = worker_of(config, store)(block).to_pylist()
             break
     else:
         pytest.fail("begun again and again")
-    assert "it ended 2 workers" in report["error"]
-    assert not store.exists(path)
+    assert (report["error"], report["rejects"]) == ("", 1)
+    table, (reject,) = store.read_shard(path, PRUNING)
+    assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "ended_worker")
+    assert set(table["n"].to_pylist()) == {1}
+
+
+def test_a_row_that_raises_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep):
+    config, store = run_of(tmp_path, model)
+    block, path = unit_of(config, store, sweep)
+    broken = block["input_ids"].to_pylist()
+    broken[0][1] = [10_000] * len(broken[0][1])
+    at = block.column_names.index("input_ids")
+    block = block.set_column(at, "input_ids", pa.array(broken, block["input_ids"].type))
+    (report,) = worker_of(config, store)(block).to_pylist()
+    assert (report["error"], report["rejects"]) == ("", 1)
+    table, (reject,) = store.read_shard(path, PRUNING)
+    assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "model_error")
+    alone, _ = sweep.right(rows_for(sweep.view, [{**ROWS[0], "gold_id": None}]), 64)
+    assert table["accuracy"].to_pylist() == alone[:, :, 0].ravel().astype(float).tolist()

@@ -14,13 +14,13 @@ from jobs.cluster import recorder as module
 from jobs.cluster.dashboard import FILE, dashboard
 from jobs.cluster.recorder import METRICS, Recorder
 from jobs.cluster.reports import REPORT, reported
-from jobs.stages import attribute as stage
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.compute import Explainer
-from jobs.stages.attribute.worker import Worker
+from jobs.products.explaining import Explainer
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
 from jobs.store.spent import KINDS, spending, unit_timed
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute
 
 SECRET = 'hunter2-"never"-to-be-seen'
 

@@ -12,12 +12,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from jobs.plan.cells import make_plan
-from jobs.stages import attribute as stage
-from jobs.stages.attribute import attribute
-from jobs.stages.attribute.worker import Worker
+from jobs.runner import driver as stage
+from jobs.runner.worker import Worker
 from jobs.store import Ledger, Store
 from jobs.store.lock import Locked, run_lock
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
+from tests.stages import attribute
 
 ROWS = rows_of(24)
 REPOSITORY = Path(__file__).parents[2]
@@ -26,9 +26,9 @@ REPOSITORY = Path(__file__).parents[2]
 DRIVER = """
 import sys, time
 from pathlib import Path
-from jobs.stages import attribute as stage
+from jobs.runner import driver as stage
 from jobs.store import Ledger, Store
-from jobs.stages.attribute.worker import Worker
+from jobs.runner.worker import Worker
 from tests.jobs.small import config_of
 
 class Stuck(Worker):
@@ -126,6 +126,6 @@ def test_one_run_owns_an_object_store(bucket):
 def test_no_credential_reaches_a_manifest(expected, bucket, model):
     store = Store(f"s3://{bucket}/run")
     for planned in make_plan(config_of(store.root, model), store).cells():
-        text = store.read_bytes(f"manifest/{planned.cell.name}.json").decode()
+        text = store.read_bytes(f"manifest/{planned.artifact.name}.json").decode()
         assert "secret" not in text.lower()
         assert "access_key" not in text.lower()

@@ -13,14 +13,15 @@ from jobs.bench import storage
 from jobs.bench.harness import Bench
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
-from jobs.plan.cells import Plan, PlannedCell
-from jobs.plan.products.pruning import wanted_curves
-from jobs.stages import evaluate, report
+from jobs.plan.cells import Cell, Plan
+from jobs.products.pruning import pruning_of
+from jobs.stages import report
 from jobs.stages.report import results
 from jobs.stages.report import samples as explorer
 from jobs.store import Artifact, Ledger, StoreError
 from lrp_core.types import Request
 from tests.leaves import first_leaf
+from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
 DEFAULT = ("contrastive", "full")
@@ -43,7 +44,7 @@ QUICK = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"re
 
 def written(tmp_path, config=QUICK, **what):
     store, plan = write_store(tmp_path, **{"samples": 8} | what)
-    evaluate.score_plan(config, plan, store)
+    score_plan(config, plan, store)
     return store, plan, report.write_report(config, plan, store)
 
 
@@ -79,14 +80,14 @@ def test_a_second_report_does_nothing_until_something_changes(tmp_path):
     assert report.write_report(QUICK, plan, store).skipped == 1
     cell = a_cell(method="random")
     write_cell(store, cell, relevance_rows(write_benchmark(store, "sva", 8), "random", seed=3), state="partial")
-    evaluate.score_plan(QUICK, plan, store)
+    score_plan(QUICK, plan, store)
     assert report.write_report(QUICK, plan, store).computed == 1
 
 
 def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
     write_cell(store, a_cell(method="random"), [], state="partial")
-    evaluate.score_plan(QUICK, plan, store)
+    score_plan(QUICK, plan, store)
     store.delete(f"manifest/{a_cell(method='attnlrp').name}.json")
     store.delete(f"{a_cell(method='attnlrp').folder}/{a_cell().key[:12]}-00000.parquet")
     store.delete(f"{a_cell(method='attnlrp').folder}/{a_cell().key[:12]}-00016.parquet")
@@ -99,7 +100,7 @@ def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path):
 
 def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
-    evaluate.score_plan(QUICK, plan, store)
+    score_plan(QUICK, plan, store)
     lost = Plan(
         plan.models,
         failures={"llama": "model llama: no weights in there"},
@@ -139,23 +140,27 @@ def test_defects_are_told(tmp_path):
     rows = list(relevance_rows(write_benchmark(store, "sva", 8), "random"))
     rows[0]["relevance"] = [float("nan")] * len(rows[0]["relevance"])
     write_cell(store, a_cell(method="random"), rows)
-    evaluate.score_plan(QUICK, plan, store)
+    score_plan(QUICK, plan, store)
     report.write_report(QUICK, plan, store)
     assert "gpt2 · sva · float32 · random: 2 times relevance that is not finite, counted as wrong." in text(store)
 
 
 def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=8)
-    evaluate.score_plan(QUICK, plan, store)
+    score_plan(QUICK, plan, store)
     point = {"method": "attnlrp", "pooling": "relu_token", "order": "least_first", "seed": None, "n": 8, "area": 0.8}
     points = [point | {"step": at, "pruned_heads": [0] * at, "accuracy": 1 - at / 4} for at in (0, 1)]
     for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):  # the second has no manifest
         path = f"pruning/model=gpt2/task=sva/dtype=float32/attnlrp-{key}-000.parquet"
         store.write_shard(path, pa.Table.from_pylist(points, PRUNING), PRUNING)
         points = [row | {"accuracy": 0.0} for row in points]
-    heads = PlannedCell(Artifact("heads", "gpt2", "sva", "float32", "attnlrp", "k"), (Request("attnlrp", *DEFAULT),), 8)
+    heads = Cell(
+        artifact=Artifact("heads", "gpt2", "sva", "float32", "attnlrp", "k"),
+        requests=(Request("attnlrp", *DEFAULT),),
+        samples=8,
+    )
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
-    ranked, drawn_at_random = wanted_curves(QUICK, PruneConfig(), plan.models[0])
+    ranked, drawn_at_random = pruning_of(QUICK, PruneConfig(), plan.models[0])
     store.write_manifest(
         ranked.artifact.name, {"key": ranked.artifact.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]}
     )
@@ -215,7 +220,7 @@ def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch)
             (tmp_path / "shipped" / "lrp-h200.json").write_text(json.dumps(bench.result()))
     store, plan = write_store(tmp_path / "store", tasks=("sva",), methods=("random",), samples=8)
     write_bench(bench.result(), store)
-    evaluate.score_plan(QUICK, plan, store)
+    score_plan(QUICK, plan, store)
     report.write_report(QUICK, plan, store)
     page = text(store, "tables/table8.md")
     assert "| random/gpt2 | a CPU | – | – | 12.5 | – |" in page

@@ -8,11 +8,11 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from jobs.stages.attribute import attribute
 from jobs.store import StoreFull, retry
 from jobs.store.retry import StillUnavailable, is_passing, retried
 from tests.jobs.hub import Hub
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
+from tests.stages import attribute
 
 ROWS = rows_of(24)
 PASSING = [

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 
-import jobs.stages.select as stage
 from evaluation.report.render import markdown
 from evaluation.schema import CURVES, RELEVANCE, TRIALS
 from evaluation.scoring.trials import Trial, choose, trials_of
@@ -16,18 +15,18 @@ from jobs.config.file import ConfigError
 from jobs.methods import METHODS, left_open
 from jobs.plan.cells import make_plan
 from jobs.plan.choices import in_words
-from jobs.plan.products.curves import wanted_cells
-from jobs.stages.attribute import attribute
-from jobs.stages.perturb import perturb
+from jobs.products import trials as stage
+from jobs.products.curves import curves_of
+from jobs.runner import driver
+from jobs.runner.worker import Worker
 from jobs.stages.report.parts.faithfulness import faithfulness_part
 from jobs.stages.report.results import results_of
-from jobs.stages.select import select
-from jobs.stages.select.worker import Selector
 from jobs.store import Ledger
 from lrp_core.option import Option
 from lrp_core.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, killed_once, prepared, rows_of
+from tests.stages import attribute, perturb, select
 
 ROWS = rows_of(9)
 SIGMAS = [3.0, 0.1]
@@ -77,7 +76,7 @@ def oracle(root, model):
     drawn = sorted((row["sample_id"] for row in ROWS), key=lambda s: hashlib.sha256(f"select:1:{s}".encode()).digest())
     own = {name: [] for name in each}
     [plan] = make_plan(config, store).models
-    for cell in wanted_cells(config, config.perturb, plan):
+    for cell in curves_of(config, config.perturb, plan):
         rows = {(row["sample_id"], row["order"]): row for row in Ledger(store).read(cell.artifact, CURVES).to_pylist()}
         deltas = []
         for sample in drawn[:6]:
@@ -120,16 +119,18 @@ def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and
     assert perturb(config, store).complete
     alone = {"smoothgrad": {**settings[best], "samples": 2}}
     fixed, other = run_of(tmp_path / "fixed", model, methods=[alone], select=None)
-    keys = {planned.cell.method: planned.cell.key for planned in make_plan(config, store).cells()}
+    keys = {planned.artifact.method: planned.artifact.key for planned in make_plan(config, store).cells()}
     [planned] = make_plan(fixed, other).cells()
-    assert keys["smoothgrad"] == planned.cell.key, "a chosen option is no other cell than the same one written down"
+    assert keys["smoothgrad"] == planned.artifact.key, "a chosen option is no other cell than the same one written down"
     record = Ledger(store).record(
-        next(p.cell for p in make_plan(config, store).cells() if p.cell.method == "smoothgrad")
+        next(p.artifact for p in make_plan(config, store).cells() if p.artifact.method == "smoothgrad")
     )
     assert dict(record["method"][2]) == {**METHODS["smoothgrad"].values, **settings[best], "samples": 2}
     assert attribute(fixed, other).complete
     columns = ["sample_id", "relevance"]
-    read = (Ledger(s).read(planned.cell, RELEVANCE, columns).sort_by("sample_id").to_pylist() for s in (store, other))
+    read = (
+        Ledger(s).read(planned.artifact, RELEVANCE, columns).sort_by("sample_id").to_pylist() for s in (store, other)
+    )
     for mine, written in zip(*read, strict=True):
         assert mine["relevance"] == pytest.approx(written["relevance"], abs=1e-6)
 
@@ -177,7 +178,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_trials(tmp_path, 
         assert select(config, store).complete
     whole = trial_bytes(config, store)
     assert len(whole) > 2, "several units"
-    monkeypatch.setattr(stage, "Selector", killed_once(Selector, "_commit_trials"))
+    monkeypatch.setattr(driver, "Worker", killed_once(Worker, "_commit_part"))
     config, store = run_of(tmp_path / "killed", model)
     assert select(config, store).failures == ()
     assert (tmp_path / "killed" / "killed").exists()
@@ -195,7 +196,7 @@ def test_what_a_choice_depends_on_makes_another_and_the_others_stay(tmp_path, mo
     after = {name: choice.artifact.key for name, choice in choices_of(other, store).items()}
     assert (before["smoothgrad"], len({*before.values(), *after.values()})) == (after["smoothgrad"], 3)
     [group] = [group for group in garbage(other, store) if "trials" in group.why]
-    assert group.why == "trials of other options, samples or settings"
+    assert group.why == "choices of options of other inputs, settings or versions"
     changes = [
         {"select": {**SELECT, "samples": 5}},
         {"select": {**SELECT, "seed": 2}},
@@ -218,7 +219,7 @@ def test_before_a_choice_cells_wait_and_plan_and_status_say_so(tmp_path, model, 
     path = tmp_path / "run.yaml"
     path.write_text(json.dumps(config.model_dump(mode="json")))
     plan = make_plan(config, store)
-    assert [planned.cell.method for planned in plan.cells()] == ["random"]
+    assert [planned.artifact.method for planned in plan.cells()] == ["random"]
     waits = "attention_rollout on gpt2/sva/float32: one of 3 sets of options is to be chosen; run `closelook select`"
     code, out, _ = closelook("status", "--config", str(path))
     assert (code, waits in out) == (1, True)
@@ -303,7 +304,7 @@ def test_a_trial_that_fails_fails_its_choice_and_no_other(tmp_path, model, inlin
     config, store = run_of(tmp_path, model)
     summary = select(config, store)
     METHODS["attention_rollout"].__dict__.pop("function", None)
-    assert summary.failures[0].startswith("model gpt2: attention_rollout(discard_threshold=0.4) failed on trials")
+    assert summary.failures[0].startswith("model gpt2: attention_rollout failed on trials")
     assert {name: own is None for name, own in chosen(config, store).items()} == {
         "smoothgrad": False,
         "attention_rollout": True,

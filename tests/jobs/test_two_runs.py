@@ -141,3 +141,39 @@ def test_a_run_that_is_told_to_end_drops_its_unit_and_lets_go_of_the_root(expect
     code, _, err = ended(Forked(*arguments))
     assert code == 0, err
     assert relevance_of(config, store) == expected
+
+
+def test_a_run_that_is_asked_to_stop_commits_its_unit_begins_no_other_and_the_next_goes_on(
+    expected, job, held, tmp_path
+):
+    arguments, config, store = job
+    process = held()
+    committed = len(store.files("relevance", recursive=True))
+    code, out, err = ended(Forked("stop", config.root))
+    assert (code, err) == (0, "")
+    assert f"process {process.pid} on " in out
+    (tmp_path / "go").touch()
+    code, out, err = ended(process)
+    assert code == 1, err
+    assert "stopped; run the same command again to continue" in err
+    assert len(store.files("relevance", recursive=True)) == committed, "the unit that waited was not begun"
+    assert store.files("lock") == []
+    code, _, err = ended(Forked("stop", config.root))
+    assert (code, err.strip()) == (2, f"error: no run owns {config.root} now")
+    code, _, err = ended(Forked(*arguments))
+    assert code == 0, err
+    assert relevance_of(config, store) == expected
+
+
+def test_a_run_that_is_told_to_end_ends_by_itself_once_its_unit_is_done(expected, job, held, tmp_path):
+    _, _, store = job
+    process = held()
+    process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while "lock/stop" not in store.files("lock"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (tmp_path / "go").touch()
+    code, _, err = ended(process)
+    assert (code, "stopped; run the same command again" in err) == (143, True), err
+    assert store.files("lock") == []

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import samples_of
-from jobs.stages.attribute import attribute, missing_work
-from jobs.stages.attribute.worker import Worker, WorkerOptions
+from jobs.runner.worker import Worker, WorkerOptions
 from jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.stages import attribute, missing_work
 
 
 def test_cells_are_closed_from_what_workers_report_and_no_shard_is_read_again(tmp_path, model, inline, monkeypatch):
@@ -34,10 +34,10 @@ def test_a_unit_is_explained_while_another_is_committed(tmp_path, model, monkeyp
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     explained, at_once = threading.Barrier(2, timeout=120), []
 
-    def explain(*arguments):
+    def compute(*arguments):
         at_once.append(1)
         assert len(at_once) == 1, "two units are explained at once"
-        outcomes = Worker._explain(worker, *arguments)
+        outcomes = Worker._compute(worker, *arguments)
         at_once.pop()
         return outcomes
 
@@ -45,10 +45,10 @@ def test_a_unit_is_explained_while_another_is_committed(tmp_path, model, monkeyp
         explained.wait()
         return Worker._commit(worker, *arguments)
 
-    monkeypatch.setattr(worker, "_explain", explain)
+    monkeypatch.setattr(worker, "_compute", compute)
     monkeypatch.setattr(worker, "_commit", commit)
     with ThreadPoolExecutor(2) as threads:
-        reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.blocks()[:2]])]
+        reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.work().blocks[:2]])]
     assert [report["error"] for report in reports] == ["", ""]
 
 
@@ -65,7 +65,7 @@ def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, mod
         both_read.wait()
         return rows
 
-    monkeypatch.setattr("jobs.stages.attribute.worker.samples_of", samples)
+    monkeypatch.setattr("jobs.runner.worker.samples_of", samples)
     with ThreadPoolExecutor(2) as threads:
-        reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.blocks()[:2]])]
+        reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.work().blocks[:2]])]
     assert [report["error"] for report in reports] == ["", ""]

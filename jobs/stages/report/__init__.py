@@ -19,7 +19,9 @@ from jobs.config import RunConfig
 from jobs.config.lacking import told
 from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
-from jobs.plan.products.scores import metrics_lacking
+from jobs.plan.node import Run
+from jobs.products import of_packages
+from jobs.products.scores import metrics_lacking
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.results import results_of
@@ -50,11 +52,13 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     absent = [*config.lacking, *metrics_lacking(ledger)]
     lacking = [f"{told(absent)}."] if absent else []
     samples = Explorer.of(explorer(config, plan, store, results))
+    run = Run(config, plan, ledger)
+    added = [product.report(run) for product in of_packages() if product.report is not None]
     site = Site(
         provenance=provenance(config, plan, ledger),
         results=results,
         tables=all_tables(store, results),
-        parts=tuple(part(config, plan, ledger, results) for part in PARTS),
+        parts=(*(part(config, plan, ledger, results) for part in PARTS), *added),
         samples=samples,
         neurons=neuron_explorer(config, plan, store, results, samples.ids),
         summary=_summary(plan, results),
@@ -74,7 +78,7 @@ def provenance(config: RunConfig, plan: Plan, ledger: Ledger) -> Provenance:
     """The configuration, and what the manifests say was used: several versions of a package stand side by side."""
     used: dict[str, list[str]] = {name: [] for name in versions()}
     for planned in plan.cells():
-        for name, number in (ledger.record(planned.cell) or {}).get("versions", {}).items():
+        for name, number in (ledger.record(planned.artifact) or {}).get("versions", {}).items():
             if number not in used.setdefault(name, []):
                 used[name].append(number)
     data = {}

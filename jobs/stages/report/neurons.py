@@ -18,13 +18,14 @@ from evaluation.report.overlay import patch_names
 from evaluation.report.results import Results, rank
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
-from jobs.plan.cells import ModelPlan, Plan, PlannedCell
+from jobs.plan.cells import Cell, ModelPlan, Plan
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import load_tokenizer
-from jobs.plan.products.contexts import wanted_contexts
-from jobs.plan.products.heatmaps import FIRST, wanted_heatmaps
-from jobs.plan.products.knockouts import wanted_cells
-from jobs.plan.products.writings import wanted_writings
+from jobs.plan.node import Run
+from jobs.products import contexts
+from jobs.products.heatmaps import FIRST, heatmaps_of
+from jobs.products.knockouts import knockouts_of
+from jobs.products.writings import writings_of
 from jobs.stages.report.samples import rows_by_id
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.types import UserError
@@ -56,11 +57,11 @@ def neuron_explorer(
     """Every neuron that some complete cell keeps; `linked` are the samples that have a place in the other explorer."""
     ledger = Ledger(store)
     corpora = _corpora(config, plan, ledger)
-    cells: dict[str, list[PlannedCell]] = {}
+    cells: dict[str, list[Cell]] = {}
     for model in plan.models:
-        kept = [one for one in model.cells if one.cell.product == "neurons"]
-        cells[model.name] = [one for one in kept if ledger.is_done(one.cell)]
-    every = {(one.cell.task, one.cell.method) for own in cells.values() for one in own}
+        kept = [one for one in model.cells if one.artifact.product == "neurons"]
+        cells[model.name] = [one for one in kept if ledger.is_done(one.artifact)]
+    every = {(one.artifact.task, one.artifact.method) for own in cells.values() for one in own}
     tasks = list(results.tasks)
     order = sorted(every, key=lambda place: (tasks.index(place[0]), rank(results.methods, place[1])))
 
@@ -84,17 +85,17 @@ class _Model:
     results: Results
 
     def entries(
-        self, cells: list[PlannedCell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
+        self, cells: list[Cell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
     ) -> Iterator[dict[str, Any]]:
         """Neurons by layer and number."""
         neurons: dict[Place, _Neuron] = defaultdict(_Neuron)
         samples: dict[TaskMethod, int] = {}
         firsts: dict[tuple[Artifact, str], dict[str, Place]] = {}
         for planned in cells:
-            task_method = (planned.cell.task, planned.cell.method)
-            for row in self.ledger.read(planned.cell, NEURONS, COLUMNS).to_pylist():
+            task_method = (planned.artifact.task, planned.artifact.method)
+            for row in self.ledger.read(planned.artifact, NEURONS, COLUMNS).to_pylist():
                 first = (row["layer"][0], row["neuron"][0])
-                firsts.setdefault((planned.cell, row["explanation"]), {})[row["sample_id"]] = first
+                firsts.setdefault((planned.artifact, row["explanation"]), {})[row["sample_id"]] = first
                 if row["explanation"] == planned.requests[0].explanation:
                     samples[task_method] = samples.get(task_method, 0) + 1
                     _add(neurons, task_method, row)
@@ -117,13 +118,13 @@ class _Model:
         """What neurons write and answer to, for `entry`."""
         numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
         words = {}
-        for cell in wanted_writings(self.config, self.model, self.ledger):
-            for row in _rows(self.ledger, cell.artifact, WRITINGS):
-                lists: dict[str, Any] = {"entropy": row["entropy"]}
-                for name, number in numbers.items():
-                    pairs = zip(row[name], row[number], strict=True)
-                    lists[name] = [[word, short(value)] for word, value in pairs]
-                words[row["layer"], row["neuron"]] = lists
+        node = writings_of(self.config, self.model, self.ledger)
+        for row in () if node is None else _rows(self.ledger, node.artifact, WRITINGS):
+            lists: dict[str, Any] = {"entropy": row["entropy"]}
+            for name, number in numbers.items():
+                pairs = zip(row[name], row[number], strict=True)
+                lists[name] = [[word, short(value)] for word, value in pairs]
+            words[row["layer"], row["neuron"]] = lists
         return words
 
     def answers(self, corpus: Artifact, wanted: set[Place]) -> dict[Place, dict[str, Any]]:
@@ -157,20 +158,20 @@ class _Model:
 
     def relevance(self) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
         """The method that explains contexts, and its relevance by layer, neuron and rank; none where it is not done."""
-        for cell in wanted_heatmaps(self.config, self.model, self.ledger):
-            if self.ledger.is_done(cell.artifact):
-                maps = {}
-                for row in self.ledger.read(cell.artifact, HEATMAPS).to_pylist():
-                    if row["relevance"] is not None:
-                        maps[row["layer"], row["neuron"], row["rank"]] = row["relevance"]
-                return self.results.label(cell.method), maps
-        return "", {}
+        node = heatmaps_of(self.config, self.model, self.ledger)
+        if node is None or not self.ledger.is_done(node.artifact):
+            return "", {}
+        maps = {}
+        for row in self.ledger.read(node.artifact, HEATMAPS).to_pylist():
+            if row["relevance"] is not None:
+                maps[row["layer"], row["neuron"], row["rank"]] = row["relevance"]
+        return self.results.label(node.artifact.method), maps
 
     def add_drops(
         self, neurons: dict[Place, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, Place]]
     ) -> None:
         """Add what the explained number lost where a single neuron went, the first of its sample's ranking."""
-        for cell in wanted_cells(self.config, self.model, self.ledger):
+        for cell in knockouts_of(self.config, self.model, self.ledger):
             first = firsts.get((cell.neurons, cell.explanation), {}) if cell.neurons else {}
             for row in _rows(self.ledger, cell.artifact, KNOCKOUTS) if first else ():
                 if 1 in row["removed"] and row["sample_id"] in first:
@@ -205,10 +206,10 @@ def _rows(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> list[dict[st
 def _corpora(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[str, Artifact]:
     """The complete contexts of models, by name; none where the corpus cannot be had and nothing of it is stored."""
     try:
-        cells = list(wanted_contexts(config, plan, ledger))
+        cells = list(contexts.nodes(Run(config, plan, ledger)))
     except UserError:
         return {}
-    return {cell.model.name: cell.artifact for cell in cells if ledger.is_done(cell.artifact)}
+    return {cell.plan.name: cell.artifact for cell in cells if ledger.is_done(cell.artifact)}
 
 
 def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, tuned_label
-from jobs.plan.cells import Plan, PlannedCell
+from jobs.plan.cells import Cell, Plan
 from jobs.plan.choices import in_words
 from jobs.plan.models import architecture
-from jobs.plan.products.scores import SCORES as SCORED
-from jobs.plan.products.scores import scores_of
+from jobs.plan.node import Run
+from jobs.products.scores import SCORES as SCORED
+from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.method import Method
 
@@ -38,7 +39,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     """
     states = _states(config, plan, Ledger(store))
     scores: dict[tuple[Place, Variant, str], Score] = {}
-    for place, cell in ((place_of(planned.cell), planned.cell) for planned in relevance_cells(plan)):
+    for place, cell in ((place_of(planned.artifact), planned.artifact) for planned in relevance_cells(plan)):
         if states[place] == DONE:
             scores |= dict(_scores(store, place, cell))
     results = Results(
@@ -63,8 +64,8 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     return replace(results, comparisons=comparisons)
 
 
-def relevance_cells(plan: Plan) -> Iterator[PlannedCell]:
-    return (planned for planned in plan.cells() if planned.cell.product == "relevance")
+def relevance_cells(plan: Plan) -> Iterator[Cell]:
+    return (planned for planned in plan.cells() if planned.artifact.product == "relevance")
 
 
 def place_of(cell: Artifact) -> Place:
@@ -74,8 +75,8 @@ def place_of(cell: Artifact) -> Place:
 def _states(config: RunConfig, plan: Plan, ledger: Ledger) -> dict[Place, str]:
     """Done only when complete and scored by today's metrics: what is complete but not evaluated is missing here."""
     names = {"done": DONE, "partial": PARTIAL, "missing": MISSING}
-    states = {place_of(planned.cell): names[ledger.state(planned.cell)] for planned in relevance_cells(plan)}
-    for one in SCORED.wanted(config, plan, ledger):
+    states = {place_of(planned.artifact): names[ledger.state(planned.artifact)] for planned in relevance_cells(plan)}
+    for one in SCORED.nodes(Run(config, plan, ledger)):
         if one.state(ledger) != "done" and states[place_of(one.artifact)] == DONE:
             states[place_of(one.artifact)] = MISSING
     return states

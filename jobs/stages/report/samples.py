@@ -22,7 +22,7 @@ from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.hub import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
-from jobs.plan.products.curves import wanted_cells
+from jobs.products.curves import curves_of
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of
@@ -98,7 +98,7 @@ def one_sample(plan: Plan, store: Store, results: Results) -> dict[str, Any] | N
 
 
 def _cells(plan: Plan) -> dict[Place, Artifact]:
-    return {place_of(planned.cell): planned.cell for planned in relevance_cells(plan)}
+    return {place_of(planned.artifact): planned.artifact for planned in relevance_cells(plan)}
 
 
 def _shown_places(results: Results) -> Iterator[Place]:
@@ -108,7 +108,7 @@ def _shown_places(results: Results) -> Iterator[Place]:
 
 def label_cells(plan: Plan, ledger: Ledger) -> dict[Place, Artifact]:
     """Relevance for every label of classifiers, as far as it is done."""
-    cells = (planned.cell for planned in plan.cells() if planned.cell.product == "labels")
+    cells = (planned.artifact for planned in plan.cells() if planned.artifact.product == "labels")
     return {place_of(cell): cell for cell in cells if ledger.is_done(cell)}
 
 
@@ -250,7 +250,7 @@ def _curves(
 ) -> dict[CurveOf, LogitCurve]:
     """The curves that are drawn of the chosen samples, in the first way that tokens are taken away."""
     rows: dict[CurveOf, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for cell in wanted_cells(config, config.perturb, model) if config.perturb is not None else ():
+    for cell in curves_of(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
             table = _of(ledger.read(cell.artifact, CURVES), chosen)
             for row in table.filter(pc.equal(table["perturbation"], cell.ways[0])).to_pylist():

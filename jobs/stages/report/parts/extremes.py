@@ -11,7 +11,7 @@ from evaluation.report.page import Part
 from evaluation.report.results import Results
 from evaluation.schema import NEURONS, RELEVANCE
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan, PlannedCell
+from jobs.plan.cells import Cell, Plan
 from jobs.stages.report.results import place_of, relevance_cells
 from jobs.store import Ledger
 from lrp_core.capabilities import RULES
@@ -21,10 +21,11 @@ _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "
 
 def extremes_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Cells of rules that are done, where some method of the same model, task and precision is unstable."""
-    kept = [planned for planned in plan.cells() if planned.cell.product == "neurons" and ledger.is_done(planned.cell)]
-    inside = {place_of(planned.cell): planned for planned in kept}
+    of_neurons = (planned for planned in plan.cells() if planned.artifact.product == "neurons")
+    kept = [planned for planned in of_neurons if ledger.is_done(planned.artifact)]
+    inside = {place_of(planned.artifact): planned for planned in kept}
     done = _beside_unstable(plan, ledger, results)
-    extremes = [_extremes(ledger, planned, inside.get(place_of(planned.cell))) for planned in done]
+    extremes = [_extremes(ledger, planned, inside.get(place_of(planned.artifact))) for planned in done]
     how = "No method with unstable rules is computed: `closelook methods` names them, for comparison."
     figures, (table, by_layer) = extremes_figures(extremes, results.methods), extremes_tables(extremes, results.methods)
     tables, details = [table] if extremes else [], [by_layer] if by_layer.rows else []
@@ -32,38 +33,38 @@ def extremes_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
     return Part("Unstable rules", how, figures, tables, note, page="faithfulness.html", details=details)
 
 
-def _beside_unstable(plan: Plan, ledger: Ledger, results: Results) -> list[PlannedCell]:
+def _beside_unstable(plan: Plan, ledger: Ledger, results: Results) -> list[Cell]:
     """Cells of relevance by rules, of models, tasks and precisions of which there is one by unstable rules."""
-    done = [planned for planned in relevance_cells(plan) if ledger.is_done(planned.cell)]
-    places = [(one.cell.model, one.cell.task, one.cell.dtype) for one in done]
-    unstable = {at for at, one in zip(places, done, strict=True) if results.methods[one.cell.method].unstable}
+    done = [planned for planned in relevance_cells(plan) if ledger.is_done(planned.artifact)]
+    places = [(one.artifact.model, one.artifact.task, one.artifact.dtype) for one in done]
+    unstable = {at for at, one in zip(places, done, strict=True) if results.methods[one.artifact.method].unstable}
     beside = (one for at, one in zip(places, done, strict=True) if at in unstable)
-    methods = results.methods
-    return [one for one in beside if methods[one.cell.method].conserves and RULES in methods[one.cell.method].needs]
+    conserving = {name for name, method in results.methods.items() if method.conserves and RULES in method.needs}
+    return [cell for cell in beside if cell.artifact.method in conserving]
 
 
-def _extremes(ledger: Ledger, planned: PlannedCell, inside: PlannedCell | None) -> Extremes:
+def _extremes(ledger: Ledger, planned: Cell, inside: Cell | None) -> Extremes:
     """Relevance of a cell; by layers of the samples of which relevance of neurons is kept."""
-    cell, rows = planned.cell, _explained(ledger, planned)
+    cell, rows = planned.artifact, _explained(ledger, planned)
     unit = np.abs([row["explained"] for row in rows])
     largest = np.array([np.abs(row["relevance"]).max() for row in rows]) / unit
     error = np.abs([np.nan if row["residual"] is None else row["residual"] for row in rows]) / unit
     by_layer = None
     if inside is not None:
         units = {row["sample_id"]: abs(row["explained"]) for row in rows}
-        kept = ledger.read(inside.cell, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()
+        kept = ledger.read(inside.artifact, NEURONS, ["sample_id", "explanation", "peaks"]).to_pylist()
         kept = [row for row in kept if row["explanation"] == planned.requests[0].explanation and row["peaks"]]
         peaks = [np.array(row["peaks"]) / units[row["sample_id"]] for row in kept if row["sample_id"] in units]
         by_layer = np.array(peaks)
-    left_out = planned.rows - len(rows)
+    left_out = planned.samples - len(rows)
     return Extremes(cell.model, cell.task, cell.dtype, cell.method, largest, error, left_out, by_layer)
 
 
-def _explained(ledger: Ledger, planned: PlannedCell) -> list[dict[str, Any]]:
+def _explained(ledger: Ledger, planned: Cell) -> list[dict[str, Any]]:
     """Rows of the first variant that explain something."""
     request = planned.requests[0]
     return [
         row
-        for row in ledger.read(planned.cell, RELEVANCE, _COLUMNS).to_pylist()
+        for row in ledger.read(planned.artifact, RELEVANCE, _COLUMNS).to_pylist()
         if (row["explanation"], row["embedding"]) == (request.explanation, request.embedding) and row["explained"]
     ]

@@ -23,7 +23,7 @@ from jobs.commands.plan_forwards import forwards
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
 from jobs.plan.choices import in_words
-from jobs.plan.products.curves import PerturbedCell, wanted_cells
+from jobs.products.curves import CurvesNode, curves_of
 from jobs.stages.report.results import place_of, samples_of_variant
 from jobs.store import Ledger
 
@@ -56,7 +56,7 @@ def _chosen(plan: Plan) -> Iterator[Chosen]:
 
 def evidence_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Methods that have both evidence and curves."""
-    options: dict[Place, Mapping[str, Any]] = {place_of(one.cell): one.chosen for one in plan.cells() if one.chosen}
+    options: dict[Place, Mapping[str, Any]] = {place_of(one.artifact): one.chosen for one in plan.cells() if one.chosen}
     lengths: dict[tuple[str, str], float] = {}
     for model in plan.models:
         for task, inputs in model.inputs.items():
@@ -83,7 +83,7 @@ class Perturbed:
 
     model: ModelPlan
     place: Place  # without a method
-    cells: Sequence[PerturbedCell]  # that are wanted
+    cells: Sequence[CurvesNode]  # that are wanted
     tables: Mapping[str, pa.Table]
     noise: Sequence[str]
     lacking: Sequence[str]
@@ -95,7 +95,7 @@ def perturbed(
     """Curves of every model by task, in the order of tasks, with these columns."""
     for task in results.tasks:
         for model in plan.models:
-            wanted = [] if config.perturb is None else wanted_cells(config, config.perturb, model)
+            wanted = [] if config.perturb is None else curves_of(config, config.perturb, model)
             cells = [cell for cell in wanted if cell.artifact.task == task]
             if not cells:
                 continue

@@ -17,7 +17,8 @@ from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
-from jobs.plan.products.scores import LAYER_SCORES
+from jobs.plan.node import Run
+from jobs.products.scores import LAYER_SCORES
 from jobs.store import Artifact, Ledger, Store
 from lrp_core.explained import EXPLAINED, NONE, TARGET
 
@@ -29,7 +30,7 @@ def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
-    for one in LAYER_SCORES.wanted(config, plan, ledger):
+    for one in LAYER_SCORES.nodes(Run(config, plan, ledger)):
         artifact = one.artifact
         if one.state(ledger) != "done":
             lacking.add((artifact.task, artifact.model, artifact.method))

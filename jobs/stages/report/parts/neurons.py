@@ -20,7 +20,7 @@ from evaluation.report.results import Methods, Results, rank
 from evaluation.schema import KNOCKOUTS, NEURONS
 from jobs.config import RunConfig
 from jobs.plan.cells import Plan
-from jobs.plan.products.knockouts import RankedCell, wanted_cells
+from jobs.products.knockouts import KnockoutNode, knockouts_of
 from jobs.store import Ledger
 
 PAGE = "neurons.html"
@@ -28,9 +28,9 @@ PAGE = "neurons.html"
 
 def knockouts_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
     """Rankings that are knocked out, on the samples that all of a task have."""
-    groups: dict[tuple[str, str], list[RankedCell]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
     lacking = []
-    for cell in (cell for model in plan.models for cell in wanted_cells(config, model, ledger)):
+    for cell in (cell for model in plan.models for cell in knockouts_of(config, model, ledger)):
         if ledger.is_done(cell.artifact):
             groups[cell.artifact.task, cell.artifact.model].append(cell)
         else:
@@ -45,7 +45,7 @@ def knockouts_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Resul
     return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
 
 
-def _knockouts(ledger: Ledger, cells: list[RankedCell], methods: Methods) -> Knockouts:
+def _knockouts(ledger: Ledger, cells: list[KnockoutNode], methods: Methods) -> Knockouts:
     first, counts = cells[0], [0]
     told: dict[str, dict[str, np.ndarray]] = {}
     for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(methods, cell.ranking))):
@@ -59,7 +59,7 @@ def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
     """Cells of neurons of methods that promise a sum: means over samples."""
     crossings = []
     for planned in plan.cells():
-        cell = planned.cell
+        cell = planned.artifact
         if cell.product != "neurons" or not ledger.is_done(cell):
             continue
         explanation = planned.requests[0].explanation

@@ -10,7 +10,7 @@ from evaluation.report.results import Results
 from evaluation.schema import PRUNING
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import Plan
-from jobs.plan.products.pruning import wanted_curves
+from jobs.products.pruning import pruning_of
 from jobs.store import Ledger
 
 
@@ -18,7 +18,7 @@ def pruning_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results
     """The wanted curves that are drawn; sets that are not are counted and marked missing."""
     rows: list[dict[str, Any]] = []
     lacking: set[tuple[str, str, str]] = set()
-    wanted = [c for model in plan.models for c in wanted_curves(config, config.prune or PruneConfig(), model)]
+    wanted = [c for model in plan.models for c in pruning_of(config, config.prune or PruneConfig(), model)]
     for curves in wanted:
         place = {"model": curves.heads.model, "task": curves.heads.task}
         if ledger.is_done(curves.artifact):

@@ -1,0 +1,208 @@
+"""Faithfulness curves of samples from the relevance of several methods. No Ray here.
+
+All methods are drawn together, so that what their orders have in common runs once. A sample that one method has no
+relevance for is a reject of that method's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import CURVES
+from evaluation.scoring.flipping import Flipper
+from evaluation.scoring.flips import AREAS, Flips
+from evaluation.scoring.perturbing import Asked, Curves, draw
+from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
+from jobs.products.record import Made, Reject, Row
+from lrp_core.guard import ROUNDING
+from lrp_core.images import ImageView
+from lrp_core.readout import with_predictions
+from lrp_core.types import UserError
+from lrp_core.view import ModelView
+
+#: Columns of stored relevance that curves are drawn from.
+RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "pixels"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a method's variant says of a sample."""
+
+    method: str
+    explanation: str
+    embedding: str
+    relevance: np.ndarray  # [T]
+    logit: float  # of the target, when it was explained
+    pixels: np.ndarray | None = None  # [H * W] of an image, where the method reaches pixels
+
+    def of(self, view: ModelView, pixels: bool) -> np.ndarray:
+        """Relevance of tokens [T], or of `pixels` [H * W]: without any, those of a patch share the patch's."""
+        if not pixels:
+            return self.relevance
+        return shared_by_pixels(view, self.relevance) if self.pixels is None else self.pixels
+
+
+@dataclass
+class DrawnCurves:
+    """Rows of the curves' schema and rejects, by method. `splits` counts halvings for want of memory."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    rejects: dict[str, dict[str, Reject]] = field(default_factory=lambda: defaultdict(dict))  # by sample id
+    splits: int = 0
+
+    def reject(self, row: Row, methods: Iterable[str], reason: str, detail: str) -> None:
+        """Enter a reject for each method; the first reason of a sample stays."""
+        for method in methods:
+            self.rejects[method].setdefault(row["sample_id"], Reject(row["sample_id"], reason, detail))
+
+    def only(self, samples: Collection[str]) -> DrawnCurves:
+        """The rows and rejects of these samples."""
+        rows = {name: [row for row in own if row["sample_id"] in samples] for name, own in self.rows.items()}
+        rejects = {
+            name: {sample: reject for sample, reject in own.items() if sample in samples}
+            for name, own in self.rejects.items()
+        }
+        return DrawnCurves(defaultdict(list, rows), defaultdict(dict, rejects), self.splits)
+
+    def made(self, method: str) -> Made:
+        """The shard of one method."""
+        table = pa.Table.from_pylist(self.rows[method], schema=CURVES)
+        return Made(table, tuple(self.rejects[method].values()), self.splits)
+
+
+def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
+    """What the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order, by sample id."""
+    said: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
+    names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
+    tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
+    for row, (sample, explanation, embedding, logit) in enumerate(zip(*names, strict=True)):
+        if (explanation, embedding) in variants:
+            values, of_pixels = tokens[row], pixels[row]
+            assert values is not None
+            said[sample][explanation, embedding] = Claim(method, explanation, embedding, values, logit, of_pixels)
+    return {sample: [own[v] for v in variants if v in own] for sample, own in said.items()}
+
+
+def _lists(column: pa.ChunkedArray) -> list[np.ndarray | None]:
+    """A column of lists as views of one array; None for nulls."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    flat, known = pc.list_flatten(column).to_numpy(), column.is_valid().to_pylist()
+    return [flat[starts[row] : starts[row + 1]] if there else None for row, there in enumerate(known)]
+
+
+def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
+    """Relevance of a class token and patches [T] as that of pixels [H * W]: an equal share of their patch's."""
+    assert isinstance(view, ImageView)
+    (tall, wide), (_, height, width) = view.patch_shape, view.image_shape
+    shares = relevance[1:].reshape(height // tall, width // wide) / (tall * wide)
+    return shares.repeat(tall, axis=0).repeat(wide, axis=1).ravel()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The curves of samples on one model; `said` has what each method says, by method and sample id.
+
+    Rows without a target have the curves of the model's own prediction, as they were explained for.
+    """
+
+    view: ModelView
+    dtype: str
+    ways: tuple[Flips, ...]
+    token_budget: int
+    said: Mapping[str, Mapping[str, Sequence[Claim]]]
+
+    def run(self, rows: Sequence[Row]) -> DrawnCurves:
+        """The curves of all rows, drawn together. Raises the error of a row that cannot be drawn."""
+        drawn = DrawnCurves()
+        kept = [row for row in rows if self._may_be_drawn(row, drawn)]
+        if kept:
+            whole = with_predictions(self.view, kept)
+            curves = [
+                draw(self.view, [self._asked(row, way) for row in whole], way, self.token_budget) for way in self.ways
+            ]
+            self._keep(kept, curves, drawn)
+        return drawn
+
+    def _may_be_drawn(self, row: Row, drawn: DrawnCurves) -> bool:
+        """True where some method has relevance of the row and some token may go; what is missing becomes a reject."""
+        for method, said in self.said.items():
+            if row["sample_id"] not in said:
+                drawn.reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it")
+        says = self._says(row)
+        if not says:
+            return False
+        try:
+            self._asked(row, self.ways[0])
+        except UserError as error:
+            drawn.reject(row, [claim.method for claim in says], NOTHING_TO_FLIP, str(error))
+            return False
+        return True
+
+    def _says(self, row: Row) -> list[Claim]:
+        """What all methods say of a row, variant by variant."""
+        return [claim for said in self.said.values() for claim in said.get(row["sample_id"], ())]
+
+    def _asked(self, row: Row, flips: Flips) -> Asked:
+        """Raises ValueError where relevance is not of these tokens, UserError where none may go."""
+        relevance = np.stack([claim.of(self.view, flips.pixels) for claim in self._says(row)])
+        if not flips.pixels and relevance.shape[1] != len(row["input_ids"]):
+            raise ValueError(f"{relevance.shape[1]} relevances for {len(row['input_ids'])} tokens")
+        return Asked.of(row, relevance, flips, self.view.kind.slot)
+
+    def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: DrawnCurves) -> None:
+        """The curves of `rows`; a method that explained another logit than this forward gives gets a reject instead."""
+        drawn.splits += sum(flipper.halved for _, flipper in outcome)
+        for row, curves in zip(rows, zip(*(curves for curves, _ in outcome), strict=True), strict=True):
+            whole = curves[0].logit[:, 0, 0]  # [V], of the whole input
+            says = self._says(row)
+            lost: set[str] = set()
+            for one, logit in zip(says, whole.tolist(), strict=True):
+                if _differs(one, logit, self.dtype):
+                    detail = f"the target's logit is {logit:g} and was {one.logit:g} when it was explained"
+                    drawn.reject(row, [one.method], "other_logit", detail)
+                    lost.add(one.method)
+            for flips, own in zip(self.ways, curves, strict=True):
+                for one, columns in zip(says, _columns(own), strict=True):
+                    if one.method not in lost:
+                        place = {
+                            "sample_id": row["sample_id"],
+                            "target_id": own.target_id,
+                            "perturbation": flips.way,
+                        }
+                        variant = {"explanation": one.explanation, "embedding": one.embedding}
+                        drawn.rows[one.method] += [place | variant | order for order in columns]
+
+
+def _columns(curves: Curves) -> Iterator[list[dict[str, Any]]]:
+    """For each variant, what is stored of the curves of both orders."""
+    areas = curves.areas if curves.flips.measure == AREAS else {}
+    for at in range(len(curves.logit)):
+        yield [
+            {
+                "order": name,
+                "percent": curves.flips.percent,
+                "removed": curves.counts[order],
+                "logit": curves.logit[at, order],
+                "probability": None if curves.probability is None else curves.probability[at, order],
+                "correct": None if curves.correct is None else _booleans(curves.correct[at, order]),
+                "area": float(areas[f"area_{name}"][at]) if areas else None,
+            }
+            for order, name in enumerate(curves.flips.orders)
+        ]
+
+
+def _booleans(values: np.ndarray) -> list[bool | None]:
+    return [None if value != value else bool(value) for value in values.tolist()]
+
+
+def _differs(said: Claim, whole: float, dtype: str) -> bool:
+    """False where the logit `whole` of the input as it is now is not finite: that shows in the curve."""
+    return abs(said.logit - whole) > ROUNDING[dtype] * max(1.0, abs(said.logit))

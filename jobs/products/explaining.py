@@ -1,0 +1,142 @@
+"""Relevance of a batch of view rows, by every method that is asked for, with what it cost. No Ray here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from alti import AltiRelevance
+from jobs.methods import METHODS
+from jobs.plan.units import LABELS_PASS
+from jobs.products.brought import check_against_model, is_brought, staying
+from jobs.products.record import Row
+from lrp_core import Batch, ModelView, Relevance, Request
+from lrp_core.clock import StageClock
+from lrp_core.explained import needs_foil
+from lrp_core.memory import peak_memory
+from lrp_core.method import FINER, Method
+from lrp_core.neuron_names import NeuronNames
+from lrp_core.readout import with_predictions
+
+#: What is asked for with a product, where methods give it under their options.
+BESIDE = {"neurons": ("boundaries",)}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one pass over one batch cost, or one method's stage of it."""
+
+    method: str  # the pass, where it is not of one method alone
+    stage: str  # forward | backward | aggregate | method: all of it
+    wall_s: float
+    length: int
+    batch: int
+    peak_bytes: int | None = None  # beyond the weights; None where it was not measured
+    planned_bytes: int | None = None  # what ALTI's planner reserved
+    chunk: int | None = None  # vectors it held at a time
+
+
+@dataclass(frozen=True)
+class ExplainedBatch:
+    """The relevance of one batch, on the CPU."""
+
+    rows: tuple[Row, ...]
+    relevance: dict[Request, Relevance]
+    timings: tuple[Timing, ...]
+    names: NeuronNames | None = None  # where relevance of neurons is asked for
+
+    def only(self, samples: Collection[str]) -> ExplainedBatch:
+        """The rows of these samples."""
+        kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
+        relevance = {request: result.mapped(lambda tensor: tensor[kept]) for request, result in self.relevance.items()}
+        return replace(self, rows=tuple(self.rows[index] for index in kept), relevance=relevance)
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """A loaded model and what to ask of it: requests by names of `methods`, `settings` for functions that know them."""
+
+    view: ModelView
+    requests: tuple[Request, ...]
+    product: str = "relevance"  # or what is asked for beside that of tokens: heads, layers
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
+    metered: set[int] = field(default_factory=set)  # lengths, by powers of two, whose memory is known
+
+    def batch(self, rows: Sequence[Row]) -> ExplainedBatch:
+        """One batch through every pass; rows without a target are explained for the model's own prediction.
+
+        Raises whatever a model raises on bad input or too little memory.
+        """
+        rows = with_predictions(self.view, rows)
+        batch = Batch.collate(rows, pad_id=self.view.pad_id)  # on the CPU, where checks wait for no device
+        relevance: dict[Request, Relevance] = {}
+        timings: list[Timing] = []
+        size = (batch.input_ids.shape[1], len(batch))
+        metering = self._metering(size[0])
+        for method, requests in self._passes(has_foil=batch.foil_ids is not None):
+            clock = StageClock(self.view.device)
+            start = time.perf_counter()
+            with peak_memory(self.view.device) if self._on_gpu else nullcontext() as peak:
+                explained_by = self._explain(method, batch, requests, clock)
+                relevance |= dict(zip(explained_by, Relevance.on_host(list(explained_by.values())), strict=True))
+            wall_s = time.perf_counter() - start
+            of_packages = {r: told for r, told in explained_by.items() if is_brought(self.methods[r.method])}
+            if of_packages:
+                check_against_model(self.view, batch, rows, of_packages)
+            if metering and not self._on_gpu:
+                with peak_memory() as peak:
+                    self._explain(method, batch, requests)
+            peak_bytes = None if peak is None else peak.peak_bytes
+            of_labels = self.product == "labels"  # a backward a label: no measure of the others
+            name = f"{method.pass_name}{LABELS_PASS}" if of_labels else method.pass_name
+            timings.append(Timing(name, "method", wall_s, *size, peak_bytes, *_planned(explained_by)))
+            stages = {} if of_labels else clock.seconds
+            timings += [Timing(*of_pass, seconds, *size) for of_pass, seconds in stages.items()]
+        names = self.view.neuron_names if self.product == "neurons" else None
+        return ExplainedBatch(tuple(rows), relevance, tuple(timings), names)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.view.device.type == "cuda"
+
+    def _metering(self, length: int) -> bool:
+        """Whether such a batch's memory is unknown yet. A CPU tells it only at the cost of a second, slow run."""
+        bucket = (length - 1).bit_length()
+        new = bucket not in self.metered
+        self.metered.add(bucket)
+        return new
+
+    def _explain(
+        self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
+    ) -> dict[Request, Relevance]:
+        """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
+        asked = {request: self.methods[request.method].bound(request) for request in requests}
+        given = {name for request in requests for name in self.methods[request.method].given}
+        wanted = (self.product, *BESIDE.get(self.product, ()))
+        capabilities = self.view.family.capabilities
+        finer = {name: True for name in wanted if name in given and set(FINER[name][1]) <= capabilities}
+        distinct = list(dict.fromkeys(asked.values()))
+        settings = {"token_budget": batch.input_ids.numel(), **self.settings}  # variants of rows fit where the rows do
+        with staying():
+            results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
+        return {request: results[base] for request, base in asked.items()}
+
+    def _passes(self, has_foil: bool) -> Iterator[tuple[Method, tuple[Request, ...]]]:
+        """Requests that are computed together, and one of their methods."""
+        passes: dict[Any, list[Request]] = {}
+        for request in self.requests:
+            if has_foil or not needs_foil(request.explanation):
+                passes.setdefault(self.methods[request.method].group, []).append(request)
+        for requests in passes.values():
+            yield self.methods[requests[0].method], tuple(requests)
+
+
+def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
+    """The largest plan of an ALTI pass: its bytes, and the vectors it held at a time."""
+    plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
+    largest = max(plans, key=lambda plan: plan.bytes, default=None)
+    return () if largest is None else (largest.bytes, largest.chunk.vectors)

@@ -1,0 +1,65 @@
+"""Table 8 measured on the run's own models, keyed by the model and the samples it is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jobs.plan.node import Node, Run
+from jobs.products.record import Product
+from jobs.store import Artifact
+
+if TYPE_CHECKING:
+    from jobs.config import BenchConfig, ModelConfig, RunConfig
+    from jobs.plan.cells import Plan
+
+VERSION = 1  # raised when something else is measured
+DTYPE = "float32"  # Close Look 5.4
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measurement(Node):
+    """The measurements of one model."""
+
+    rows: list[dict[str, Any]]
+
+
+def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
+    """One of each model that has samples of the task; none without settings."""
+    for model in plan.models:
+        if settings is None or settings.task not in model.inputs:
+            continue
+        rows = model.inputs[settings.task].with_foil(settings.samples)
+        resolved, task = model.resolved, settings.task
+        if rows:
+            yield Measurement(
+                artifact=Artifact("bench", model.name, task, DTYPE),
+                key_fields={
+                    "version": VERSION,
+                    "model": resolved.identity,
+                    "attention": resolved.config.attn,
+                    "task": task,
+                    "samples": rows,
+                },
+                samples=len(rows),
+                model=model,
+                rows=rows,
+            )
+
+
+def _nodes(run: Run) -> Iterator[Node]:
+    return measurements_of(run.config.bench, run.plan)
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    return {DTYPE: 1} if config.bench and task == config.bench.task else {}
+
+
+BENCH = Product(
+    name="bench",
+    title="benchmarks",
+    stage="bench",
+    nodes=_nodes,
+    expected=_expected,
+)

@@ -1,0 +1,260 @@
+"""Pruning curves (Close Look 5.3): accuracy against heads removed, in the order that head relevance gives them.
+
+They are keyed by the head relevance that ranks the heads, or by the samples and the seed of random orders. The curves
+of several methods are drawn together, so that equal masks run once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import HEADS, titled
+from evaluation.schema import PRUNING as SCHEMA
+from evaluation.scoring.head_orders import RANDOM, RemovalOrder, area, random_curves, ranked_curves
+from jobs.plan.cells import ModelPlan
+from jobs.plan.node import Node, Part, Run
+from jobs.plan.units import FORWARD_FACTOR
+from jobs.products.record import Made, Opened, Product, Row, Unit
+from jobs.products.relevance import heads_of
+from jobs.runner.closing import close
+from jobs.store import Artifact
+from lrp_core.explained import CONTRASTIVE
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, PruneConfig, RunConfig
+
+VERSION = 2  # raised when curves change: stored ones of older versions are stale
+UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PruningNode(Node):
+    """All pruning curves of one method on one task."""
+
+    step: int  # heads removed between two points
+
+    @property
+    def method(self) -> str:
+        return self.artifact.method
+
+    @property
+    def heads(self) -> Artifact:
+        """The relevance that ranks the heads; random orders take only the number of heads from it."""
+        return self.needs[0]
+
+
+def nodes(run: Run) -> Iterator[PruningNode]:
+    """The curves of every method with planned contrastive heads, and of random orders beside them."""
+    settings = run.config.prune
+    if settings is None:
+        return
+    for model in run.plan.models:
+        yield from pruning_of(run.config, settings, model)
+
+
+def pruning_of(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> Iterator[PruningNode]:
+    """The pruning curves of one model; none of one that the settings leave out."""
+    if not settings.takes(model=model.name):
+        return
+    first_heads: dict[tuple[str, str], Artifact] = {}
+    for cell in model.cells:
+        place = cell.artifact
+        contrastive = any(request.explanation == CONTRASTIVE.name for request in cell.requests)
+        if place.product != "heads" or not contrastive or not settings.takes(task=place.task):
+            continue
+        first_heads.setdefault((place.task, place.dtype), place)
+        if settings.takes(method=place.method):
+            orders = {"heads": place.key, "poolings": settings.poolings, "orders": settings.orders}
+            yield _node(config, settings, model, place, place.method, orders)
+    for heads in first_heads.values() if settings.random_runs else ():
+        random: dict[str, Any] = {
+            "inputs": model.inputs[heads.task].digest,
+            "subset": subset(config, model, heads.task).tolist(),
+            "model": model.resolved.identity,
+            "attention": model.resolved.config.attn,
+            "dtype": heads.dtype,
+            "seed": config.seed,
+            "runs": settings.random_runs,
+        }
+        yield _node(config, settings, model, heads, RANDOM, random)
+
+
+def _node(
+    config: RunConfig,
+    settings: PruneConfig,
+    model: ModelPlan,
+    heads: Artifact,
+    method: str,
+    orders: Mapping[str, Any],
+) -> PruningNode:
+    """The node of a method's curves; `orders` are the key fields that decide the orders of heads."""
+    gold = [model.inputs[heads.task].gold_digest, model.resolved.labels]
+    return PruningNode(
+        artifact=Artifact("pruning", heads.model, heads.task, heads.dtype, method),
+        key_fields=dict(version=VERSION, schema=titled(SCHEMA), gold=gold, step=settings.step, **orders),
+        samples=len(subset(config, model, heads.task)),
+        needs=(heads,),
+        model=model,
+        step=settings.step,
+    )
+
+
+def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
+    """The samples, the same for every method: indices into the views of its samples with a foil or a label."""
+    inputs = model.inputs[task]
+    rows = inputs.subset((config.heads or {}).get(task), config.seed)
+    known = pc.or_(inputs.table["foil_id"].is_valid(), inputs.table["label"].is_valid())
+    return rows[known.to_numpy()[rows]]
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """One of each cell of heads, and one of random orders."""
+    settings = config.prune
+    if settings is None or not settings.takes(task=task, model=model.name):
+        return {}
+    counts = heads_of(config, model, task, methods).items()
+    return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """Shards of all methods together, of about UNIT_TOKENS tokens; a shard holds whole curves. None without samples."""
+    first, config = nodes[0], run.config
+    rows = subset(config, first.plan, first.artifact.task)
+    budget = FORWARD_FACTOR * (first.plan.resolved.config.token_budget or config.token_budget)
+    pending: list[Part] = []
+    pending_tokens = 0
+    for part, tokens in _parts(run, nodes, rows) if len(rows) else ():
+        if pending and pending_tokens + tokens > UNIT_TOKENS:
+            yield _unit(pending, rows, pending_tokens, budget)
+            pending, pending_tokens = [], 0
+        pending.append(part)
+        pending_tokens += tokens
+    if pending:
+        yield _unit(pending, rows, pending_tokens, budget)
+
+
+def _parts(run: Run, nodes: Sequence[Node], rows: np.ndarray) -> Iterator[tuple[Part, int]]:
+    """The curves of every node in runs of about UNIT_TOKENS tokens, at least one curve each, with their tokens."""
+    for node in nodes:
+        assert isinstance(node, PruningNode)
+        orders = _orders(run, node)
+        points = -(-len(orders[0].heads) // node.step) + 1
+        lengths = node.plan.inputs[node.artifact.task].lengths[rows]
+        curve_tokens = max(1, points * int(lengths.sum()))
+        size = max(1, UNIT_TOKENS // curve_tokens)
+        for index, start in enumerate(range(0, len(orders), size)):
+            own = tuple(orders[start : start + size])
+            yield Part(node, f"{index:03d}", own), len(own) * curve_tokens
+
+
+def _unit(parts: Sequence[Part], rows: np.ndarray, tokens: int, token_budget: int) -> Unit:
+    first = parts[0]
+    curves = sum(len(part.inputs) for part in parts)
+    name = f"{first.node.artifact.method}-{first.shard}"
+    return Unit(name, tuple(parts), rows, tokens=tokens, token_budget=token_budget, size=curves)
+
+
+def _orders(run: Run, node: PruningNode) -> list[RemovalOrder]:
+    """The orders in which heads go."""
+    settings = run.config.prune
+    assert settings is not None
+    table = run.ledger.read(node.heads, HEADS)
+    if node.method == RANDOM:
+        return random_curves(len(table["relevance"][0]), settings.random_runs, run.config.seed)
+    table = table.filter(pc.equal(table["explanation"], CONTRASTIVE.name))
+    table = table.sort_by("sample_id")  # a mean does not depend on how samples were cut into units
+    relevance: dict[tuple[str, str], np.ndarray] = {}
+    for pooling in settings.poolings:
+        lists = table.filter(pc.equal(table["pooling"], pooling))["relevance"].combine_chunks()
+        relevance[node.method, pooling] = lists.flatten().to_numpy().reshape(len(lists), -1)
+    return ranked_curves(relevance, settings.orders)
+
+
+@dataclass(frozen=True)
+class Hits:
+    """The samples of a batch that a model with heads removed gets right."""
+
+    samples: tuple[str, ...]  # N ids, of those whose logits are finite
+    right: np.ndarray  # [C, S, N] bool
+    removed: np.ndarray  # [S] heads removed at each point
+    splits: int
+
+    def only(self, samples: set[str]) -> Hits:
+        """Of these samples."""
+        kept = [index for index, name in enumerate(self.samples) if name in samples]
+        names = tuple(self.samples[index] for index in kept)
+        return Hits(names, self.right[:, :, kept], self.removed, self.splits)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Hits]:
+    """Which samples stay right along every curve of the parts."""
+    from evaluation.scoring.pruning import Sweep
+    from jobs.runner.rows import that_fits
+
+    node = parts[0].node
+    assert isinstance(node, PruningNode)
+    sweep = Sweep(opened.view, [order for part in parts for order in part.inputs], node.step)
+    (right, finite), splits = that_fits(partial(sweep.right, rows), opened.token_budget)
+    names = tuple(row["sample_id"] for row, is_finite in zip(rows, finite, strict=True) if is_finite)
+    hits: dict[Part, Hits] = {}
+    start = 0
+    for part in parts:
+        end = start + len(part.inputs)
+        hits[part] = Hits(names, right[start:end][:, :, finite], sweep.removed, splits)
+        start = end
+    return hits
+
+
+def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
+    """A row for each point of each curve, the accuracy over the samples of all batches."""
+    right = np.concatenate([hits.right for hits in values], axis=2)  # [C, S, N]
+    if not right.shape[2]:
+        raise ValueError("no sample has finite logits with all heads")
+    accuracy = right.sum(2) / right.shape[2]
+    removed = values[0].removed
+    points = list(_points(part.inputs, accuracy, removed, right.shape[2]))
+    return Made(pa.Table.from_pylist(points, schema=SCHEMA), splits=sum(hits.splits for hits in values))
+
+
+def _points(
+    curves: Sequence[RemovalOrder], accuracy: np.ndarray, removed: np.ndarray, samples: int
+) -> Iterator[dict[str, Any]]:
+    """Rows of PRUNING, from `accuracy` [C, S]."""
+    before = [0, *removed[:-1].tolist()]
+    for curve, values in zip(curves, accuracy, strict=True):
+        of_curve: dict[str, Any] = {
+            "method": curve.method,
+            "pooling": curve.pooling,
+            "order": curve.order,
+            "seed": curve.seed,
+        }
+        of_curve |= {"n": samples, "area": float(area(values, removed))}
+        for step, (start, end) in enumerate(zip(before, removed.tolist(), strict=True)):
+            yield {**of_curve, "step": step, "pruned_heads": curve.heads[start:end], "accuracy": float(values[step])}
+
+
+def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+    assert isinstance(node, PruningNode)
+    used = [run.store.read(path, SCHEMA, ["n"])["n"][0].as_py() for path in shards]
+    return {"heads": None if node.method == RANDOM else node.heads.name, "samples": max(used, default=0)}
+
+
+PRUNING = Product(
+    name="pruning",
+    title="sets of curves",
+    stage="prune",
+    nodes=nodes,
+    expected=_expected,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+    combine=combine,
+    close=partial(close, conclusion=_conclude),
+)

@@ -1,0 +1,162 @@
+"""Relevance of tokens, and of heads, layers, neurons and labels beside it: the cells of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from evaluation.schema import RUNTIME
+from jobs.methods import configured
+from jobs.plan.cells import Cell
+from jobs.plan.node import Node, Part, Run
+from jobs.plan.schemas import schema_of
+from jobs.plan.units import cut_units
+from jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
+from jobs.runner.closing import close
+from lrp_core.explained import TARGET
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.products.explaining import ExplainedBatch, Explainer
+
+
+def heads_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The number of cells of head relevance, which only the first precision of a task has."""
+    return _finer(config, model, task, methods, HEADS.name)
+
+
+def layers_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The number of cells of relevance by layer, which only the first precision of a task has."""
+    return _finer(config, model, task, methods, LAYERS.name)
+
+
+def neurons_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The number of cells of neuron relevance, which only the first precision of a task has."""
+    return _finer(config, model, task, methods, NEURONS.name)
+
+
+def labels_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The number of cells of relevance for every label, which only the first precision of a task has."""
+    if config.task(task).output != "label" or task not in config.finer(LABELS.name):
+        return {}
+    records = configured(config)
+    return {model.dtypes_for(task)[0]: sum(TARGET.name in records[name].explanations for name in methods)}
+
+
+def _finer(config: RunConfig, model: ModelConfig, task: str, methods: list[str], product: str) -> dict[str, int]:
+    if task not in config.finer(product):
+        return {}
+    records = configured(config)
+    return {model.dtypes_for(task)[0]: sum(product in records[name].gives for name in methods)}
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Sequence[Unit]:
+    """Batches within the token budget, longest samples first, about `shard_rows` samples a unit.
+
+    Models with one tokenizer and budget share the very units: of many models they are many.
+    """
+    place, plan = nodes[0].artifact, nodes[0].plan
+    inputs = plan.inputs[place.task]
+    size = None if place.product == RELEVANCE.name else run.config.finer(place.product)[place.task]
+    budget = plan.resolved.config.token_budget or run.config.token_budget
+    return cut_units(inputs, inputs.subset(size, run.config.seed), budget, run.config.shard_rows)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, ExplainedBatch]:
+    """The relevance of a batch, the same value for all parts: methods of one pass have it in common."""
+    return dict.fromkeys(parts, explainer_of(opened, parts).batch(rows))
+
+
+def explainer_of(opened: Opened, parts: Sequence[Part], metered: set[int] | None = None) -> Explainer:
+    """What explains batches for these parts; `metered` are lengths whose memory need not be measured."""
+    from jobs.products.explaining import Explainer
+
+    nodes = [part.node for part in parts if isinstance(part.node, Cell)]
+    product, options = nodes[0].artifact.product, opened.options
+    methods = dict(options.methods)
+    for node in nodes:
+        if node.chosen:
+            name = node.artifact.method
+            methods[name] = methods[name].configured(name, **node.chosen)
+    if metered is None:
+        metered = opened.memory.setdefault(("metered", product, tuple(node.artifact.method for node in nodes)), set())
+    requests = tuple(request for node in nodes for request in node.requests)
+    settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": options.seed}
+    return Explainer(opened.view, requests, product, settings, methods, metered)
+
+
+def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Made:
+    """The rows of one cell, with rejects for samples that have nothing to explain or numbers that are not finite.
+
+    What was timed is written first: shards vouch for it.
+    """
+    key = part.shard, tuple(map(id, values))  # parts of a pass have the values in common
+    opened.remembered("runtime", key, lambda: _write_runtime(opened, part, values))
+    return tables_of(part, values)
+
+
+def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
+    """The rows and rejects of one cell."""
+    from jobs.products.relevance_tables import cell_table
+
+    node = part.node
+    assert isinstance(node, Cell)
+    table, rejects = cell_table(node.artifact.product, node.artifact.dtype, node.requests, values)
+    return Made(table, tuple(rejects))
+
+
+def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> None:
+    """Write what was timed now; earlier timings of other methods stay."""
+    from jobs.products import relevance_tables
+
+    place = part.node.artifact
+    path = f"{opened.store.runtime(place.model, place.task, place.dtype)}/{place.product}-{part.shard}.parquet"
+    timed = relevance_tables.runtime_table(part.shard, [values], str(opened.view.device))
+    if timed.num_rows:
+        with suppress(FileNotFoundError):
+            timed = relevance_tables.with_earlier(timed, opened.store.read(path, RUNTIME))
+        opened.store.write_shard(path, timed, RUNTIME)
+
+
+def method_entries(run: Run, node: Node) -> dict[str, Any]:
+    """The method and variants of a cell, as its manifest has them."""
+    assert isinstance(node, Cell)
+    method = configured(run.config)[node.artifact.method].configured(**node.chosen)
+    variants = [[request.explanation, request.embedding] for request in node.requests]
+    return {"method": method.key(), "variants": variants}
+
+
+def _attributed(name: str, expected: Expected) -> Product:
+    """The product `name` among those that the stage attribute makes of cells."""
+
+    def nodes(run: Run) -> Iterator[Node]:
+        for model in run.plan.models:
+            for cell in model.cells:
+                if cell.artifact.product == name:
+                    yield replace(cell, model=model)
+
+    return Product(
+        name=name,
+        title="cells",
+        stage="attribute",
+        nodes=nodes,
+        expected=expected,
+        schema=partial(schema_of, name),
+        units=units,
+        compute=compute,
+        combine=combine,
+        close=partial(close, entries_of=method_entries),
+    )
+
+
+RELEVANCE = _attributed("relevance", each_method)
+HEADS = _attributed("heads", heads_of)
+LAYERS = _attributed("layers", layers_of)
+LABELS = _attributed("labels", labels_of)
+NEURONS = _attributed("neurons", neurons_of)
+
+#: Relevance that is kept of some samples beside that of tokens, each in passes of its own.
+FINER = (HEADS, LAYERS, LABELS, NEURONS)

@@ -1,0 +1,213 @@
+"""Relevance as rows of the store's schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from evaluation.schema import RELEVANCE, RUNTIME
+from jobs.config.neurons import MOST
+from jobs.plan.schemas import schema_of
+from jobs.plan.units import NO_FOIL
+from jobs.products.explaining import ExplainedBatch
+from jobs.products.record import Reject
+from lrp_core import POOLINGS, Relevance, Request
+from lrp_core.neurons import top_neurons
+from lrp_core.rules import KEPT
+
+
+def cell_table(
+    product: str, dtype: str, requests: Sequence[Request], explained: Sequence[ExplainedBatch]
+) -> tuple[pa.Table, list[Reject]]:
+    """The rows of one cell, and rejects for samples with nothing to explain or with numbers that are not finite."""
+    schema = schema_of(product, dtype)
+    build = {
+        "heads": _heads_columns, "layers": _layers_columns, "neurons": _neurons_columns, "labels": _labels_columns
+    }  # fmt: skip
+    tables: list[pa.Table] = []
+    rejects: list[Reject] = []
+    for batch in explained:
+        possible = [request for request in requests if request in batch.relevance]
+        unusable = _unusable(batch, possible, dtype)
+        rejects += unusable.values()
+        keep = [i for i in range(len(batch.rows)) if i not in unusable]
+        for request in possible if keep else ():
+            tables += build.get(product, _relevance_columns)(batch, request, batch.relevance[request], keep, schema)
+    return pa.concat_tables(tables) if tables else schema.empty_table(), rejects
+
+
+def runtime_table(unit: str, passes: Sequence[Sequence[ExplainedBatch]], device: str) -> pa.Table:
+    rows = [
+        {
+            "batch_id": f"{unit}/{i}",
+            "method": timing.method,
+            "stage": timing.stage,
+            "length": timing.length,
+            "batch": timing.batch,
+            "wall_s": timing.wall_s,
+            "peak_bytes": timing.peak_bytes,
+            "planned_bytes": timing.planned_bytes,
+            "chunk": timing.chunk,
+            "device": device,
+        }
+        for explained in passes
+        for i, batch in enumerate(explained)
+        for timing in batch.timings
+    ]
+    return pa.Table.from_pylist(rows, schema=RUNTIME)
+
+
+def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
+    """`timed`, and of `earlier` what is of other methods."""
+    return pa.concat_tables([earlier.filter(pc.invert(pc.is_in(earlier["method"], timed["method"]))), timed])
+
+
+def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
+    """Rows of the batch, by index, that give this cell nothing."""
+    names = [row["sample_id"] for row in batch.rows]
+    if not requests:  # a batch without foils, asked for contrasts alone
+        detail = "a contrastive explanation needs a foil"
+        return {i: Reject(name, NO_FOIL, detail) for i, name in enumerate(names)}
+    finite = torch.ones(len(names), dtype=torch.bool)
+    for request in requests:
+        finite &= batch.relevance[request].finite
+    detail = f"relevance is not finite in {dtype}"
+    return {i: Reject(names[i], "not_finite", detail) for i in torch.nonzero(~finite).flatten().tolist()}
+
+
+def _relevance_columns(
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    residual, foil = relevance.residual, relevance.logit_foil
+    columns: dict[str, Any] = {
+        "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+        "explanation": [request.explanation] * len(keep),
+        "embedding": [request.embedding] * len(keep),
+        "relevance": _of_tokens(batch, "input_ids", relevance.tokens, keep, schema.field("relevance").type),
+        "explained": _floats(relevance.explained, keep),
+        "residual": None if residual is None else _floats(residual, keep),
+        "logit_target": _floats(relevance.logit_target, keep),
+        "logit_foil": None if foil is None else _floats(foil, keep),
+        "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
+    }
+    nothing = pa.nulls(len(keep), pa.float64())
+    own = {k: nothing if v is None else v for k, v in columns.items()}
+    own["pixels"] = _pixels(relevance, keep, schema.field("pixels").type)
+    of_decoder, kind = relevance.decoder_tokens, schema.field("decoder_relevance").type
+    own["decoder_relevance"] = (
+        pa.nulls(len(keep), kind)
+        if of_decoder is None
+        else _of_tokens(batch, "decoder_input_ids", of_decoder, keep, kind)
+    )
+    return [pa.table(own, schema=schema)]
+
+
+def _labels_columns(
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    of_target = _relevance_columns(batch, request, relevance, keep, RELEVANCE)[0]
+    own = {name: of_target[name] for name in schema.names if name != "label_id"}
+    label = pa.array([request.label] * len(keep), schema.field("label_id").type)
+    return [pa.table({**own, "label_id": label}).select(schema.names).cast(schema)]
+
+
+def _of_tokens(batch: ExplainedBatch, ids: str, values: torch.Tensor, keep: list[int], kind: pa.ListType) -> pa.Array:
+    """The rows `keep` of `values` [B, T], padded on the right, each as long as the ids in this column."""
+    lengths = [len(batch.rows[i][ids]) for i in keep]
+    flat = torch.cat([values[i, :length] for i, length in zip(keep, lengths, strict=True)])
+    return _ragged(flat.to(_torch_type(kind)).numpy(), lengths, kind)
+
+
+def _pixels(relevance: Relevance, keep: list[int], kind: pa.ListType) -> pa.Array:
+    """Relevance of pixels, row by row, or nulls."""
+    if relevance.pixels is None:
+        return pa.nulls(len(keep), kind)
+    flat = relevance.pixels[keep].flatten(1)  # [n, H * W]
+    return _ragged(flat.flatten().to(_torch_type(kind)).numpy(), [flat.shape[1]] * len(keep), kind)
+
+
+def _torch_type(kind: pa.ListType) -> torch.dtype:
+    return torch.float64 if kind.value_type == pa.float64() else torch.float32
+
+
+def _heads_columns(
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    if relevance.heads is None:
+        raise ValueError(f"{request.method} gave no relevance of heads; its record must not say so")
+    tables = []
+    for p, pooling in enumerate(POOLINGS):
+        values = relevance.heads[keep, :, :, p].float().flatten(1)  # [n, L * H]
+        columns = {
+            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+            "explanation": [request.explanation] * len(keep),
+            "pooling": [pooling] * len(keep),
+            "relevance": _ragged(
+                values.flatten().numpy(), [values.shape[1]] * len(keep), schema.field("relevance").type
+            ),
+        }
+        tables.append(pa.table(columns, schema=schema))
+    return tables
+
+
+def _layers_columns(
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    if relevance.layers is None:
+        raise ValueError(f"{request.method} gave no relevance by layer; its record must not say so")
+    tables = []
+    lengths = [len(batch.rows[i]["input_ids"]) for i in keep]
+    foil = pa.nulls(len(keep), pa.float64()) if relevance.logit_foil is None else _floats(relevance.logit_foil, keep)
+    for layer in range(relevance.layers.shape[1]):
+        flat = torch.cat([relevance.layers[i, layer, :length].float() for i, length in zip(keep, lengths, strict=True)])
+        columns = {
+            "sample_id": [batch.rows[i]["sample_id"] for i in keep],
+            "explanation": [request.explanation] * len(keep),
+            "embedding": [request.embedding] * len(keep),
+            "layer": [layer + 1] * len(keep),
+            "relevance": _ragged(flat.numpy(), lengths, schema.field("relevance").type),
+            "logit_target": _floats(relevance.logit_target, keep),
+            "logit_foil": foil,
+            "predicted_id": pa.array([batch.rows[i].get("predicted_id") for i in keep], pa.int32()),
+        }
+        tables.append(pa.table(columns, schema=schema))
+    return tables
+
+
+def _neurons_columns(
+    batch: ExplainedBatch, request: Request, relevance: Relevance, keep: list[int], schema: pa.Schema
+) -> list[pa.Table]:
+    if relevance.neurons is None:
+        raise ValueError(f"{request.method} gave no relevance of neurons; its record must not say so")
+    assert batch.names is not None
+    rows = []
+    for i, top in zip(range(len(batch.rows)), top_neurons(relevance, MOST), strict=True):
+        listed = {
+            "layer": [one.layer for one in top],
+            "neuron": [one.neuron for one in top],
+            "name": [batch.names.of(one.layer, one.neuron) for one in top],
+            "relevance": [one.relevance for one in top],
+            "position": [one.position for one in top],
+            "activation": [one.value for one in top],
+            "layer_relevance": relevance.neurons[i].sum(-1).tolist(),
+        }
+        if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
+            by_reason = zip(KEPT, relevance.kept[i].unbind(-1), strict=False)  # the last is of experts alone
+            kept = {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
+            listed |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist(), **kept}
+        rows.append({"sample_id": batch.rows[i]["sample_id"], "explanation": request.explanation, **listed})
+    return [pa.Table.from_pylist([rows[i] for i in keep], schema=schema)]
+
+
+def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.ListArray:
+    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
+
+
+def _floats(values: torch.Tensor, keep: list[int]) -> np.ndarray:
+    return values[keep].double().numpy()

@@ -1,0 +1,303 @@
+"""Scores of relevance against evidence, keyed by the relevance, the evidence and the metrics with their versions.
+
+A cell is scored as a whole or not at all: what is missing or partial has no scores, never a mean over some of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation import schema as schemas
+from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
+from evaluation.scoring.means import Means
+from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
+from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
+from jobs.plan.inputs import Inputs, digest_of
+from jobs.plan.node import Node, Part, Run
+from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
+from jobs.products.relevance import layers_of
+from jobs.store import Artifact, Ledger, Store, StoreError
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.plan.cells import Cell, ModelPlan, Plan
+    from jobs.runner.closing import Told
+
+Metrics = list[list[str | int]]  # of `scored_by`
+ROWS_AT_ONCE = 1 << 18  # scores that are sorted and written together
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScoresNode(Node):
+    """The scores of one cell."""
+
+    scored_by: Metrics
+    views: tuple[str, ...]  # shards of the evidence
+    label_ids: Mapping[str, int] = field(default_factory=dict)  # the model's number of each gold label
+    values: int = 0  # numbers of relevance, roughly
+
+    @property
+    def metrics(self) -> list[str]:
+        return [str(name) for name, _ in self.scored_by if name]
+
+    @property
+    def cell(self) -> Artifact:
+        return self.made_of[0]
+
+
+def nodes(run: Run) -> Iterator[Node]:
+    """The scores of every planned cell of relevance."""
+    for model, cell, evidence in _held_against(run.plan, run.ledger, "relevance"):
+        metrics = scored_by(run.config.task(cell.artifact.task))
+        scores = _scores(model, cell, evidence, metrics)
+        with_more = _with_lacking(metrics, run.ledger.latest(scores.artifact) or {})
+        if with_more is not None:
+            more = _scores(model, cell, evidence, with_more)
+            if run.ledger.is_done(more.artifact):
+                scores = more
+        yield scores
+
+
+def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> ScoresNode:
+    inputs = model.inputs[cell.artifact.task]
+    return ScoresNode(
+        artifact=scores_of(cell.artifact),
+        key_fields={
+            "schema": schemas.titled(schemas.SCORES),
+            "relevance": cell.artifact.key,
+            "evidence": evidence,
+            "labels": model.resolved.labels,
+            "metrics": metrics,
+        },
+        samples=cell.samples,
+        made_of=(cell.artifact,),
+        model=model,
+        scored_by=metrics,
+        views=inputs.paths,
+        label_ids=model.resolved.label_ids(inputs.labels),
+        values=int(inputs.lengths.sum()) * len(cell.requests),
+    )
+
+
+def _with_lacking(own: Metrics, record: Mapping[str, Any]) -> Metrics | None:
+    """The metrics that scores were made of, where they are `own` and others that no installed package brings."""
+    entered = _metrics_in(record)
+    known = [entry for entry in entered if not entry[0] or entry[0] in METRICS]
+    return entered if known == own and len(entered) > len(own) else None
+
+
+def _metrics_in(record: Mapping[str, Any]) -> Metrics:
+    """The metrics of a manifest of scores; none of one of an earlier version, which had a number in their place."""
+    metrics = record.get("metrics")
+    return metrics if isinstance(metrics, list) else []
+
+
+def metrics_lacking(ledger: Ledger) -> list[str]:
+    """Metrics of the store's scores that no installed package brings."""
+    entered = (entry[0] for _, record in ledger.records("scores") for entry in _metrics_in(record))
+    return [f"metric {name!r}" for name in dict.fromkeys(entered) if name and name not in METRICS]
+
+
+def nodes_by_layer(run: Run) -> Iterator[Node]:
+    """The scores, layer by layer, of every planned cell of layers whose task has a metric that layers are held to."""
+    written = [schemas.titled(schema) for schema in (schemas.LAYER_SCORES, schemas.LAYER_SCORES_SAMPLES)]
+    for model, cell, evidence in _held_against(run.plan, run.ledger, "layers"):
+        place = cell.artifact
+        metrics = metrics_of_layers(run.config, place.task)
+        if metrics:
+            inputs = model.inputs[place.task]
+            yield LayerScoresNode(
+                artifact=Artifact("layer_scores", place.model, place.task, place.dtype, place.method),
+                key_fields={
+                    "schema": written,
+                    "layers": place.key,
+                    "without": "slots",
+                    "evidence": evidence,
+                    "metrics": metrics,
+                    "labels": model.resolved.labels,
+                },
+                samples=cell.samples,
+                made_of=(place,),
+                model=model,
+                scored_by=metrics,
+                views=inputs.paths,
+                label_ids=model.resolved.label_ids(inputs.labels),
+                values=int(inputs.lengths.sum()),
+                without_slots=bool(model.resolved.kind.slot),
+            )
+
+
+def metrics_of_layers(config: RunConfig, task: str) -> list[list[str | int]]:
+    """The metrics of layers that apply to the task, as `scored_by` has them; nothing where none does."""
+    known = scored_by(config.task(task))
+    names = {"", *shown(BY_LAYER)}
+    own = [entry for entry in known if entry[0] in names]
+    return own if len(own) > 1 else []
+
+
+def _held_against(plan: Plan, ledger: Ledger, product: str) -> Iterator[tuple[ModelPlan, Cell, str]]:
+    """Planned cells of a product, each with its model and a hash of the evidence that scores depend on."""
+    evidence: dict[str, str] = {}
+    for model in plan.models:
+        for cell in model.cells:
+            if cell.artifact.product == product:
+                views = model.inputs[cell.artifact.task]
+                if views.folder not in evidence:
+                    evidence[views.folder] = _digest(ledger.store, views)
+                yield model, cell, evidence[views.folder]
+
+
+def scores_of(cell: Artifact, key: str = "") -> Artifact:
+    """The scores at the place of a relevance cell."""
+    return Artifact("scores", cell.model, cell.task, cell.dtype, cell.method, key)
+
+
+def _digest(store: Store, views: Inputs) -> str:
+    """A hash of everything in the views that scores depend on."""
+    stamps = store.stamps(views.folder)
+    return store.kept(
+        ("evidence", views.folder), stamps, lambda: digest_of(store.read(views.paths, VIEW, VIEW_COLUMNS))
+    )
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """A unit for each cell, with the shards that it has."""
+    for node in nodes:
+        assert isinstance(node, ScoresNode)
+        part = Part(node, "", tuple(run.ledger.files(node.cell)))
+        yield Unit(node.artifact.method, (part,), tokens=node.values, size=1)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
+    """The means of a cell's scores; those of every sample are written here, a part of them in memory at a time."""
+    (part,) = parts
+    node = part.node
+    assert isinstance(node, ScoresNode)
+    lacking = [name for name in node.metrics if name not in METRICS]
+    if lacking:
+        return {part: NodeFailed(f"the metric {lacking[0]} is not installed on a node of the cluster")}
+    try:
+        means = Means(_masks(opened, node), {name: METRICS[name] for name in node.metrics})
+        schema = scores_samples_schema(METRICS)
+        opened.store.write_parts(part.paths[1], _samples(opened.store, node, part.inputs, means), schema)
+    except (Mismatch, SchemaMismatch, StoreError) as error:
+        return {part: NodeFailed(str(error))}
+    return {part: Made(_with_place(means.table(), node.cell), facts={"defects": dict(means.defects)})}
+
+
+def _masks(opened: Opened, node: ScoresNode) -> Masks:
+    """The evidence of the node's samples, which the nodes of a task have in common."""
+    key = node.views, dict(node.label_ids)
+    return opened.remembered(
+        "masks", key, lambda: Masks.of(opened.store.read(node.views, VIEW, VIEW_COLUMNS), node.label_ids)
+    )
+
+
+def _samples(store: Store, node: ScoresNode, shards: Sequence[str], means: Means) -> Iterator[pa.Table]:
+    """The scores of every sample, of which a part at a time is in memory; `means` counts them."""
+    nothing = (RELEVANCE.empty_table().select(RELEVANCE_COLUMNS),)  # of a cell without samples
+    parts: list[pa.Table] = []
+    rows = 0
+    for relevance in store.read_each(shards, RELEVANCE, RELEVANCE_COLUMNS) if shards else nothing:
+        parts.append(means.add(relevance))
+        rows += len(parts[-1])
+        if rows >= ROWS_AT_ONCE:
+            yield _finished(parts, node)
+            parts, rows = [], 0
+    if parts:
+        yield _finished(parts, node)
+
+
+def _finished(parts: Sequence[pa.Table], node: ScoresNode) -> pa.Table:
+    samples = pa.concat_tables(parts).sort_by([(name, "ascending") for name in [*VARIANT, "sample_id"]])
+    for other in METRICS.keys() - set(node.metrics):
+        samples = samples.append_column(other, pa.nulls(len(samples), pa.float32()))
+    return _with_place(samples, node.cell)
+
+
+def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
+    """The table with the columns of a cell's place, each a dictionary of one value."""
+    for name in ("model", "task", "dtype", "method"):
+        column = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int8), pa.array([getattr(cell, name)]))
+        table = table.append_column(name, column)
+    return table
+
+
+def close(run: Run, node: Node, shards: Sequence[str], told: Told) -> str | None:
+    """Enter the scores of a cell that a worker of this run scored."""
+    assert isinstance(node, ScoresNode)
+    path = Part(node, "").paths[0]
+    if path in told.accounts:
+        _, _, facts = told.accounts[path]
+        name = node.cell.product
+        record = {name: node.cell.name, "metrics": node.scored_by, **facts}
+        run.ledger.commit(node.artifact, record, config=run.config.model_dump(mode="json"))
+    return None
+
+
+SCORES = Product(
+    name="scores",
+    title="scores",
+    stage="evaluate",
+    nodes=nodes,
+    expected=each_method,
+    schema=lambda dtype: schemas.SCORES,
+    units=units,
+    compute=compute,
+    close=close,
+    on_model=False,
+)
+
+
+def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    return layers_of(config, model, task, methods) if metrics_of_layers(config, task) else {}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerScoresNode(ScoresNode):
+    """The scores of one cell of layers, layer by layer."""
+
+    #: Slots of masked models are left out, as NormXLogit has it: the head reads the target mostly there.
+    without_slots: bool = False
+
+
+def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
+    """The scores of every layer: their means, and those of every sample."""
+    from evaluation.scoring.layers import score_layers
+
+    (part,) = parts
+    node = part.node
+    assert isinstance(node, LayerScoresNode)
+    metrics = {name: METRICS[name] for name in node.metrics}
+    samples_schema = schemas.layer_scores_samples_schema(metrics)
+    try:
+        masks = _masks(opened, node)
+        if node.without_slots:
+            positions = opened.store.read(node.views, VIEW, ["position"])["position"]
+            masks = masks.without_slots(positions.to_numpy())
+        empty = schemas.LAYERS.empty_table()
+        relevance = opened.store.read(part.inputs, schemas.LAYERS) if part.inputs else empty
+        means, samples = score_layers(relevance, masks, metrics)
+    except (Mismatch, SchemaMismatch, StoreError) as error:
+        return {part: NodeFailed(str(error))}
+    of_samples = _with_place(samples, node.cell).select(samples_schema.names).cast(samples_schema)
+    return {part: Made(_with_place(means, node.cell), beside=(of_samples,))}
+
+
+LAYER_SCORES = Product(
+    name="layer_scores",
+    title="scores by layer",
+    stage="evaluate",
+    nodes=nodes_by_layer,
+    expected=_expected_by_layer,
+    schema=lambda dtype: schemas.LAYER_SCORES,
+    units=units,
+    compute=compute_by_layer,
+    close=close,
+    on_model=False,
+)

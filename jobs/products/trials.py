@@ -1,0 +1,242 @@
+"""Trials of the options that lists leave open: of a method's options, the most faithful are chosen (AttnLRP 4.1, B.2).
+
+Every method with lists is tried under all its sets of options on a few samples: it explains them, and the curves of all
+trials of a unit are drawn together. The largest mean area difference wins (see `jobs.plan.choices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import TRIALS as SCHEMA
+from evaluation.scoring.trials import choose, trials_of
+from jobs.methods import configured, left_open
+from jobs.plan.cells import Cell
+from jobs.plan.choices import Choice, in_words
+from jobs.plan.node import Node, Part, Run
+from jobs.plan.schemas import schema_of
+from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_units
+from jobs.products import relevance
+from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens
+from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
+from jobs.runner.closing import close
+from jobs.store import Artifact
+
+if TYPE_CHECKING:
+    from jobs.config import ModelConfig, RunConfig
+    from jobs.products.drawing import DrawnCurves
+    from jobs.runner.rows import Outcome
+    from lrp_core.method import Method
+
+LENGTHS = frozenset(range(64))  # powers of two; no text is longer
+
+
+def nodes(run: Run) -> Iterator[Node]:
+    """The trials of every method with lists, for each model, task and precision."""
+    for model in run.plan.models:
+        for choice in model.choices:
+            yield replace(choice, model=model)
+
+
+def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """One of each method with a list, in every precision."""
+    count = sum(entry.name in methods and bool(left_open(entry)) for entry in config.methods_of(model))
+    return dict.fromkeys(model.dtypes_for(task), count)
+
+
+def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
+    """Samples in units that are the same whichever of the choices of a task and precision are open.
+
+    Raises UserError for a task none of whose tokens may be flipped.
+    """
+    first, config = nodes[0], run.config
+    assert isinstance(first, Choice)
+    plan, place = first.plan, first.artifact
+    inputs = plan.inputs[place.task]
+    check_flippable((first.flips,), plan, inputs, first.rows)
+    every = [
+        choice
+        for model in run.plan.models
+        if model.name == place.model
+        for choice in model.choices
+        if (choice.artifact.task, choice.artifact.dtype) == (place.task, place.dtype)
+    ]
+    budget = plan.resolved.config.token_budget or config.token_budget
+    of_rows = forward_tokens(inputs, (first.flips,))
+    most_tokens = int(of_rows[first.rows].max(initial=1)) * sum(len(choice.options) for choice in every)
+    size = max(1, min(config.shard_rows, UNIT_TOKENS // most_tokens))
+    trials = sum(len(node.options) for node in nodes if isinstance(node, Choice))
+    for cut in cut_units(inputs, first.rows.tolist(), budget, size):
+        parts = tuple(Part(node, cut.name, cut.cuts) for node in nodes)
+        tokens = int(of_rows[np.asarray(cut.rows)].sum()) * trials
+        yield Unit(cut.name, parts, cut.rows, tokens=tokens, token_budget=FORWARD_FACTOR * budget)
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
+    """The areas of all trials; every sample has a row or a reject."""
+    from jobs.products.drawing import Drawing, said_by
+    from jobs.runner.rows import compute_parts
+
+    explained, failed = _explained(opened, parts, rows)
+    claims = {}
+    for trial, made in explained.items():
+        cell = trial.node
+        assert isinstance(cell, Cell)
+        variants = [(request.explanation, request.embedding) for request in cell.requests]
+        claims[cell.artifact.method] = said_by(cell.artifact.method, made.table, variants)
+    choice = parts[0].node
+    assert isinstance(choice, Choice)
+    drawing = Drawing(opened.view, choice.artifact.dtype, (choice.flips,), opened.token_budget, claims)
+
+    def draw(_: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, DrawnCurves]:
+        return dict.fromkeys(parts, drawing.run(rows))
+
+    outcomes = compute_parts(replace(TRIALS, compute=draw), opened, parts[:1], rows)
+    drawn = outcomes[parts[0]]
+    if isinstance(drawn, NodeFailed):
+        raise drawn
+    by_name = {trial.node.artifact.method: made for trial, made in explained.items()}
+    return {part: failed.get(part) or _made(part, rows, drawn, by_name) for part in parts}
+
+
+def _explained(
+    opened: Opened, parts: Sequence[Part], rows: Sequence[Row]
+) -> tuple[dict[Part, Made], dict[Part, NodeFailed]]:
+    """The relevance of every trial, and the parts one of whose trials fails."""
+    from jobs.runner.rows import compute_parts, describe
+
+    # Runtimes of trials are not kept, so no memory is measured.
+    def explain(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Any]:
+        return dict.fromkeys(parts, relevance.explainer_of(opened, parts, set(LENGTHS)).batch(rows))
+
+    methods = dict(opened.options.methods)
+    trials: dict[Part, Part] = {}
+    for part in parts:
+        for cell, method in _trials(part.node, methods[part.node.artifact.method]):
+            methods[method.name] = method
+            trials[Part(cell, part.shard)] = part
+    opened = replace(opened, of_run=replace(opened.options, methods=methods))
+    product = replace(relevance.RELEVANCE, compute=explain)
+    cuts = parts[0].inputs
+    outcomes = compute_parts(product, opened, list(trials), rows, cuts if len(rows) > cuts[-1] else (0,))
+    explained: dict[Part, Made] = {}
+    failed: dict[Part, NodeFailed] = {}
+    for trial, outcome in outcomes.items():
+        if isinstance(outcome, NodeFailed):
+            failed.setdefault(trials[trial], NodeFailed(f"{trial.node.artifact.method}: {outcome}"))
+            continue
+        try:
+            made = relevance.tables_of(trial, outcome.of(trial))
+        except Exception as error:
+            failed.setdefault(trials[trial], NodeFailed(f"{trial.node.artifact.method}: {describe(error)}"))
+            continue
+        explained[trial] = replace(made, rejects=(*outcome.rejects, *made.rejects), splits=outcome.splits)
+    return explained, failed
+
+
+def _trials(choice: Node, method: Method) -> Iterator[tuple[Cell, Method]]:
+    """The relevance of each trial of a choice, under a name of its own, and the method with its options."""
+    assert isinstance(choice, Choice)
+    place = choice.artifact
+    for options in choice.options:
+        trial = method.configured(f"{place.method}({in_words(options)})", **options)
+        cell = Cell(
+            artifact=Artifact("relevance", place.model, place.task, place.dtype, trial.name),
+            forwards=trial.pass_name,
+            requests=(replace(choice.request, method=trial.name),),
+        )
+        yield cell, trial
+
+
+def _names(choice: Node) -> list[str]:
+    """The names of a choice's trials."""
+    assert isinstance(choice, Choice)
+    return [f"{choice.artifact.method}({in_words(options)})" for options in choice.options]
+
+
+def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[str, Made]) -> Made:
+    """A row for each sample that has finite curves in some trial, a reject for each other."""
+    names = _names(part.node)
+    curves: list[DrawnCurves] = [next(iter(values.values())) for values in drawn.values]
+    areas = {
+        (name, row["sample_id"], row["order"]): row["area"]
+        for batch in curves
+        for name in names
+        for row in batch.rows[name]
+    }
+    kept: list[dict[str, Any]] = []
+    lost: list[Reject] = []
+    for row in rows:
+        sample = row["sample_id"]
+        morf, lerf = ([areas.get((name, sample, order), np.nan) for name in names] for order in ("morf", "lerf"))
+        if np.isfinite(np.add(morf, lerf)).any():
+            kept.append({"sample_id": sample, "area_morf": morf, "area_lerf": lerf})
+            continue
+        rejects = {
+            name: [*explained[name].rejects, *drawn.rejects, *(r for one in curves for r in one.rejects[name].values())]
+            for name in names
+        }
+        lost.append(_why(sample, rejects))
+    splits = drawn.splits + sum(batch.splits for batch in curves) + max(made.splits for made in explained.values())
+    return Made(pa.Table.from_pylist(kept, schema=SCHEMA), tuple(lost), splits)
+
+
+def _why(sample: str, rejects: Mapping[str, Sequence[Reject]]) -> Reject:
+    """The first trial's reason that says more than that there was no relevance to draw."""
+    of_sample = [(name, reject) for name, every in rejects.items() for reject in every if reject.sample_id == sample]
+    telling = [(name, reject) for name, reject in of_sample if reject.reason != NO_RELEVANCE] or of_sample
+    if not telling:
+        return Reject(sample, "not_finite", f"{next(iter(rejects))}: no trial has finite curves")
+    name, reject = telling[0]
+    return Reject(sample, reject.reason, f"{name}: {reject.detail}")
+
+
+def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
+    """The trials, each with its mean and samples, and which of them is chosen."""
+    assert isinstance(node, Choice)
+    table = run.store.read(list(shards), SCHEMA) if shards else SCHEMA.empty_table()
+    table = table.sort_by("sample_id")  # a mean does not depend on how samples were cut into units
+    areas = (
+        np.array(table[name].to_pylist(), float).reshape(-1, len(node.options)) for name in ("area_morf", "area_lerf")
+    )
+    tried = trials_of(*areas)
+    chosen = choose(tried)
+    trials = []
+    for trial, options in zip(tried, node.options, strict=True):
+        entry = asdict(trial) | {"options": options, "left_out": len(node.rows) - trial.n}
+        if not trial.n:
+            entry["delta_area"] = None
+        trials.append(entry)
+    method = configured(run.config)[node.artifact.method].configured(**node.options[chosen])
+    return {"trials": trials, "chosen": chosen, "method": method.key()}
+
+
+def _entries(run: Run, node: Node) -> dict[str, Any]:
+    assert isinstance(node, Choice)
+    return {"variants": [[node.request.explanation, node.request.embedding]]}
+
+
+def told(choice: Choice, record: Mapping[str, Any]) -> str:
+    """What was chosen, in words."""
+    best = record["trials"][record["chosen"]]
+    on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
+    return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({on})"
+
+
+TRIALS = Product(
+    name="trials",
+    title="choices of options",
+    stage="select",
+    nodes=nodes,
+    expected=_expected,
+    schema=partial(schema_of, "trials"),
+    units=units,
+    compute=compute,
+    close=partial(close, entries_of=_entries, conclusion=_conclude),
+)

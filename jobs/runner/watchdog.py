@@ -1,0 +1,58 @@
+"""A watchdog in a worker: it ends the process when a batch hangs, so that the next one isolates the row to blame."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jobs.cluster.attempts import Attempts
+
+EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
+
+
+class Watchdog:
+    """Watches one batch at a time, which may take `limit_s` seconds; 0 watches nothing."""
+
+    def __init__(self, limit_s: float = 0) -> None:
+        self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._batch: tuple[float, str, Attempts] | None = None  # when it must have ended, its name, notes of its unit
+        self._started = False
+
+    @contextmanager
+    def watching(self, name: str, attempts: Attempts) -> Iterator[None]:
+        """The batch `name` runs inside."""
+        if not self._limit_s:
+            yield
+            return
+        self._start()
+        with self._lock:
+            self._batch = (time.monotonic() + self._limit_s, name, attempts)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._batch = None
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._watch, daemon=True, name="closelook-watchdog").start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(1.0, self._limit_s / 4))
+            with self._lock:
+                if self._batch is not None and time.monotonic() > self._batch[0]:
+                    _, name, attempts = self._batch
+                    reason = f"it had not ended after {self._limit_s:g} s"
+                    with suppress(OSError):  # of a store that is gone: the process ends all the same
+                        attempts.blame(name, reason)
+                    print(f"batch {name} hangs: {reason}", file=sys.stderr, flush=True)
+                    os._exit(EXIT_CODE)

@@ -1,0 +1,259 @@
+"""The worker of every product: it opens a model once and turns units into committed shards."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evaluation.schema import REJECT
+from jobs.cluster.attempts import Attempts, loading
+from jobs.cluster.pools import own_device
+from jobs.cluster.reports import left_out, reported
+from jobs.config import ModelConfig, RunConfig
+from jobs.methods import configured
+from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
+from jobs.plan.models import ResolvedModel, open_view
+from jobs.plan.node import Part
+from jobs.plan.units import FEW, UNASKED
+from jobs.products import PRODUCTS
+from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
+from jobs.runner.watchdog import Watchdog
+from jobs.store import Artifact, Store
+from jobs.store.retry import retried
+from jobs.store.spent import COMMIT, WAIT, spending
+from jobs.store.stopping import is_asked
+from lrp_core.method import Method
+
+if TYPE_CHECKING:
+    from jobs.runner.rows import Outcome
+    from lrp_core import ModelView
+
+#: Of a shard: the number of samples that have rows, None where rows are not of samples; its rejects as rows of REJECT;
+#: and further facts for the manifest.
+Account = tuple[int | None, list[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A unit as it travels to a worker, with the parts that are not committed yet."""
+
+    product: str
+    title: str
+    dtype: str
+    parts: tuple[Part, ...]
+    cuts: tuple[int, ...]
+    tokens: int
+    token_budget: int
+    size: int
+    rows: tuple[Row, ...] | None = None  # None: the samples beside the task
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The settings of a run that a worker needs."""
+
+    seed: int
+    max_attempts: int
+    checkpoint: bool
+    byte_budget: int | None
+    methods: Mapping[str, Method]  # of the run, by their names there
+    run: str  # tells the notes of this run's workers from those of earlier ones
+    batch_limit_s: float = 0  # a batch that takes longer hangs; 0: any may take as long as it likes
+
+    @classmethod
+    def of(cls, config: RunConfig, model: ModelConfig | None) -> WorkerOptions:
+        # Without recomputation, autograd would keep the weights of every offloaded block alive.
+        checkpoint = model is not None and (model.checkpoint or model.max_memory is not None)
+        run = uuid.uuid4().hex
+        # A batch and then a row of it may hang before the driver gives the model up.
+        batch_limit_s = config.ray.no_progress_timeout_s / 4
+        methods = configured(config)
+        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, methods, run, batch_limit_s)
+
+
+class Worker:
+    """Called with one unit at a time: a row with its task and its samples as lists.
+
+    Two threads may call it at once: one unit is computed at a time, and the other is committed meanwhile, so that the
+    device does not wait for the store.
+    """
+
+    def __init__(self, store: Store, model: ResolvedModel | None, options: WorkerOptions) -> None:
+        self._store, self._model, self._options = store, model, options
+        self._device = threading.Lock()  # held while anything runs on the model
+        self._view: ModelView | None = None
+        self._dtype = ""
+        self._memory: dict[Any, Any] = {}  # what computations keep while the model is open
+        self._watchdog = Watchdog(options.batch_limit_s)
+        self._failed: dict[Artifact, NodeFailed] = {}  # nodes that cannot be computed are not tried again
+
+    def inherit(self, before: object) -> None:
+        """Take over the model that `before`, the worker that this process had, has open; another model is let go."""
+        if isinstance(before, Worker):
+            if before._model == self._model and before._options.seed == self._options.seed:
+                self._view, self._dtype, self._memory = before._view, before._dtype, before._memory
+            before._view = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Commit the unit; its report."""
+        (unit,) = table.to_pylist()
+        task: Task = task_of(unit)
+        if is_asked(self._store):
+            return left_out(task.title)
+        rows = samples_of(unit, UNIT_COLUMNS, self._store) if task.rows is None else task.rows
+        tokens = task.tokens or sum(len(row["input_ids"]) for row in rows)
+        return reported(task.title, task.size, tokens, lambda: self._run(task, rows))
+
+    def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
+        """Compute and commit the unit; the rest of its report."""
+        product = PRODUCTS[task.product]
+        attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
+        opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
+        with self._free_device():
+            if self._model is not None:
+                opened.loaded = self._loaded(task.dtype)
+                rows = self._prepared(opened.view, task, rows)
+            opened.memory, opened.watchdog = self._memory, self._watchdog
+            attempts.begin()
+            with attempts.survived():
+                outcomes = self._compute(product, opened, task, rows)
+        with spending(COMMIT):
+            failed, accounts, splits = retried(lambda: self._commit(product, opened, task, outcomes, len(rows)))
+        attempts.clear()
+        rejected = {reject["sample_id"] for _, rejects, _ in accounts.values() for reject in rejects}
+        return {
+            "accounts": json.dumps(accounts),
+            "rejects": len(rejected),
+            "splits": splits,
+            "result": json.dumps([[asdict(node), why] for node, why in failed.items()]) if failed else None,
+        }
+
+    @contextmanager
+    def _free_device(self) -> Iterator[None]:
+        """The device belongs to this thread inside."""
+        with spending(WAIT):
+            self._device.acquire()
+        try:
+            yield
+        finally:
+            self._device.release()
+
+    def _loaded(self, dtype: str) -> ModelView:
+        """The model in this precision; only one is held at a time."""
+        assert self._model is not None
+        if self._view is None or self._dtype != dtype:
+            self._view = None
+            self._memory = {}
+            with loading(self._store, self._model.config.name, self._options.max_attempts, self._options.run):
+                self._view, self._dtype = self._open(dtype), dtype
+        return self._view
+
+    def _open(self, dtype: str) -> ModelView:
+        assert self._model is not None
+        return open_view(self._model, dtype, own_device(), self._options.seed)
+
+    def _prepared(self, view: ModelView, task: Task, rows: Sequence[Row]) -> Sequence[Row]:
+        """View rows as the model takes them, with the numbers of gold labels as `gold_id`."""
+        from lrp_core.readout import rows_for
+
+        if task.rows is not None:
+            return rows
+        assert self._model is not None
+        labelled = [self._model.with_gold(row) for row in self._model.taken(rows)]
+        return rows_for(view, labelled)
+
+    def _compute(
+        self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]
+    ) -> dict[Part, Outcome | NodeFailed]:
+        """The outcomes of all parts, but for those of nodes that failed before."""
+        from jobs.runner.rows import compute_parts
+
+        parts = [part for part in task.parts if part.node.artifact not in self._failed]
+        outcomes = compute_parts(product, opened, parts, rows, task.cuts)
+        for part, outcome in outcomes.items():
+            if isinstance(outcome, NodeFailed):
+                self._failed[part.node.artifact] = outcome
+        return {part: self._failed.get(part.node.artifact) or outcomes[part] for part in task.parts}
+
+    def _commit(
+        self,
+        product: Product,
+        opened: Opened,
+        task: Task,
+        outcomes: Mapping[Part, Outcome | NodeFailed],
+        rows: int,
+    ) -> tuple[dict[Artifact, str], dict[str, Account], int]:
+        """Write a shard of every part that was computed.
+
+        Returns the nodes that get none, with the reason; the accounts of shards, which the driver need not read then,
+        by path; and how often batches were split.
+        """
+        computed = {part: outcome for part, outcome in outcomes.items() if not isinstance(outcome, NodeFailed)}
+        failed = {part.node.artifact: str(why) for part, why in outcomes.items() if isinstance(why, NodeFailed)}
+        accounts: dict[str, Account] = {}
+        splits = sum(outcome.splits for outcome in {id(one): one for one in computed.values()}.values())
+        most_splits = 0
+        for part, outcome in computed.items():
+            account = self._commit_part(product, opened, part, outcome, rows)
+            if isinstance(account, str):
+                failed[part.node.artifact] = account
+            else:
+                accounts[part.paths[0]], part_splits = account
+                most_splits = max(most_splits, part_splits)
+        return failed, accounts, splits + most_splits
+
+    def _commit_part(
+        self, product: Product, opened: Opened, part: Part, outcome: Outcome, rows: int
+    ) -> tuple[Account, int] | str:
+        """Write a part's shard, its rejects in it; its account, and how often its computation was split.
+
+        Returns the reason why there is no shard instead: the results do not fit the schema, or every row failed. Where
+        the rows are so few that each may have failed on its own account, they are rejects all the same.
+        """
+        from jobs.runner.rows import describe, named
+
+        assert product.schema is not None
+        schema = product.schema(part.node.artifact.dtype)
+        try:
+            made = product.combine(opened, part, outcome.of(part)) if outcome.values else Made(schema.empty_table())
+        except Exception as error:
+            return describe(error)
+        rejects = list({reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects)}.values())
+        failures = [reject for reject in rejects if reject.reason not in UNASKED]
+        if len(failures) == rows > FEW:
+            return f"every row of a unit failed, {named([one.sample_id for one in failures])}: {_reasons(failures)}"
+        path, *others = part.paths
+        for other, table in zip(others, made.beside, strict=False):  # a computation may have written them itself
+            self._store.write_shard(other, table, table.schema)
+        schema = made.schema or schema
+        rejected = _reject_table(product, rejects)
+        self._store.write_shard(path, made.table, schema, rejected)
+        of_samples = "sample_id" in schema.names
+        count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
+        return (count, rejected.to_pylist(), dict(made.facts)), made.splits
+
+
+def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:
+    rows = [
+        {"sample_id": r.sample_id, "stage": product.stage, "reason": r.reason, "where": None, "detail": r.detail}
+        for r in rejects
+    ]
+    return pa.Table.from_pylist(rows, schema=REJECT)
+
+
+def _reasons(failed: Sequence[Reject]) -> str:
+    """The detail that all rejects share, else the count of every reason with the detail of its first reject."""
+    if len({reject.detail for reject in failed}) == 1:
+        return failed[0].detail
+    counts = Counter(reject.reason for reject in failed)
+    first = {reject.reason: reject.detail for reject in reversed(failed)}
+    return "; ".join(f"{rows} x {reason}, the first: {first[reason]}" for reason, rows in counts.most_common())

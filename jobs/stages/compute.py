@@ -1,0 +1,189 @@
+"""The stages that workers compute: select, attribute, prune, perturb and neurons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from evaluation.benchmark.audit import rejected as in_words
+from evaluation.schema import SchemaMismatch
+from jobs.config import PerturbConfig, PruneConfig, RunConfig
+from jobs.plan.cells import make_plan, without_samples
+from jobs.plan.choices import Choice
+from jobs.plan.node import Node, Run
+from jobs.products import PRODUCTS, contexts, of_packages, relevance, trials
+from jobs.products.contexts import CONTEXTS
+from jobs.products.curves import CURVES
+from jobs.products.heatmaps import HEATMAPS
+from jobs.products.knockouts import KNOCKOUTS
+from jobs.products.pruning import PRUNING
+from jobs.products.record import Product
+from jobs.products.scores import LAYER_SCORES, SCORES
+from jobs.products.writings import WRITINGS
+from jobs.runner.closing import rejected
+from jobs.runner.driver import ModelWork, make, missing_work
+from jobs.stages.summary import StageSummary
+from jobs.store import Ledger, Store, StoreError
+from jobs.store.stopping import is_asked
+from lrp_core.types import UserError
+
+#: The products of each stage in the order in which they are made; those of one tuple share workers. Corpora are read
+#: first and looked at again, since ranks that are near ties are decided when all of a corpus was read.
+ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
+    "select": ((trials.TRIALS,),),
+    "attribute": ((relevance.RELEVANCE, *relevance.FINER),),
+    "evaluate": ((SCORES, LAYER_SCORES),),
+    "prune": ((PRUNING,),),
+    "perturb": ((CURVES,),),
+    "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
+}
+
+_COUNTED = {"attribute": "rows", "prune": "curves"}  # what progress counts; samples elsewhere
+
+
+def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
+    """Compute what a stage wants and is not done.
+
+    Raises UserError for what no run could do, and StoreError for a store of another schema version.
+    """
+    try:
+        config = _with_defaults(config, stage)
+        return compute_plan(Run(config, make_plan(config, store), Ledger(store)), stage)
+    except SchemaMismatch as error:
+        raise StoreError(str(error)) from None
+
+
+def compute_plan(run: Run, stage: str) -> StageSummary:
+    """Compute what a stage wants of a run and is not done."""
+    store = run.store
+    unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
+    undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))
+    out_of_reach = [*run.plan.failures.values(), *unprepared, *undecided]
+    failures: list[str] = []
+    todo: dict[Node, None] = {}
+    wanted: dict[Node, None] = {}
+    waiting: list[str] = []
+    for products in _order(stage):
+        if is_asked(store):
+            break
+        nodes = [node for product in products for node in product.nodes(run)]
+        lacking = [node for node in nodes if not _is_made(run, node)]
+        ready = [node for node in lacking if all(map(run.ledger.is_done, (*node.made_of, *node.needs)))]
+        for node in lacking:
+            _clear(run, node, node in ready)
+        waiting += [line for node in lacking for line in _waits_for(run, node)]
+        failures += make(run, products, ready, stage, _COUNTED.get(stage, "samples"))
+        wanted |= dict.fromkeys(nodes)
+        todo |= dict.fromkeys(lacking)
+    incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
+    lines = [*_counts(run, stage, list(wanted), list(todo)), *_told(run, stage, list(wanted), list(todo))]
+    if stage == "evaluate":  # it scores what is complete
+        lines += out_of_reach
+        if waiting:
+            lines.append(f"{len(waiting)} cells are not complete and have no scores: run `closelook attribute`")
+    else:
+        failures = [*out_of_reach, *failures, *waiting]
+        failures += [] if failures else [str(node.artifact) for node in incomplete]
+    if incomplete and stage != "evaluate":
+        lines.append(f"{len(incomplete)} {_plural(stage)} are not complete, among them {incomplete[0].artifact}")
+    skipped = len(wanted) - len(todo)
+    return StageSummary(stage, len(todo) - len(incomplete), skipped, tuple(dict.fromkeys(failures)), tuple(lines))
+
+
+def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
+    """The config with the default settings of a stage that is asked for and that it leaves out."""
+    defaults = {"prune": PruneConfig, "perturb": PerturbConfig}
+    if stage == "neurons" and config.neurons is None:
+        raise UserError("config key 'neurons' says of which tasks neurons are kept, as neurons.tasks={sva: 100}")
+    if stage in defaults and getattr(config, stage) is None:
+        return config.model_copy(update={stage: defaults[stage]()})
+    return config
+
+
+def _order(stage: str) -> list[tuple[Product, ...]]:
+    """The products of the stage in their order; those of installed packages come last."""
+    added = tuple(product for product in of_packages() if product.stage == stage)
+    return [*ORDER[stage], added] if added else list(ORDER[stage])
+
+
+def works_of(run: Run, stage: str) -> list[ModelWork]:
+    """The units that a stage would compute first, by model and precisions that share workers."""
+    products = ORDER[stage][0]
+    nodes = [node for product in products for node in product.nodes(run) if not _is_made(run, node)]
+    return missing_work(run, products, nodes)
+
+
+def _is_made(run: Run, node: Node) -> bool:
+    """True where nothing is to do. What a file without a key in its name is made of must be done, too."""
+    if node.artifact.is_keyed():
+        return run.ledger.is_done(node.artifact)
+    return node.state(run.ledger) == "done"
+
+
+def _clear(run: Run, node: Node, ready: bool) -> None:
+    """Remove what lies in a node's place and must not stay while it is made, or while its sources are not done."""
+    run.ledger.discard_damaged(node.artifact)
+    # What is made of an artifact that lost shards is right once these are made again.
+    is_outdated = ready or not any(map(run.ledger.described_damage, node.made_of))
+    if is_outdated and not node.artifact.is_keyed():  # the manifest goes before the file has other numbers
+        run.ledger.forget(node.artifact)
+
+
+def _undecided(run: Run, stage: str) -> Iterator[Choice]:
+    """Choices without which some nodes of the stage have no key yet."""
+    settings = run.config.perturb
+    for choice in run.plan.undecided:
+        place = choice.artifact
+        drawn = settings is not None and settings.takes(task=place.task, method=place.method)
+        if stage == "attribute" or (stage == "perturb" and drawn):
+            yield choice
+
+
+def _waits_for(run: Run, node: Node) -> Iterator[str]:
+    for artifact in (*node.made_of, *node.needs):
+        if not run.ledger.is_done(artifact):
+            yield f"{artifact} is not complete: run `closelook {PRODUCTS[artifact.product].stage}`"
+
+
+def _plural(stage: str) -> str:
+    return ORDER[stage][-1][0].title
+
+
+def _counts(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
+    """A line for each product: how many of its artifacts were made, and how many were there."""
+    titles = {product.name: product.title for products in _order(stage) for product in products}
+    for title in dict.fromkeys(titles.values()):
+        of_title = [node for node in wanted if titles[node.artifact.product] == title]
+        lacking = [node for node in todo if titles[node.artifact.product] == title]
+        made = sum(run.ledger.is_done(node.artifact) for node in lacking)
+        if of_title:
+            yield f"{made} {title} made, {len(of_title) - len(lacking)} were up to date"
+
+
+def _told(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
+    """Further lines: what was chosen, what was read, and what was rejected."""
+    if stage == "attribute":
+        for (model, task), rejects in without_samples(run.plan, run.ledger).items():
+            why = in_words(rejects)
+            yield f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {why}"
+    for node in todo:
+        record = run.ledger.record(node.artifact)
+        if isinstance(node, Choice) and record is not None and "chosen" in record:
+            yield f"{node}: {trials.told(node, record)}"
+    for node in wanted:
+        if isinstance(node, contexts.ContextsNode):
+            yield from contexts.lines(run.ledger, node)
+    for node in todo:
+        for name, count in (run.ledger.record(node.artifact) or {}).get("defects", {}).items():
+            yield f"{node.artifact}: {count} times {name}, counted as wrong"
+    yield from _rejected(run, todo)
+
+
+def _rejected(run: Run, nodes: Iterable[Node]) -> list[str]:
+    """A line for the rejects that nodes of one place have in common, with the methods that have them."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        record, at = run.ledger.record(node.artifact), node.artifact
+        if record is not None and record.get("rejects"):
+            place = f"{at.product} {at.model}/{at.task}/{at.dtype}"
+            groups.setdefault((place, rejected(record)), []).append(at.method)
+    return [f"{place}: rejected {rows} ({', '.join(methods)})" for (place, rows), methods in groups.items()]

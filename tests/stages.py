@@ -1,0 +1,38 @@
+"""The stages of a run as functions of (config, store), and the work that a stage would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from jobs.config import RunConfig
+from jobs.plan.cells import Plan
+from jobs.plan.node import Run
+from jobs.products.record import Product
+from jobs.products.relevance import FINER, RELEVANCE
+from jobs.runner import driver
+from jobs.runner.driver import ModelWork
+from jobs.stages.compute import compute, compute_plan
+from jobs.stages.summary import StageSummary
+from jobs.store import Ledger, Store
+
+select = partial(compute, stage="select")
+attribute = partial(compute, stage="attribute")
+prune = partial(compute, stage="prune")
+perturb = partial(compute, stage="perturb")
+neurons = partial(compute, stage="neurons")
+evaluate = partial(compute, stage="evaluate")
+
+
+def missing_work(
+    config: RunConfig, ledger: Ledger, plan: Plan, products: Sequence[Product] = (RELEVANCE, *FINER)
+) -> list[ModelWork]:
+    """What is missing of the nodes of these products."""
+    run = Run(config, plan, ledger)
+    nodes = [node for product in products for node in product.nodes(run)]
+    return driver.missing_work(run, products, [node for node in nodes if not ledger.is_done(node.artifact)])
+
+
+def score_plan(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
+    """The stage evaluate of a run whose plan is made."""
+    return compute_plan(Run(config, plan, Ledger(store)), "evaluate")
