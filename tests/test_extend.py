@@ -14,7 +14,6 @@ from jobs.methods import METHODS
 from jobs.plan.node import Run
 from jobs.products import PRODUCTS
 from jobs.stages import report
-from jobs.stages import run as stages
 from jobs.stages.report import samples as explorer
 from jobs.store import Ledger
 from lrp_core import Batch, Request

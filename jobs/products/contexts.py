@@ -202,14 +202,15 @@ def close(run: Run, node: Node, shards: Sequence[str], told: Told) -> str | None
     """
     assert isinstance(node, ContextsNode)
     corpus, units = node.corpus, node.corpus.survey.units
-    if _missing(run.ledger, node, units) or _is_undecided(run, node, units):
+    if _missing(run.ledger, node, units):
         return None
     try:
         if stamps(corpus.corpus) != corpus.stamps:
             return f"the files of the corpus {node.artifact.task} changed while they were read: run again"
     except UserError as error:
         return f"the corpus {node.artifact.task} is gone: {error}"
-    _enter(run, node, corpus)
+    if not _is_undecided(run, node, units):
+        _enter(run, node, corpus)
     return None
 
 
@@ -315,7 +316,7 @@ def schema(dtype: str) -> pa.Schema:
 
 CONTEXTS = Product(
     name=PRODUCT,
-    title="corpora read",
+    title="sets of contexts",
     stage="neurons",
     nodes=nodes,
     expected=of_no_task,

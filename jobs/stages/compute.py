@@ -62,10 +62,14 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
     todo: dict[Node, None] = {}
     wanted: dict[Node, None] = {}
     waiting: list[str] = []
+    nodes: list[Node] = []
+    before: tuple[Product, ...] = ()
     for products in _order(stage):
         if is_asked(store):
             break
-        nodes = [node for product in products for node in product.nodes(run)]
+        if products != before:  # a corpus that is looked at again is the one that was read
+            nodes = [node for product in products for node in product.nodes(run)]
+        before = products
         lacking = [node for node in nodes if not _is_made(run, node)]
         ready = [node for node in lacking if all(map(run.ledger.is_done, (*node.made_of, *node.needs)))]
         for node in lacking:

@@ -93,7 +93,7 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
     shards = [pq.read_table(path) for path in sorted((tmp_path / "root" / "entropy").rglob("*.parquet"))]
     entropies = {row["sample_id"]: row["entropy"] for shard in shards for row in shard.to_pylist()}
     assert entropies == pytest.approx(entropies_of(store), rel=1e-5)
-    assert re.search(r",pairs,renamed,entropy,", store.read_bytes("report/tables/entropy.csv").decode())
+    assert re.search(r",pairs,renamed,,entropy,", store.read_bytes("report/tables/entropy.csv").decode())
     assert re.search(r"renamed +pairs +float32 +entropy +1\b", run("status", "--config", config)[1])
     assert "1 entropies of predictions, 0 missing: 0 forwards of a sample" in run("plan", "--config", config)[1]
     code, out, err = run("export", "--config", config, "--to", str(tmp_path / "out"))

@@ -195,7 +195,7 @@ def test_what_a_choice_depends_on_makes_another_and_the_others_stay(tmp_path, mo
     assert select(other, store).computed == 1
     after = {name: choice.artifact.key for name, choice in choices_of(other, store).items()}
     assert (before["smoothgrad"], len({*before.values(), *after.values()})) == (after["smoothgrad"], 3)
-    [group] = [group for group in garbage(other, store) if "trials" in group.why]
+    [group] = [group for group in garbage(other, store) if "choices" in group.why]
     assert group.why == "choices of options of other inputs, settings or versions"
     changes = [
         {"select": {**SELECT, "samples": 5}},

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from jobs.store.stopping import is_asked
 from tests.jobs.forked import Forked
 from tests.jobs.inline import HOLD
 from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of
@@ -157,7 +158,7 @@ def test_a_run_that_is_asked_to_stop_commits_its_unit_begins_no_other_and_the_ne
     assert code == 1, err
     assert "stopped; run the same command again to continue" in err
     assert len(store.files("relevance", recursive=True)) == committed, "the unit that waited was not begun"
-    assert store.files("lock") == []
+    assert store.files("lock", "") == []
     code, _, err = ended(Forked("stop", config.root))
     assert (code, err.strip()) == (2, f"error: no run owns {config.root} now")
     code, _, err = ended(Forked(*arguments))
@@ -170,10 +171,10 @@ def test_a_run_that_is_told_to_end_ends_by_itself_once_its_unit_is_done(expected
     process = held()
     process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + 60
-    while "lock/stop" not in store.files("lock"):
+    while not is_asked(store):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     (tmp_path / "go").touch()
     code, _, err = ended(process)
     assert (code, "stopped; run the same command again" in err) == (143, True), err
-    assert store.files("lock") == []
+    assert store.files("lock", "") == []

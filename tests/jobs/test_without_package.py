@@ -68,7 +68,7 @@ def test_status_counts_what_is_known_and_names_what_no_package_brings(left, comm
     assert [line for line in out.splitlines() if "left out" in line] == [LACKING]
     assert re.search(r"known +mine +float32 +relevance +2 +0 +0 +2 +0", out)
     assert re.search(r"known +mine +float32 +scores +2 +0 +0", out), "without its metric, scores of the others count"
-    assert re.search(r"known +mine +float32 +faithfulness +1 +0 +0", out)
+    assert re.search(r"known +mine +float32 +curves +1 +0 +0", out)
     assert "renamed: is of a family that no installed package brings" in out
 
 
