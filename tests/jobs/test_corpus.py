@@ -309,7 +309,7 @@ def test_status_plan_and_gc_know_contexts(tmp_path, model, corpus, inline):
     corpus.write_text("w41 w42\n")
     changed = config_for(tmp_path / "root", model, corpus)
     assert cell_of(changed, store).key != before.key
-    (group,) = (one for one in garbage(changed, store) if one.why.startswith("contexts"))
+    (group,) = (one for one in garbage(changed, store) if one.why.startswith("sets of contexts"))
     assert len(group.files) == 3  # contexts and activations of the layer, and the manifest
     assert cell_of(config_for(tmp_path / "root", model, corpus, top=3), store).key != cell_of(changed, store).key
 
