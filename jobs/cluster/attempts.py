@@ -23,7 +23,7 @@ _GIVEN_UP: dict[tuple[str, str, str], str] = {}  # why a model is loaded no more
 
 
 def excuse_all() -> None:
-    """What is running in this process is not to blame for its end."""
+    """Note that nothing that runs in this process is to blame for its end."""
     for attempts in list(_BEGUN):
         with suppress(OSError, RuntimeError):  # the store may be gone too
             attempts.rest()
@@ -73,7 +73,7 @@ class Attempts:
         self._notes["deaths"].pop(f"row {name}", None)
 
     def ended_by(self, *prefixes: str) -> bool:
-        """Whether a row with such a name has ended a worker."""
+        """True where a row whose name begins so has ended a worker."""
         beginnings = tuple(f"row {prefix}" for prefix in prefixes)
         return any(name.startswith(beginnings) and self.deaths(name) for name in self._notes["deaths"])
 
@@ -88,7 +88,7 @@ class Attempts:
         self.keep_reason(reason)
 
     def keep_reason(self, error: str) -> None:
-        """Why the process is about to end."""
+        """Note the reason why the process is about to end."""
         self._notes["reason"] = f": {error}"
         self._run(self._notes["running"])
 
@@ -110,7 +110,7 @@ class Attempts:
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:
-        """How many processes of this run died while `name` ran, on nodes that are still there."""
+        """The number of processes of this run that died while `name` ran, on nodes that are still there."""
         return _counted(self._notes["deaths"].get(name, ()))
 
     def rest(self) -> None:
@@ -196,7 +196,7 @@ def _loads(model: str) -> str:
 
 
 def _counted(nodes: Sequence[str]) -> int:
-    """How many of the nodes are still there: with one that was preempted, its processes died for no fault of theirs."""
+    """The number of nodes that are still there: processes on a preempted node died for no fault of theirs."""
     if not nodes:
         return 0
     here = node_id()

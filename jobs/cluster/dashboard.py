@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 12, 8  # of a panel; a row of the dashboard has 24
 
 
 def dashboard() -> dict[str, Any]:
-    """What Grafana imports: what workers do a second, what their time goes to, and what went wrong."""
+    """The dashboard for Grafana: the throughput of workers, the shares of their time, and their errors."""
     by_field = {metric.field: metric for metric in METRICS}
     seconds = [by_field[f"{kind}_s"] for kind in KINDS]
     panels = [_rates(by_field[field]) for field in ("rows", "tokens", "units")]

@@ -126,7 +126,7 @@ def end_kept() -> None:
 
 @contextmanager
 def kept_hosts() -> Iterator[None]:
-    """What is started inside serves until the block ends: several stages, one after the other."""
+    """Keep the processes that are started inside until the block ends, for several stages one after the other."""
     hosts = Hosts()
     token = _KEPT.set(hosts)
     try:

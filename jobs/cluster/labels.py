@@ -22,7 +22,7 @@ _SIZES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192, 288)
 
 
 def known(labels: Mapping[str, str]) -> dict[str, str]:
-    """What is known of a node: its labels, and how fast float64 is where it does not say but Ray names its GPUs."""
+    """The labels of a node, with the speed of float64 where only Ray's names of its GPUs tell it."""
     for speed, accelerators in _BY_ACCELERATOR.items():
         if labels.get(ACCELERATOR) in accelerators:
             return {FLOAT64: speed, **labels}
@@ -30,7 +30,7 @@ def known(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def matches(labels: Mapping[str, str], needs: Needs) -> bool:
-    """Whether a node with these labels will do. One that does not say is taken at its word: that it has GPUs."""
+    """True where a node with these labels will do. One without such a label is trusted to have suitable GPUs."""
     return all(key not in labels or labels[key] in _sufficient(value, labels[key]) for key, value in needs)
 
 

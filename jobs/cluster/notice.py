@@ -24,7 +24,7 @@ EXIT_CODE = 128 + signal.SIGTERM
 
 
 class _Notice:
-    """What this process knows of a notice, and how many units it has in hand."""
+    """The state of this process: a notice that it was given, and the units that it has in hand."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

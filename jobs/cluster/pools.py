@@ -135,7 +135,7 @@ def prepare_dataset(dataset: Dataset, name: str, config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """What one worker of a model occupies: GPUs where the run uses them, else one CPU."""
+    """The resources of one worker of a model: GPUs where the run uses them, else one CPU."""
 
     gpus: float
     cpus: float
@@ -159,13 +159,13 @@ class Share:
 
 
 def share_of(model: ModelConfig, on_gpu: bool, needs: Needs = ()) -> Share:
-    """What a worker of the model occupies; `needs` are labels that its precisions ask for beside those of the model."""
+    """The resources of a worker of the model; `needs` are labels of its precisions beside those of the model."""
     # A GPU worker reserves no CPU: with few of them, that would starve the tasks that feed it.
     return Share(model.gpus, 0, tuple(sorted({*model.labels.items(), *needs}))) if on_gpu else Share(0, 1)
 
 
 def uses_gpu(config: RunConfig) -> bool:
-    """Whether workers get GPUs: as the configuration says, or by what the cluster has."""
+    """True where workers get GPUs: as the configuration says, or where the cluster has some."""
     import ray
 
     if config.device == "auto":
@@ -193,7 +193,7 @@ class Slots:
         self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
-        """How many workers of this share an empty cluster could hold."""
+        """The number of workers of this share that an empty cluster could hold."""
         return sum(_fitting(size, share.size) for labels, size in self._nodes if matches(labels, share.labels))
 
     def take(self, share: Share, fewest: int, most: int) -> list[int] | None:
@@ -250,7 +250,7 @@ def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
 
 
 def own_device() -> str:
-    """Where a worker runs its model: on the GPUs that Ray gave it, else on the CPU, whatever else the node has."""
+    """The device of a worker's model: the GPUs that Ray gave it, else the CPU, whatever else the node has."""
     import torch
 
     ray = sys.modules.get("ray")

@@ -1,4 +1,4 @@
-"""What workers did, kept by the driver from the reports that it gets: a log under the root, and metrics of Ray.
+"""A record of workers that the driver keeps from their reports: a log under the root, and metrics of Ray.
 
 A unit costs tens of microseconds and no request: metrics are passed on every few seconds, and the log is written many
 lines at a time, since object stores append nothing.

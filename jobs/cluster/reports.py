@@ -1,4 +1,4 @@
-"""What a worker tells the driver of a unit: one row, its error in words."""
+"""The report of a worker about a unit: one row, its error in words."""
 
 from __future__ import annotations
 

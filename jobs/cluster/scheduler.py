@@ -35,7 +35,7 @@ Report = dict[str, Any]  # a row of `jobs.cluster.reports.REPORT`
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What one pool of workers is to do: the units of a model, or of a model in one precision."""
+    """The work of one pool of workers: the units of a model, or of a model in one precision."""
 
     name: str  # in progress and failures
     model: ModelConfig
@@ -53,11 +53,11 @@ class Work:
 
     @property
     def units(self) -> int:
-        """How many workers could be of use."""
+        """The number of workers that could be of use."""
         return self.read or len(self.blocks)
 
     def tables(self) -> Iterator[Any]:
-        """What workers get, one after the other."""
+        """The tables of units, one after the other."""
         for block in self.blocks:
             yield from (block(),) if self.reader is None else self.reader(block())
 
@@ -145,7 +145,7 @@ def share_hosts(works: Sequence[Work]) -> bool:
 
 @dataclass(frozen=True)
 class _Run:
-    """What all works of a stage have in common."""
+    """The common settings of all works of a stage."""
 
     config: RunConfig
     store: Store

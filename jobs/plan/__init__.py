@@ -1,1 +1,1 @@
-"""What a run is made of: models resolved, inputs read, cells keyed, units cut."""
+"""The plan of a run: models resolved, inputs read, nodes keyed, units cut."""

@@ -1,4 +1,4 @@
-"""What a run is made of: the cells it wants, keyed by all that decides their numbers.
+"""The plan of a run: the cells it wants, keyed by all that decides their numbers.
 
 A cell, the relevance of one method (or that of its heads) for a model, task and precision, is the unit of bookkeeping.
 Its key covers the model's weights, the tokenised inputs, the method with its version, the precision and the options
@@ -223,7 +223,7 @@ def _cells(
 
 
 def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
-    """What the method gives of such a model beside relevance of tokens: `heads`, `layers`, `neurons`."""
+    """The finer products that the method gives of such a model: `heads`, `layers`, `neurons`."""
     return [one for one in PRODUCTS if one in info.gives and set(FINER[one][1]) <= set(capabilities)]
 
 

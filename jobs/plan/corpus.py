@@ -47,7 +47,7 @@ def corpus_settings(config: RunConfig) -> CorpusConfig:
 
 
 def corpus_of(config: RunConfig) -> Corpus:
-    """Where the corpus of a run that has one is."""
+    """The corpus of a run that has one."""
     settings = corpus_settings(config)
     names = ("source", "path", "hub", "subset", "split", "revision", "sha256", "column", "limit")
     return Corpus(**{name: getattr(settings, name) for name in names}, seed=config.seed)
@@ -76,7 +76,7 @@ def surveyed(config: RunConfig, ledger: Ledger) -> Surveyed:
 
 
 def reads_texts(model: ResolvedModel) -> bool:
-    """Whether there is a corpus for it: it reads bare texts, and its neurons are described."""
+    """True of a model that can read a corpus: it reads bare texts, and its neurons are described."""
     return NEURONS in model.capabilities and not model.kind.images
 
 

@@ -1,4 +1,4 @@
-"""What a configured model's head puts out: words, labels by their names, or a score."""
+"""The output of a configured model's head: words, labels by their names, or a score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def head_of(model: ModelConfig, family: Family, config: PretrainedConfig) -> tuple[Output, tuple[str, ...]]:
-    """What the head puts out, and the labels of a classifier in the order of its outputs.
+    """The kind of the head's output, and the labels of a classifier in the order of its outputs.
 
     `classes` of the model stand in place of its own names; what several outputs are named alike has their number
     behind it. Raises UserError for several scores, and for `classes` that are not as many as the model has labels.

@@ -78,7 +78,7 @@ class Inputs:
         return views_of(self.tokenizer, self.task).folder
 
     def unit(self, task: Any, rows: Sequence[int] | np.ndarray) -> pa.Table:
-        """What a worker gets of a unit: one row with the pickled `task` and the columns of the samples `rows` as lists.
+        """A unit as a worker gets it: one row with the pickled `task` and the columns of the samples `rows` as lists.
 
         A unit that names its rows instead would have every worker read the views of all, which costs their square.
         """
@@ -123,7 +123,7 @@ class Inputs:
 
     @cached_property
     def cuts(self) -> dict[Any, Any]:
-        """What `jobs.plan.units` made of the samples, by what was asked."""
+        """The units that were cut of the samples, by the arguments of the cut."""
         return {}
 
     @cached_property
@@ -138,7 +138,7 @@ def task_of(unit: Mapping[str, Any]) -> Any:
 
 
 def without_samples(task: Any) -> pa.Table:
-    """What a worker gets of a unit that is about no samples, in the same columns."""
+    """A unit that is about no samples, as a worker gets it, in the same columns."""
     empty = VIEW.empty_table()
     lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in UNIT_COLUMNS}
     return pa.table({"task": [pickle.dumps(task)], **lists})

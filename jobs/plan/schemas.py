@@ -1,4 +1,4 @@
-"""Which schema the shards of a cell have. A key covers its name and version: what is stored otherwise is made anew."""
+"""The schemas of the shards of cells. A key covers its name and version: what is stored otherwise is made anew."""
 
 from __future__ import annotations
 

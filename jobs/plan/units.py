@@ -29,7 +29,7 @@ UNASKED = frozenset({NO_FOIL, NO_RELEVANCE, NOTHING_TO_FLIP})  # reasons that ar
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """What a worker computes and commits at once.
+    """The share of some nodes that a worker computes and commits at once.
 
     `rows` are indices into the views of a task, or the rows themselves. `cuts` are the starts of batches. `parts` are
     the shards that it becomes; None: one of every node that shares the unit, which has the unit's name.
@@ -45,7 +45,7 @@ class Unit:
 
     @property
     def progress(self) -> int:
-        """What its report counts."""
+        """The count of its report."""
         return len(self.rows) if self.size is None else self.size
 
     def parts_of(self, nodes: Sequence[Node]) -> tuple[Part, ...]:

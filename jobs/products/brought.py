@@ -35,7 +35,7 @@ def staying() -> Iterator[None]:
 
 
 def is_brought(method: Method) -> bool:
-    """Whether the method's function is not this project's own."""
+    """True of a method whose function an installed package brings."""
     return method.base not in METHODS or METHODS.owner(method.base) != OURS
 
 

@@ -155,7 +155,7 @@ def _ties(run: Run, node: ContextsNode, units: int) -> Ties:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """What every neuron does in a unit's texts, or in contexts whose ranks are near ties, each alone."""
+    """The activity of every neuron in a unit's texts, or in contexts whose ranks are near ties, each alone."""
     from jobs.runner.rows import that_fits
 
     (part,) = parts
@@ -252,7 +252,7 @@ def layer_name(layer: int) -> str:
 
 
 def _merged(ledger: Ledger, node: ContextsNode, units: int) -> tuple[Merged, dict[str, int]]:
-    """What all parts hold together, and their counts."""
+    """All parts merged, and their counts."""
     merged: Merged | None = None
     facts = dict.fromkeys(_FACTS, 0)
     for unit in range(units):
@@ -292,7 +292,7 @@ def _texts(ledger: Ledger, node: Node, units: int, contexts: np.ndarray) -> pa.T
 
 
 def lines(ledger: Ledger, node: Node) -> Iterator[str]:
-    """What was read of the corpus, in lines; none where it is not done."""
+    """Lines about the corpus that was read; none where it is not done."""
     record, place = ledger.record(node.artifact), node.artifact
     if record is None:
         return

@@ -203,7 +203,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def _claims(opened: Opened, node: CurvesNode, shards: Sequence[str], names: set[str]) -> dict[str, list[Claim]]:
-    """What a method's variants say of the samples `names`, by sample id."""
+    """The relevance of a method's variants for the samples `names`, by sample id."""
     from jobs.products.drawing import RELEVANCE_COLUMNS, said_by
 
     variants = tuple((request.explanation, request.embedding) for request in node.requests)

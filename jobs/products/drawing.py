@@ -33,7 +33,7 @@ RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logi
 
 @dataclass(frozen=True)
 class Claim:
-    """What a method's variant says of a sample."""
+    """The relevance that a variant of a method gives a sample."""
 
     method: str
     explanation: str
@@ -78,7 +78,7 @@ class DrawnCurves:
 
 
 def said_by(method: str, relevance: pa.Table, variants: Sequence[tuple[str, str]]) -> dict[str, list[Claim]]:
-    """What the `variants` (explanation, embedding) among rows of RELEVANCE_COLUMNS say, in that order, by sample id."""
+    """The claims of `variants` (explanation, embedding) in rows of RELEVANCE_COLUMNS, in order, by sample id."""
     said: dict[str, dict[tuple[str, str], Claim]] = defaultdict(dict)
     names = [relevance[name].to_pylist() for name in ("sample_id", "explanation", "embedding", "logit_target")]
     tokens, pixels = (_lists(relevance[name]) for name in ("relevance", "pixels"))
@@ -147,7 +147,7 @@ class Drawing:
         return True
 
     def _says(self, row: Row) -> list[Claim]:
-        """What all methods say of a row, variant by variant."""
+        """The claims of all methods about a row, variant by variant."""
         return [claim for said in self.said.values() for claim in said.get(row["sample_id"], ())]
 
     def _asked(self, row: Row, flips: Flips) -> Asked:

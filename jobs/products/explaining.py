@@ -27,7 +27,7 @@ BESIDE = {"neurons": ("boundaries",)}
 
 @dataclass(frozen=True)
 class Timing:
-    """What one pass over one batch cost, or one method's stage of it."""
+    """The cost of one pass over one batch, or of one method's stage of it."""
 
     method: str  # the pass, where it is not of one method alone
     stage: str  # forward | backward | aggregate | method: all of it
@@ -104,7 +104,7 @@ class Explainer:
         return self.view.device.type == "cuda"
 
     def _metering(self, length: int) -> bool:
-        """Whether such a batch's memory is unknown yet. A CPU tells it only at the cost of a second, slow run."""
+        """True where the batch's memory is unknown yet. A CPU tells it only by a second, slow run."""
         bucket = (length - 1).bit_length()
         new = bucket not in self.metered
         self.metered.add(bucket)
@@ -113,7 +113,7 @@ class Explainer:
     def _explain(
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
-        """What `requests` of the group of `method` ask for; functions know methods by the names of their records."""
+        """The relevance that `requests` of one group ask for; functions know methods by their records' names."""
         asked = {request: self.methods[request.method].bound(request) for request in requests}
         given = {name for request in requests for name in self.methods[request.method].given}
         wanted = (self.product, *BESIDE.get(self.product, ()))

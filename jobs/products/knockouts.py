@@ -187,7 +187,7 @@ def _ranked(ledger: Ledger, node: KnockoutNode) -> Ranked:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """What is explained without the neurons of every ranking; samples that a method rejected have no rows."""
+    """The explained numbers without the neurons of every ranking; samples that a method rejected have no rows."""
     from evaluation.scoring.knockouts import Knockout
     from jobs.runner.rows import that_fits
 
@@ -268,7 +268,7 @@ def _means_in(opened: Opened, shards: Sequence[str]) -> list[np.ndarray]:
 
 
 def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
-    """What the ablations are made of, and how many samples have finite numbers; the others count as rejects too."""
+    """The sources of the ablations, and the number of samples with finite numbers; the others count as rejects too."""
     assert isinstance(node, KnockoutNode)
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]

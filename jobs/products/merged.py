@@ -1,4 +1,4 @@
-"""What neurons do in a corpus, from the parts that units commit."""
+"""The activity of neurons in a corpus, merged from the parts that units commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNIT = 1 << 32  # a context's number is its unit's times this, and its own withi
 
 @dataclass
 class Merged:
-    """What neurons do, by row; N neurons, K contexts."""
+    """The activity of neurons, a row each; N neurons, K contexts."""
 
     layer: np.ndarray  # [N]
     neuron: np.ndarray  # [N]
@@ -30,7 +30,7 @@ class Merged:
 
     @classmethod
     def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
-        """What a committed part holds: the `top` contexts and SPARE more."""
+        """The activity in a committed part: the `top` contexts and SPARE more."""
         columns = (
             _padded(table[name], top + SPARE, fill)
             for name, fill in (("activation", -np.inf), ("context", -1), ("position", 0))

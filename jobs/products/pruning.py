@@ -194,7 +194,7 @@ class Hits:
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Hits]:
-    """Which samples stay right along every curve of the parts."""
+    """The samples that stay right along every curve of the parts."""
     from evaluation.scoring.pruning import Sweep
     from jobs.runner.rows import that_fits
 

@@ -51,7 +51,7 @@ class CorpusReader:
 def read(
     view: ModelView, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], length: int, top: int, token_budget: int
 ) -> tuple[pa.Table, pa.Table]:
-    """What neurons do in the texts of `rows` (CONTEXTS_PART), `top` contexts and SPARE more; and the contexts.
+    """The activity of neurons in the texts of `rows` (CONTEXTS_PART: `top` contexts and SPARE more), and the contexts.
 
     Contexts (CONTEXTS_TEXTS) have at most `length` tokens. Batches depend on the rows and the budget alone.
     """

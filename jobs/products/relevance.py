@@ -71,7 +71,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def explainer_of(opened: Opened, parts: Sequence[Part], metered: set[int] | None = None) -> Explainer:
-    """What explains batches for these parts; `metered` are lengths whose memory need not be measured."""
+    """The explainer of these parts; `metered` are lengths whose memory need not be measured."""
     from jobs.products.explaining import Explainer
 
     nodes = [part.node for part in parts if isinstance(part.node, Cell)]

@@ -223,7 +223,7 @@ def _entries(run: Run, node: Node) -> dict[str, Any]:
 
 
 def told(choice: Choice, record: Mapping[str, Any]) -> str:
-    """What was chosen, in words."""
+    """The choice in words."""
     best = record["trials"][record["chosen"]]
     on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
     return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({on})"

@@ -26,7 +26,7 @@ Conclusion = Callable[[Run, Node, Sequence[str]], Mapping[str, Any]]
 
 @dataclass
 class Told:
-    """What workers reported of the units of a run."""
+    """The reports of workers about the units of a run."""
 
     accounts: dict[str, Account] = field(default_factory=dict)  # by path of a shard
     splits: int = 0
@@ -119,7 +119,7 @@ def _sizes(node: Node, present: Mapping[str, int]) -> Mapping[str, int] | None:
 
 
 def _accounts(run: Run, node: Node, shards: Sequence[str], told: Told) -> tuple[int | None, Rejects]:
-    """How many samples have rows, None where rows are not of samples; and the rejects, which get their own file."""
+    """The number of samples that have rows, None where rows are not of samples; and the rejects, which get a file."""
     artifact, store = node.artifact, run.store
     computed: int | None = 0
     rejects: dict[str, dict[str, Any]] = {}

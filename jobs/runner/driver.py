@@ -76,7 +76,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """What the reports of the missing units count together."""
+        """The sum of the counts of the missing units' reports."""
         return sum(unit.progress for unit, _ in self.missing)
 
 
@@ -99,7 +99,7 @@ class Reader:
 
 @dataclass
 class ModelWork:
-    """What is missing of a model, in precisions that share workers, while its units are computed."""
+    """The missing units of a model, in precisions that share workers, while they are computed."""
 
     run: Run
     name: str

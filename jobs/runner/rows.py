@@ -81,7 +81,7 @@ class _Batches:
 
     @property
     def name(self) -> str:
-        """What tells these parts from others in the notes of attempts."""
+        """The name of these parts in the notes of attempts."""
         return "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
 
     def run(self, rows: Sequence[Row], cuts: Sequence[int]) -> Outcome:

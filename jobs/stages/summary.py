@@ -1,4 +1,4 @@
-"""What every stage of a run returns."""
+"""The summary that every stage of a run returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageSummary:
-    """What a stage did: how many cells it computed, how many it found complete, and one line for each that failed."""
+    """The result of a stage: artifacts that it computed and that were complete before, and a line for each failure."""
 
     stage: str
     computed: int = 0
