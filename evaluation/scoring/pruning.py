@@ -59,7 +59,7 @@ class Sweep:
         return right[:, :, finite].sum(2) / self.n
 
     def right(self, rows: Iterable[Mapping[str, Any]], token_budget: int) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each row's target logit exceeds the foil's at every point [C, S, N], and is finite with all heads [N].
+        """The rows whose target logit exceeds the foil's at every point [C, S, N], and is finite with all heads [N].
 
         Of rows with a gold label (`gold_id`), that label's logit must exceed every other one's. A pass has as many
         masks as keep its rows within `token_budget` tokens.
