@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jobs.cluster.pools import Share, placement
+from jobs.cluster.pools import PATIENCE, Share, placement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,11 +107,11 @@ def _kill(host: Any) -> None:
 def _report(reference: Any, config: RunConfig) -> Iterator[Report]:
     import ray
 
-    limit_s = config.ray.no_progress_timeout_s
+    limit_s = PATIENCE * config.ray.no_progress_timeout_s
     try:
         yield from ray.get(reference, timeout=limit_s).to_pylist()
     except ray.exceptions.GetTimeoutError as error:
-        raise TimeoutError(f"no unit ended within {limit_s} s (ray.no_progress_timeout_s)") from error
+        raise TimeoutError(f"no unit ended within {limit_s} s ({PATIENCE} times ray.no_progress_timeout_s)") from error
 
 
 _KEPT: ContextVar[Hosts | None] = ContextVar("hosts", default=None)

@@ -39,6 +39,9 @@ _SETTINGS = {
 _LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_maximum_startup_concurrency": "8"}
 
 
+PATIENCE = 4  # times `ray.no_progress_timeout_s`: a batch and then a row of it may hang before a model is given up
+
+
 class ClusterUnreachable(RuntimeError):
     """Nothing answers at the address of the cluster."""
 
@@ -128,7 +131,7 @@ def prepare_dataset(dataset: Dataset, name: str, config: RunConfig) -> None:
     """Name a pipeline for the dashboard, and let only its warnings through: the run shows its own progress."""
     dataset.set_name(name)
     dataset.context.enable_progress_bars = False
-    dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
+    dataset.context.execution_no_progress_timeout_s = PATIENCE * config.ray.no_progress_timeout_s
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # warns that it is off
 

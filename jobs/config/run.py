@@ -145,7 +145,7 @@ class RayConfig(Frozen):
     max_models: AtLeast1 | None = None
     """at once; null: as many as fit"""
     no_progress_timeout_s: AtLeast1 = 1800
-    """seconds without a finished batch until a model is given up"""
+    """seconds that a batch may take: then its process ends, and its rows run one by one"""
 
     def needs(self, dtypes: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Labels, with values, of nodes where workers run in these precisions."""

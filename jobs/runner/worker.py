@@ -74,10 +74,8 @@ class WorkerOptions:
         # Without recomputation, autograd would keep the weights of every offloaded block alive.
         checkpoint = model is not None and (model.checkpoint or model.max_memory is not None)
         run = uuid.uuid4().hex
-        # A batch and then a row of it may hang before the driver gives the model up.
-        batch_limit_s = config.ray.no_progress_timeout_s / 4
-        methods = configured(config)
-        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, methods, run, batch_limit_s)
+        methods, limit_s = configured(config), config.ray.no_progress_timeout_s
+        return cls(config.seed, config.max_attempts, checkpoint, config.byte_budget, methods, run, limit_s)
 
 
 class Worker:
