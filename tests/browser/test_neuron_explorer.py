@@ -163,7 +163,7 @@ def test_the_page_fits_a_phone_and_is_small(tab, folder):
 def test_a_page_without_neurons_says_what_to_run(chromium, tmp_path):
     site = Site(Provenance("none", "", {"closelook": "1"}), some_results(), [])
     facts = {"neurons": site.neurons, "leaves": (), "parts": [], "published": False}
-    (tmp_path / "neurons.html").write_text(site._page("neurons.html", "Neurons", **facts), encoding="utf-8")
+    (tmp_path / "neurons.html").write_text(site._page("neurons.html", **facts), encoding="utf-8")
     chromium.open((tmp_path / "neurons.html").as_uri())
     assert "closelook attribute" in chromium.script("return document.querySelector('.notrun').textContent")
     assert chromium.complaints() == []

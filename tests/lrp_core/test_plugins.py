@@ -153,7 +153,7 @@ def test_classes_that_cannot_be_imported_are_one_line_with_the_package(monkeypat
     table = Registry("family", *families.FAMILIES.values())
     monkeypatch.setattr(families, "FAMILIES", table)
     families.introduce()
-    table.register(replace(families.GPT2, name="gpt2-renamed", classes="plug_no_such"), by="plug-a")
+    table.register(replace(families.FAMILIES["gpt2"], name="gpt2-renamed", classes="plug_no_such"), by="plug-a")
     message = "^plug-a brings the classes of gpt2-renamed models in plug_no_such, which cannot be imported .*: mend or "
     with pytest.raises(UserError, match=message) as error:
         families.introduce()
