@@ -258,7 +258,7 @@ def test_a_worker_told_to_end_in_a_batch_does_so_and_one_killed_in_a_batch_costs
             view.model.transformer.h[0].register_forward_hook(die)
             return view
 
-        def _explain(self, task, view, rows, attempts):
+        def _compute(self, *arguments):
             if not told.exists():
                 from jobs.cluster import notice
 
@@ -266,7 +266,7 @@ def test_a_worker_told_to_end_in_a_batch_does_so_and_one_killed_in_a_batch_costs
                 told.write_text(str(os.getpid()))
                 hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # many minutes
                 went_on.touch()
-            return super()._explain(task, view, rows, attempts)
+            return super()._compute(*arguments)
 
     def tell():
         while not told.exists() or not told.read_text():

@@ -32,11 +32,11 @@ def test_more_models_than_places_share_processes_and_fail_alone(tmp_path, model,
                 os.kill(os.getpid(), signal.SIGKILL)
             return super()._open(dtype)
 
-        def _commit(self, task, outcomes, rows, device):
+        def _commit(self, *arguments):
             if self._model.config.name == "killed" and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return super()._commit(task, outcomes, rows, device)
+            return super()._commit(*arguments)
 
     monkeypatch.setattr(stage, "Worker", Faulty)
     folders = [shutil.copytree(model, tmp_path / name) for name in ("first", "deadly", "killed", "last")]
