@@ -30,6 +30,7 @@ from jobs.runner import driver as stage
 from jobs.store import Ledger, Store
 from jobs.runner.worker import Worker
 from tests.jobs.small import config_of
+from tests.stages import attribute
 
 class Stuck(Worker):
     def __call__(self, table):
@@ -40,7 +41,7 @@ class Stuck(Worker):
 
 stage.Worker = Stuck
 config = config_of(sys.argv[1], Path(sys.argv[2]))
-stage.attribute(config, Store(config.root))
+attribute(config, Store(config.root))
 """
 
 
