@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from evaluation.schema import RUNTIME
 from jobs.methods import configured
 from jobs.plan.cells import Cell
@@ -93,8 +95,7 @@ def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Mad
 
     What was timed is written first: shards vouch for it.
     """
-    key = part.shard, tuple(map(id, values))  # parts of a pass have the values in common
-    opened.remembered("runtime", key, lambda: _write_runtime(opened, part, values))
+    _write_runtime(opened, part, values)
     return tables_of(part, values)
 
 
@@ -109,12 +110,17 @@ def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
 
 
 def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> None:
-    """Write what was timed now; earlier timings of other methods stay."""
+    """Write what was timed now, in all passes of the unit; earlier timings of other methods stay."""
     from jobs.products import relevance_tables
 
     place = part.node.artifact
+    passes = opened.memory.setdefault(("timed", place.product, place.task, place.dtype, part.shard), {})
+    of_pass = tuple(map(id, values))  # parts of a pass have the values in common
+    if of_pass in passes:
+        return
+    passes[of_pass] = relevance_tables.runtime_table(part.shard, [values], str(opened.view.device))
+    timed = pa.concat_tables(passes.values())
     path = f"{opened.store.runtime(place.model, place.task, place.dtype)}/{place.product}-{part.shard}.parquet"
-    timed = relevance_tables.runtime_table(part.shard, [values], str(opened.view.device))
     if timed.num_rows:
         with suppress(FileNotFoundError):
             timed = relevance_tables.with_earlier(timed, opened.store.read(path, RUNTIME))
