@@ -236,8 +236,8 @@ MUTANTS = (
         "knockouts_complete_without_their_shards",
         "Knock-outs count as computed though samples are missing.",
         "jobs/runner/closing.py",
-        "    complete = len(written) == len(shards) and accounted",
-        "    complete = accounted",
+        "    complete = len(written) == len(shards) and accounted and not failing\n",
+        "    complete = not failing\n",
         "tests/jobs/test_neurons.py"
         "::test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_that_alone",
     ),
