@@ -77,7 +77,7 @@ NOTICE = _Notice()
 def unit_in_hand() -> Iterator[None]:
     """A worker does a unit inside; where that is a process of Ray's, it heeds a notice."""
     ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized() and ray.get_runtime_context().get_task_id():
+    if ray is not None and ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         NOTICE.heed()
     with NOTICE.unit():
         yield

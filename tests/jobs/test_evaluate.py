@@ -11,6 +11,7 @@ from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
 from evaluation.scoring.metrics import METRICS, metric
 from evaluation.scoring.samples import VARIANT
 from evaluation.tasks import TASKS
+from jobs.cluster.notice import NOTICE, unit_in_hand
 from jobs.config import RunConfig
 from jobs.products import scores as scoring
 from jobs.products.scores import SCORES as SCORES_PRODUCT
@@ -221,3 +222,10 @@ def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch, local_r
     assert score_plan(CONFIG, plan, many).computed == 2
     for own, expected in zip(scores(many), scores(one), strict=True):
         assert own == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order
+
+
+@pytest.mark.ray
+def test_a_unit_of_the_driver_heeds_no_notice_and_logs_nothing(local_ray, caplog):
+    with unit_in_hand():
+        assert not NOTICE._heeding
+    assert not caplog.records
