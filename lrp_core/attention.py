@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
 from lrp_core.capabilities import ATTENTION
+from lrp_core.own_kernels import STAND_INS
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
@@ -61,15 +61,14 @@ def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
 
 @contextmanager
 def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterator[None]:
-    """Inside, modules in `around` whose kernel is a method of their own call their function in its place, too."""
+    """Inside, modules in `around` whose kernel no interface calls run their function around it, too."""
     name = view.family.own_kernel
     if name is None:
         yield
         return
     outer = {module: vars(module).get(name) for module in around}
     for module, put in around.items():
-        own = getattr(type(module), name)
-        setattr(module, name, partial(_in_place_of, own, put, module))
+        setattr(module, name, partial(STAND_INS[name], getattr(type(module), name), put, module))
     try:
         yield
     finally:
@@ -77,28 +76,6 @@ def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterato
             delattr(module, name)
             if previous is not None:
                 setattr(module, name, previous)
-
-
-def _in_place_of(
-    own: Kernel, put: Around, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-) -> Attended:
-    """Context [B, H, T, K] and weights. What `put` reads is one mask: the model's, and that of the module's window."""
-    length = key.shape[-2]
-    seen = module.bias[:, :, length - query.shape[-2] : length, :length]
-    least = torch.finfo(query.dtype).min
-    added, whole = mask, seen
-    if mask is not None and mask.dtype == torch.bool:  # as other kernels than the eager one read it
-        added = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, least)
-        whole = seen & mask
-    elif mask is not None:
-        whole = torch.where(seen, mask, least)
-
-    def kernel(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Attended:
-        context, weights = own(module, query, key, value, added)
-        return context.transpose(1, 2), weights
-
-    context, weights = put(kernel, module, query, key, value, whole, scaling=1.0)
-    return context.transpose(1, 2), weights
 
 
 @contextmanager

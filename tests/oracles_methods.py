@@ -5,6 +5,8 @@ of embeddings, and what keeps stock models in float64 from rounding to float32, 
 readouts are checked as well.
 """
 
+from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
 from math import factorial, tanh
 
@@ -134,6 +136,35 @@ def gradcam(attention: Tensor, upper: Tensor, position: int) -> Tensor:
     return cam.clamp_min(0)[position]
 
 
+@contextmanager
+def attending(view: ModelView, attend):
+    """Inside, `attend(module, query, key, value, mask, scaling, ...)`, context [B, T, H, K] first, is the model's kernel."""
+
+    def windowed(module, query, key, value, mask):  # GPT-Neo
+        window = module.config.window_size if module.attention_type == "local" else None
+        return attend(module, query, key, value, mask, 1.0, sliding_window=window)[0].transpose(1, 2), None
+
+    def whole_forward(module, hidden, attention_mask=None, **_):  # Megatron-BERT
+        projected = (part(hidden) for part in (module.query, module.key, module.value))
+        by_head = [x.unflatten(-1, (-1, module.attention_head_size)).transpose(1, 2) for x in projected]
+        context, weights = attend(module, *by_head, attention_mask, module.attention_head_size**-0.5)
+        return context.flatten(2), weights
+
+    AttentionInterface.register("oracle", attend)
+    AttentionMaskInterface.register("oracle", lambda *_, **__: None)
+    before, method = view.config._attn_implementation, view.family.own_kernel
+    if method is None:
+        view.config._attn_implementation = "oracle"
+    else:
+        for block in view.blocks:
+            stand_in = {"_attn": windowed, "forward": whole_forward}[method]
+            setattr(block.attention, method, partial(stand_in, block.attention))
+    yield
+    view.config._attn_implementation = before
+    for block in view.blocks if method else ():
+        delattr(block.attention, method)
+
+
 def atman(view: ModelView, row: dict, explanation: str, suppression: float, as_printed: bool) -> Tensor:
     """Deb et al. 2023: one forward a token, one query of one head at a time, [T]."""
     state = {"key": None}
@@ -158,15 +189,11 @@ def atman(view: ModelView, row: dict, explanation: str, suppression: float, as_p
                 context[0, q, h] = weights @ values[seen]
         return context, None
 
-    AttentionInterface.register("oracle_atman", attend)
-    AttentionMaskInterface.register("oracle_atman", lambda *_, **__: None)
-    before = view.config._attn_implementation
-    view.config._attn_implementation = "oracle_atman"
     values = []
-    for key in (None, *range(len(row["input_ids"]))):
-        state["key"] = key
-        values.append(number(logits(view, row), row, explanation))
-    view.config._attn_implementation = before
+    with attending(view, attend):
+        for key in (None, *range(len(row["input_ids"]))):
+            state["key"] = key
+            values.append(number(logits(view, row), row, explanation))
     return torch.stack([values[0] - value for value in values[1:]])
 
 

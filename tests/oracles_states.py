@@ -3,15 +3,12 @@
 A sample is a view row: `input_ids`, `position`, `target_id`, `foil_id`.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from lrp_core import ModelView
 from lrp_core.precision import unrounded
-from tests.oracles_methods import stock
+from tests.oracles_methods import attending, stock
 
 
 def hidden_states(view: ModelView, row: dict) -> list[Tensor]:
@@ -32,8 +29,7 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
     if view.kind.labels:
         return torch.stack([_labels(view, state[t]) for t in range(len(state))])[:, wanted]
     heads = {
-        "bert": lambda x: root.cls(x),
-        "deberta-v2": lambda x: root.cls(x),
+        **dict.fromkeys(("bert", "megatron-bert", "deberta-v2"), lambda x: root.cls(x)),
         "roberta": lambda x: root.lm_head(x),
         "distilbert": lambda x: root.vocab_projector(root.vocab_layer_norm(root.activation(root.vocab_transform(x)))),
         "electra": lambda x: root.generator_lm_head(root.generator_predictions(x)),
@@ -55,7 +51,7 @@ def _labels(view: ModelView, state: Tensor) -> Tensor:
     """Logits of all labels, as the stock head reads them from one state [D] as if it were the text's."""
     root = view.model
     heads = {
-        "bert": lambda: root.classifier(root.bert.pooler(state[None, None]))[0],
+        **dict.fromkeys(("bert", "megatron-bert"), lambda: root.classifier(root.bert.pooler(state[None, None]))[0]),
         "deberta-v2": lambda: root.classifier(root.pooler(state[None, None]))[0],
         "distilbert": lambda: root.classifier(root.pre_classifier(state).relu()),
         "albert": lambda: root.classifier(root.albert.pooler_activation(root.albert.pooler(state))),
@@ -98,30 +94,16 @@ def value_zeroing(view: ModelView, row: dict) -> list[Tensor]:
             scores = scores.masked_fill(far if view.kind.causal else far | far.T, -torch.inf)
         return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
 
-    def attend_by_itself(module, query, key, value, mask):  # GPT-Neo
-        window = module.config.window_size if module.attention_type == "local" else None
-        return attend(module, query, key, value, mask, 1.0, sliding_window=window)[0].transpose(1, 2), None
-
-    AttentionInterface.register("oracle_value_zeroing", attend)
-    AttentionMaskInterface.register("oracle_value_zeroing", lambda *_, **__: None)
-    before, own = view.config._attn_implementation, view.family.own_kernel
-    if own is None:
-        view.config._attn_implementation = "oracle_value_zeroing"
-    else:
-        for block in view.blocks:
-            setattr(block.attention, own, partial(attend_by_itself, block.attention))
-    whole, maps = hidden_states(view, row), []
-    for layer, block in enumerate(view.blocks):
-        distances = torch.zeros(length, length, dtype=view.dtype)
-        for token in range(length):
-            wanted.update(module=block.attention, token=token)
-            changed = hidden_states(view, row)[layer + 1]
-            for s in range(length):
-                seen = token <= s or not view.kind.causal
-                cosine = torch.nn.functional.cosine_similarity(whole[layer + 1][s], changed[s], dim=0)
-                distances[s, token] = 1 - cosine if seen else 0
-        maps.append(distances / distances.sum(-1, keepdim=True))
-    view.config._attn_implementation = before
-    for block in view.blocks if own else ():
-        delattr(block.attention, own)
+    with attending(view, attend):
+        whole, maps = hidden_states(view, row), []
+        for layer, block in enumerate(view.blocks):
+            distances = torch.zeros(length, length, dtype=view.dtype)
+            for token in range(length):
+                wanted.update(module=block.attention, token=token)
+                changed = hidden_states(view, row)[layer + 1]
+                for s in range(length):
+                    seen = token <= s or not view.kind.causal
+                    cosine = torch.nn.functional.cosine_similarity(whole[layer + 1][s], changed[s], dim=0)
+                    distances[s, token] = 1 - cosine if seen else 0
+            maps.append(distances / distances.sum(-1, keepdim=True))
     return maps

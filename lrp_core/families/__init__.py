@@ -33,6 +33,7 @@ FAMILIES: Extended[Family] = Extended(
         DISTILBERT,
         bert.ELECTRA,
         bert.ALBERT,
+        bert.MEGATRON_BERT,
         MODERNBERT,
         bert.DEBERTA,
         gpt2.GPT2,

@@ -99,6 +99,20 @@ ALBERT = replace(
         ABSOLUTE_POSITIONS,
     ),
 )
+#: Norms stand before attention and MLP, each adds to the residual stream, and a norm stands behind the blocks. The
+#: attention modules compute attention in their `forward`.
+MEGATRON_BERT = replace(
+    BERT,
+    name="megatron-bert",
+    blocks="bert.encoder.layer",
+    embedding_norm=None,
+    norm_order="pre",
+    final_norm="bert.encoder.ln",
+    attention_norm="attention.ln",
+    mlp_norm="ln",
+    eager_only=True,
+    own_kernel="forward",
+)
 #: DeBERTa-v2 and v3 (the difference is how they were trained). Their disentangled attention adds scores of relative
 #: positions outside of transformers' attention interface: nothing reads its weights, and no rule covers it.
 DEBERTA = replace(

@@ -92,6 +92,7 @@ OPTIONS: Mapping[str, Options] = {
         "sinusoidal_pos_embds": (False, True),
         "n_heads": (1, 4),
     },
+    "megatron-bert": _BERT,
     "electra": {**_BERT, "embedding_size": (12, 16)},
     "albert": {**_BERT, "embedding_size": (12, 16), "num_hidden_groups": (1, 2)},
     "modernbert": {
@@ -241,6 +242,7 @@ REFUSED: Mapping[str, Options] = {
     "bert": _DECODER,
     "roberta": _DECODER,
     "distilbert": {"chunk_size_feed_forward": (1,)},
+    "megatron-bert": _DECODER,
     "electra": _DECODER,
     "albert": {**_RELATIVE, "inner_group_num": (2,)},
     "modernbert": {**_NOT_STEADY_BY_LAYER, "classifier_activation": ("silu",)},

@@ -14,7 +14,7 @@ from tests.asked import CLOSE, close, explain
 from tests.tiny import MORE, TINY, ragged_rows, tiny_classifier, tiny_config
 
 pytestmark = pytest.mark.numeric
-HEADS = ["albert", "bert", "distilbert", "electra", "gpt2", "llama", "modernbert", "roberta"]
+HEADS = ["albert", "bert", "megatron-bert", "distilbert", "electra", "gpt2", "llama", "modernbert", "roberta"]
 EVERY = sorted(TINY | MORE)
 
 
