@@ -138,7 +138,7 @@ def gradcam(attention: Tensor, upper: Tensor, position: int) -> Tensor:
 
 @contextmanager
 def attending(view: ModelView, attend):
-    """Inside, `attend(module, query, key, value, mask, scaling, ...)`, context [B, T, H, K] first, is the model's kernel."""
+    """Inside, `attend(module, query, key, value, mask, scaling, ...)` is the kernel: context [B, T, H, K], weights."""
 
     def windowed(module, query, key, value, mask):  # GPT-Neo
         window = module.config.window_size if module.attention_type == "local" else None
