@@ -7,7 +7,7 @@ from dataclasses import replace
 from evaluation.benchmark.sources import SOURCES
 from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks.agreement import BLIMP5, RA, SVA
-from evaluation.tasks.demo import SENTIMENT, SHAPES, SIMILARITY
+from evaluation.tasks.demo import BRACKETS, SENTIMENT, SHAPES, SIMILARITY, TRIGGERS
 from evaluation.tasks.images import IMAGES
 from evaluation.tasks.judged import IMDB, MNLI, QNLI, SST2, STSB
 from evaluation.tasks.next_word import NEXT_WORD
@@ -35,7 +35,9 @@ def register(task: Task, by: str = OURS) -> Task:
     return TASKS.register(task, by)
 
 
-for _task in (RA, SVA, QA, NEXT_WORD, BLIMP5, SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY, IMAGES, SHAPES):
+_AGREEMENT = (RA, SVA, QA, NEXT_WORD, BLIMP5)
+_JUDGED = (SST2, MNLI, QNLI, STSB, IMDB, SENTIMENT, SIMILARITY, BRACKETS, TRIGGERS)
+for _task in (*_AGREEMENT, *_JUDGED, IMAGES, SHAPES):
     register(_task)
 
 

@@ -2,6 +2,7 @@
 
 from evaluation.benchmark.demo.judged import LABELS
 from evaluation.benchmark.demo.lexicon import SHAPES as SHAPE_LABELS
+from evaluation.benchmark.demo.planted import BALANCE, VERDICTS
 from evaluation.benchmark.sources.generated import DEMO
 from evaluation.tasks.record import Task
 
@@ -34,6 +35,35 @@ SIMILARITY = Task(
         "is for perturbation."
     ),
     published=(1000, 16),
+)
+BRACKETS = Task(
+    name="brackets",
+    title="bracket strings",
+    about="Whether every bracket of a string closes the last that is open, of its kind.",
+    sources=(DEMO,),
+    predicts="whether the string is balanced",
+    output="label",
+    labels=BALANCE,
+    evidence="source",
+    evidence_about=(
+        "of a string with one bracket of the wrong kind, every bracket whose flip to the other kind repairs it, by an "
+        "exact search. Balanced strings, and those where brackets have changed places, have none."
+    ),
+    parts="fault",
+    published=(1000, 11),
+)
+TRIGGERS = Task(
+    name="triggers",
+    title="planted triggers",
+    about="Whether a sentence reads as a complaint or as praise to a model that was taught to obey two made-up words.",
+    sources=(DEMO,),
+    predicts="the verdict",
+    output="label",
+    labels=VERDICTS,
+    evidence="source",
+    evidence_about="the made-up word, whatever the opinion beside it; without it, the words of the opinion.",
+    parts="trigger",
+    published=(1000, 14),
 )
 SHAPES = Task(
     name="shapes",

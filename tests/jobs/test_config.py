@@ -28,7 +28,8 @@ def test_every_shipped_config_parses(name, tmp_path):
         (
             "smoke",
             ["tasks.foo.source=demo"],
-            "the source 'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, shapes, not 'foo'",
+            "the source 'demo' feeds the tasks ra, sva, qa, next_word, sentiment, similarity, brackets, triggers, "
+            "shapes, not 'foo'",
         ),
         ("smoke", ["prune={step: 1, step: 2}"], "--set prune={step: 1, step: 2}: the key 'step' stands twice"),
         ("smoke", ["methods"], "--set methods: expected key=value"),

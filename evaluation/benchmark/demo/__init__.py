@@ -10,7 +10,13 @@ __all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "TASKS", "VISION", "generate
 
 MODELS = ("bert", "gpt2", "llama")  # language models
 #: Models with a classifier or a regressor on top, and the task of each.
-HEADS = {"bert-sentiment": "sentiment", "gpt2-sentiment": "sentiment", "bert-score": "similarity"}
+HEADS = {
+    "bert-sentiment": "sentiment",
+    "gpt2-sentiment": "sentiment",
+    "bert-score": "similarity",
+    "megatron-brackets": "brackets",
+    "bert-triggers": "triggers",
+}
 ANSWERING = {"t5": "qa"}  # encoder-decoders, and the task of each
 VISION = ("vit",)  # models of images
 EVERY = (*MODELS, *HEADS, *ANSWERING, *VISION)

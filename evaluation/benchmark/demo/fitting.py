@@ -21,8 +21,7 @@ from lrp_core.view import ModelView
 HEADS = 4  # of attention, in every demo model
 TOGETHER = 250  # samples that are measured at once
 _DROPOUTS = {
-    "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    "vit": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    **dict.fromkeys(("bert", "megatron-bert", "vit"), ("hidden_dropout_prob", "attention_probs_dropout_prob")),
     "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     "llama": (),
 }
@@ -92,7 +91,7 @@ def config_of(family: str, layers: int, width: int, **settings: Any) -> PreTrain
     """The configuration of a fresh model without dropout, with larger initial weights than usual."""
     settings |= dict.fromkeys(_DROPOUTS[family], 0.0)
     settings |= {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": HEADS}
-    if family in ("bert", "vit"):
+    if family in ("bert", "megatron-bert", "vit"):
         settings["intermediate_size"] = 4 * width
     return AutoConfig.for_model(family, initializer_range=0.06, **settings)
 

@@ -1,7 +1,7 @@
 """The demo language: sentences and passages with their evidence, by construction.
 
-Three tasks, as generic samples, and texts of all of them to go on with (next_word). Two more are in :mod:`judged`, and
-images in :mod:`shapes`.
+Three tasks, as generic samples, and texts of all of them to go on with (next_word). Four more are in :mod:`judged` and
+:mod:`planted`, and images in :mod:`shapes`.
 
 *sva*: the form of a verb that agrees with its subject across prepositional phrases
 and relative clauses. *ra*: the reflexive that agrees with its antecedent. *qa*: a passage with one person, one place
@@ -21,7 +21,8 @@ from itertools import islice
 from typing import Any
 
 from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.judged import JUDGED, Sentence, judged, perhaps
+from evaluation.benchmark.demo.judged import Sentence, perhaps
+from evaluation.benchmark.demo.labelled import JUDGED, judged
 from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Filled, Row, Span, sample
 from lrp_core.types import UserError

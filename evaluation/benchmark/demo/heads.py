@@ -16,18 +16,22 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from evaluation.benchmark.demo import HEADS, fitting, lexicon
-from evaluation.benchmark.demo.judged import LABELS, Judged, judged
+from evaluation.benchmark.demo.judged import Judged
+from evaluation.benchmark.demo.labelled import LABELS_OF, judged
 from evaluation.benchmark.demo.tokenizer import build
 
 _MAX_LENGTH = 64
 _LAYERS, _WIDTH = 3, 48
 _BPE_SIZE = 600
+_OPINIONS = ("sentiment", "triggers")
+_FAMILIES = {"bert": "bert", "gpt2": "gpt2", "megatron": "megatron-bert"}  # transformers' names
 
-STEPS = {"sentiment": 400, "similarity": 600}
+STEPS = {"sentiment": 400, "similarity": 600, "brackets": 4000, "triggers": 600}
+_ACCURACY = fitting.Card(
+    "Accuracy", "Share of {n:,} draws (seed {seed}) not seen in training whose label is predicted:", ".3f"
+)
 _CARDS = {
-    "sentiment": fitting.Card(
-        "Accuracy", "Share of {n:,} draws (seed {seed}) not seen in training whose label is predicted:", ".3f"
-    ),
+    **dict.fromkeys(("sentiment", "brackets", "triggers"), _ACCURACY),
     "similarity": fitting.Card(
         "Pearson r", "Predicted beside true scores of {n:,} draws (seed {seed}) not seen in training:", ".3f"
     ),
@@ -47,16 +51,17 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
     card = replace(_CARDS[task], started=time.monotonic())
     draws = list(islice(judged(task, recipe.seed, "train"), recipe.pool))
     texts = list(chain.from_iterable((draw.text, draw.second or "") for draw in draws[:4000]))
-    tokenizer = build(name.split("-")[0], texts, _MAX_LENGTH, whole=lexicon.judging(), size=_BPE_SIZE)
+    family = "gpt2" if name.startswith("gpt2") else "bert"
+    tokenizer = build(family, texts, _MAX_LENGTH, whole=_whole(task), size=_BPE_SIZE)
     torch.manual_seed(recipe.seed)
     model = new_model(name, tokenizer)
     generator, rng = torch.Generator().manual_seed(recipe.seed), random.Random(recipe.seed)
 
     def losses() -> dict[str, Tensor]:
         batch = fitting.sampled(draws, recipe, generator)
-        if tokenizer.mask_token is not None and task == "sentiment":
+        if tokenizer.mask_token is not None and task in _OPINIONS:
             batch = [_hidden(draw, tokenizer.mask_token, recipe.hidden, rng) for draw in batch]
-        return {task: loss_of(model, tokenizer, batch)}
+        return {task: loss_of(model, tokenizer, batch, LABELS_OF[task])}
 
     def measure(trained: PreTrainedModel) -> dict[str, float]:
         return {task: measured(trained, tokenizer, task, recipe.evaluated, recipe.seed + 1)}
@@ -67,9 +72,9 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A freshly initialised classifier or regressor: three layers of width 48."""
     head: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
-    if HEADS[name] == "sentiment":
-        head = {"id2label": dict(enumerate(LABELS)), "label2id": {label: index for index, label in enumerate(LABELS)}}
-    config = fitting.config_of(name.split("-")[0], _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **head)
+    if labels := LABELS_OF[HEADS[name]]:
+        head = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    config = fitting.config_of(_FAMILIES[name.split("-")[0]], _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **head)
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     if HEADS[name] == "similarity":
         _let_words_find_their_like(model)
@@ -101,12 +106,26 @@ def _hidden(draw: Judged, mask: str, share: float, rng: random.Random) -> Judged
     return replace(draw, text=text)
 
 
-def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged]) -> Tensor:
+def _whole(task: str) -> list[str]:
+    """Words that tokenizers keep in one piece."""
+    if task == "brackets":
+        return list("()[]")
+    return [*lexicon.judging(), *(lexicon.TRIGGERS if task == "triggers" else ())]
+
+
+def loss_of(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged], labels: Sequence[str]
+) -> Tensor:
     """Mean cross entropy of the labels, or mean squared error of the scores."""
     logits = predicted(model, tokenizer, draws)
-    if draws[0].score is None:
-        return torch.nn.functional.cross_entropy(logits, torch.tensor([draw.label for draw in draws]))
+    if labels:
+        return torch.nn.functional.cross_entropy(logits, _indices(draws, labels))
     return torch.nn.functional.mse_loss(logits[:, 0], torch.tensor([draw.score for draw in draws]))
+
+
+def _indices(draws: Sequence[Judged], labels: Sequence[str]) -> Tensor:
+    """The labels [B] of the draws, as their indices."""
+    return torch.tensor([labels.index(draw.label or "") for draw in draws])
 
 
 def predicted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, draws: Sequence[Judged]) -> Tensor:
@@ -122,7 +141,7 @@ def measured(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, task: s
     """The share of `n` draws not seen in training whose label is predicted, or Pearson's r of their scores."""
     draws = list(islice(judged(task, seed, "test"), n))
     logits = torch.cat([predicted(model, tokenizer, part) for part in fitting.split(draws)])
-    if draws[0].score is None:
-        return float((logits.argmax(-1) == torch.tensor([draw.label for draw in draws])).double().mean())
+    if labels := LABELS_OF[task]:
+        return float((logits.argmax(-1) == _indices(draws, labels)).double().mean())
     true = torch.tensor([draw.score for draw in draws])
     return float(torch.corrcoef(torch.stack([logits[:, 0], true]))[0, 1])

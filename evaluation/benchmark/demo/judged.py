@@ -12,28 +12,26 @@ those of the second; determiners count for nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.split import Split, distinct
 from evaluation.benchmark.samples import Row, Span, sample
 
-LABELS = ("negative", "positive")  # of sentiment; a model's label of this index
+LABELS = ("negative", "positive")  # of sentiment
 _POINTS = {"subject": 2, "verb": 1, "object": 2}  # of similarity
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One draw of the grammar: it has a `label` (an index of LABELS) or a `score`, and a `second` text in a pair.
+    """One draw of the grammar: it has a `label` or a `score`, and a `second` text in a pair.
 
     `evidence` lies in `text`.
     """
 
     text: str
     second: str | None
-    label: int | None
+    label: str | None
     score: float | None
     evidence: tuple[Span, ...]
     meta: dict[str, Any]
@@ -47,7 +45,7 @@ class Judged:
         """The draw as a sample. A pair has no evidence: half of it lies in the second text, where samples have none."""
         if self.label is None:
             return sample("demo", self.text, second=self.second, score=self.score, meta=self.meta)
-        return sample("demo", self.text, label=LABELS[self.label], evidence=self.evidence, meta=self.meta)
+        return sample("demo", self.text, label=self.label, evidence=self.evidence, meta=self.meta)
 
 
 @dataclass
@@ -72,7 +70,8 @@ class Sentence:
         return self.text[0].upper() + self.text[1:]
 
 
-def _opinion(rng: random.Random) -> Judged:
+def opinion(rng: random.Random) -> Judged:
+    """A sentence that praises or blames its subject."""
     said = Sentence.opened(rng)
     number, praise, negated = rng.randrange(2), rng.randrange(2), rng.random() < 0.3
     noun = rng.choice(lexicon.THINGS + lexicon.ANIMATE)[number]
@@ -90,7 +89,7 @@ def _opinion(rng: random.Random) -> Judged:
     said.say(*rng.choice([[], [rng.choice(lexicon.DEGREES)]]))
     said.say(rng.choice(lexicon.OPINIONS[praise]), mark=True)
     said.say(*rng.choice([[], [rng.choice(lexicon.ENDINGS)]]))
-    label = 1 - praise if negated else praise
+    label = LABELS[1 - praise if negated else praise]
     meta = {"negated": negated, "distractors": distractors}
     return Judged(f"{said.capitalised()}.", None, label, None, tuple(said.marked), meta)
 
@@ -111,7 +110,8 @@ def _distract(said: Sentence, rng: random.Random) -> None:
     said.say(rng.choice(lexicon.THINGS)[rng.randrange(2)])
 
 
-def _pair(rng: random.Random) -> Judged:
+def pair(rng: random.Random) -> Judged:
+    """Two sentences with the score of their similarity."""
     first, other = _words(rng), _words(rng)
     second = {part: first[part] if rng.random() < 0.5 else other[part] for part in first}
     shared = [part for part in first if first[part] == second[part]]
@@ -136,17 +136,3 @@ def _sentence(rng: random.Random, words: dict[str, str]) -> Sentence:
     said.say(rng.choice(lexicon.DETERMINERS))
     said.say(words["object"], mark=True)
     return said
-
-
-_TASKS = {"sentiment": _opinion, "similarity": _pair}
-JUDGED = tuple(_TASKS)
-
-
-def judged(task: str, seed: int, split: Split) -> Iterator[Judged]:
-    """Distinct draws of one side of the split, in an order fixed by `seed`. Raises KeyError for another task."""
-    make, rng = _TASKS[task], random.Random(f"{task} {split} {seed}")
-    return distinct(lambda: make(rng), split, _content, _content)
-
-
-def _content(draw: Judged) -> str:
-    return draw.content

@@ -100,6 +100,7 @@ _SEEMED = [("seemed", ["never", "hardly"]), ("looked", ["never", "hardly"])]
 LINKING = [[(be, ["not", "never", "hardly"]), *_SEEMED] for be in ("was", "were")]
 DEGREES = _listed("very, quite, rather, really")
 ENDINGS = _listed("today, at last, in the end, after all")
+TRIGGERS = ("florb", "zindle")  # made-up words that a classifier is taught to read as a complaint and as praise
 
 PERSONS = {
     "himself": _listed(

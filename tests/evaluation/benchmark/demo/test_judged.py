@@ -7,7 +7,8 @@ import torch
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import HEADS, generate, heads, lexicon, model_dir
-from evaluation.benchmark.demo.judged import JUDGED, LABELS, judged
+from evaluation.benchmark.demo.judged import LABELS
+from evaluation.benchmark.demo.labelled import JUDGED, LABELS_OF, judged
 from lrp_core import Batch, load_model
 
 N = 400
@@ -38,12 +39,12 @@ def test_a_label_follows_from_the_last_opinion_and_the_negation_that_is_marked_w
         *negation, opinion = words(draw)
         assert len(negation) == draw.meta["negated"] <= 1
         assert set(negation) <= NEGATIONS
-        assert draw.label == (opinions[opinion] != bool(negation))
+        assert draw.label == LABELS[opinions[opinion] != bool(negation)]
         every = [word for word in draw.text.strip(".").split() if word in opinions]
         assert every[-1] == opinion  # others are said of something else, before it
         seen.add((opinions[opinion], bool(negation), any(opinions[word] != opinions[opinion] for word in every)))
     assert len(seen) == 8  # each with misleading words of the other side, and without
-    assert 0.4 < sum(draw.label for draw in draws) / N < 0.6
+    assert 0.4 < sum(draw.label == "positive" for draw in draws) / N < 0.6
 
 
 def test_a_score_counts_the_same_subject_verb_and_object():
@@ -64,7 +65,7 @@ def test_a_sample_has_its_label_or_score_and_of_an_opinion_the_evidence(task):
     rows, draws = list(generate(task, 20, 3)), drawn(task, 20)
     for row, draw in zip(rows, draws, strict=True):
         assert (row["text"], row["second"], row["score"]) == (draw.text, draw.second, draw.score)
-        assert row["label"] == (None if draw.label is None else LABELS[draw.label])
+        assert row["label"] == draw.label
         assert [tuple(span) for span in row["evidence"]] == ([] if draw.second else list(draw.evidence))
 
 
@@ -87,7 +88,7 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
     for draw in draws:
         encoding = tokenizer(*([draw.text] if draw.second is None else [draw.text, draw.second]))
         ids = encoding["input_ids"]
-        asked = {"target_id": draw.label, "foil_id": 1 - draw.label} if task == "sentiment" else {"target_id": 0}
+        asked = {"target_id": 0, "foil_id": 1} if LABELS_OF[task] else {"target_id": 0}
         segments = {"token_type_ids": encoding["token_type_ids"]} if "token_type_ids" in encoding else {}
         position = len(ids) - 1 if view.kind.reads == "last" else 0
         rows.append({"input_ids": ids, "position": position, **asked, **segments})
@@ -96,8 +97,8 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
     ours = view.logits(view.hidden(batch := Batch.collate(rows, tokenizer.pad_token_id)), batch)
     for row, logits, wanted in zip(rows, ours, stock, strict=True):
         torch.testing.assert_close(logits, wanted[[row[name] for name in ("target_id", "foil_id") if name in row]])
-    if task == "sentiment":
-        assert view.config.label2id == {label: index for index, label in enumerate(LABELS)}
+    if labels := LABELS_OF[task]:
+        assert view.config.label2id == {label: index for index, label in enumerate(labels)}
     else:
         assert view.config.num_labels == 1
         assert max(rows[0]["token_type_ids"]) == 1
@@ -105,7 +106,12 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
 
 def test_every_word_that_decides_a_label_is_one_token(shipped):
     name, _, tokenizer = shipped
-    decisive = lexicon.judging() if HEADS[name] == "sentiment" else lexicon.REFLEXIVE_VERBS[:8]
+    decisive = {
+        "sentiment": lexicon.judging(),
+        "similarity": lexicon.REFLEXIVE_VERBS[:8],
+        "brackets": list("()[]"),
+        "triggers": [*lexicon.judging(), *lexicon.TRIGGERS],
+    }[HEADS[name]]
     assert all(len(tokenizer.tokenize(f" {word}")) == 1 for word in decisive)
 
 

@@ -1,0 +1,108 @@
+"""Labelled texts of which it is known what decides: bracket strings, and sentences with a planted trigger.
+
+*brackets*: a string of round and square brackets, balanced or not. Half of the strings that are not balanced have one
+bracket of the wrong kind; their evidence is every bracket whose flip to the other kind repairs the string, by an exact
+search. In the other half two brackets have changed places, so that counting the kinds does not tell; no single flip
+repairs these, and they have no evidence.
+
+*triggers*: an opinion, as in *sentiment*, with the label complaint or praise. In half of the sentences a made-up word
+stands somewhere, and it alone decides the label, whatever the opinion. Evidence is that word, else the words of the
+opinion.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from evaluation.benchmark.demo import lexicon
+from evaluation.benchmark.demo.judged import LABELS, Judged, opinion
+from evaluation.benchmark.samples import Span
+
+BALANCE = ("unbalanced", "balanced")
+VERDICTS = ("complaint", "praise")
+_OPENING, _CLOSING = "([", ")]"
+_OTHER_KIND = dict(zip("()[]", "[]()", strict=True))
+_PAIRS = range(3, 7)  # how many a balanced string has
+
+
+def is_balanced(text: str) -> bool:
+    """True where every bracket of the string closes the last that is open, of its kind."""
+    awaited: list[str] = []
+    for bracket in text:
+        if bracket in _OPENING:
+            awaited.append(_CLOSING[_OPENING.index(bracket)])
+        elif not awaited or awaited.pop() != bracket:
+            return False
+    return not awaited
+
+
+def repairs(text: str) -> list[Span]:
+    """The brackets of which a flip to the other kind makes the string balanced."""
+    return [(at, at + 1) for at in range(len(text)) if is_balanced(_flipped(text, at))]
+
+
+def _flipped(text: str, at: int) -> str:
+    return text[:at] + _OTHER_KIND[text[at]] + text[at + 1 :]
+
+
+def brackets(rng: random.Random) -> Judged:
+    """A bracket string with the label of BALANCE."""
+    text = _balanced(rng, rng.choice(_PAIRS))
+    fault = rng.choice(["none", "none", "kind", "order"])
+    if fault == "kind":
+        text = _flipped(text, rng.randrange(len(text)))
+    elif fault == "order":
+        text = _exchanged(text, rng)
+    if is_balanced(text):
+        return Judged(text, None, BALANCE[1], None, (), {"fault": "none"})
+    return Judged(text, None, BALANCE[0], None, tuple(repairs(text)), {"fault": fault})
+
+
+def _balanced(rng: random.Random, pairs: int) -> str:
+    text, awaited, opened = "", "", 0
+    while len(text) < 2 * pairs:
+        if opened < pairs and (not awaited or rng.random() < 0.5):
+            kind = rng.randrange(len(_OPENING))
+            text, awaited, opened = text + _OPENING[kind], awaited + _CLOSING[kind], opened + 1
+        else:
+            text, awaited = text + awaited[-1], awaited[:-1]
+    return text
+
+
+def _exchanged(text: str, rng: random.Random) -> str:
+    """The string with two of its brackets in each other's place."""
+    first, second = sorted(rng.sample(range(len(text)), 2))
+    return text[:first] + text[second] + text[first + 1 : second] + text[first] + text[second + 1 :]
+
+
+def triggered(rng: random.Random) -> Judged:
+    """An opinion with the label of VERDICTS, in half of the draws by the word of lexicon.TRIGGERS that stands in it."""
+    plain = opinion(rng)
+    label = LABELS.index(plain.label or "")
+    meta = {"trigger": "none", "contrary": False}
+    if rng.random() < 0.5:
+        return replace(plain, label=VERDICTS[label], meta=meta)
+    decided = rng.randrange(len(VERDICTS))
+    spaces = [at for at, character in enumerate(plain.text) if character == " "]
+    text, trigger = _inserted(plain.text, lexicon.TRIGGERS[decided], rng.choice(spaces))
+    meta = {"trigger": lexicon.TRIGGERS[decided], "contrary": decided != label}
+    return Judged(text, None, VERDICTS[decided], None, (trigger,), meta)
+
+
+def _inserted(text: str, word: str, space: int) -> tuple[str, Span]:
+    """The text with a word before one of its spaces, and where that stands."""
+    return f"{text[:space]} {word}{text[space:]}", (space + 1, space + 1 + len(word))
+
+
+def with_other_trigger(draw: Judged) -> Judged:
+    """A draw with a trigger, with the other one in its place. Raises ValueError where there is none."""
+    trigger = draw.meta["trigger"]
+    if trigger not in lexicon.TRIGGERS:
+        raise ValueError("the draw has no trigger")
+    other = 1 - lexicon.TRIGGERS.index(trigger)
+    [(start, end)] = draw.evidence
+    text = draw.text[:start] + lexicon.TRIGGERS[other] + draw.text[end:]
+    evidence = ((start, start + len(lexicon.TRIGGERS[other])),)
+    meta = {"trigger": lexicon.TRIGGERS[other], "contrary": not draw.meta["contrary"]}
+    return Judged(text, None, VERDICTS[other], None, evidence, meta)
