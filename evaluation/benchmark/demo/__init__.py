@@ -6,9 +6,10 @@ from pathlib import Path
 
 from evaluation.benchmark.demo.grammar import TASKS, generate
 
-__all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "TASKS", "VISION", "generate", "model_dir"]
+__all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "SEEDS", "TASKS", "VISION", "generate", "model_dir"]
 
 MODELS = ("bert", "gpt2", "llama")  # language models
+SEEDS = {"gpt2-seed1": 1, "gpt2-seed2": 2}  # gpt2 again, from other weights and draws with the same tokenizer
 #: Models with a classifier or a regressor on top, and the task of each.
 HEADS = {
     "bert-sentiment": "sentiment",
@@ -19,7 +20,7 @@ HEADS = {
 }
 ANSWERING = {"t5": "qa"}  # encoder-decoders, and the task of each
 VISION = ("vit",)  # models of images
-EVERY = (*MODELS, *HEADS, *ANSWERING, *VISION)
+EVERY = (*MODELS, *SEEDS, *HEADS, *ANSWERING, *VISION)
 
 
 def model_dir(name: str) -> Path:

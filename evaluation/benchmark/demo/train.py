@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from evaluation.benchmark.demo import (
     EVERY,
     HEADS,
     MODELS,
+    SEEDS,
     TASKS,
     VISION,
     answering,
@@ -46,14 +47,19 @@ class WordsRecipe(fitting.Recipe):
 
     batch: int = 32
     pool: int = 15_000
+    tokenizer_seed: int = 0  # of the draws that the tokenizer is made for
     other_weight: float = 0.1  # of the loss on tokens outside the slot
     noise: float = 0.03  # share of other tokens a masked model must restore
+
+
+def _family(name: str) -> str:
+    return name.partition("-seed")[0]
 
 
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A freshly initialised demo model: four layers of width 64."""
     more: dict[str, Any] = _LLAMA if name == "llama" else {}
-    config = fitting.config_of(name, _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **more)
+    config = fitting.config_of(_family(name), _LAYERS, _WIDTH, **fitting.words_of(tokenizer), **more)
     kind = AutoModelForCausalLM if tokenizer.mask_token is None else AutoModelForMaskedLM
     model: PreTrainedModel = kind.from_config(config)
     return model
@@ -106,8 +112,9 @@ def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
     """Train one model, write it with its tokenizer and card into `out`, and return its accuracies by task."""
     meaning = "Share of {n:,} draws a task (seed {seed}) not seen in training whose target has a larger logit than its"
     card = fitting.Card("Accuracy", f"{meaning} foil:")
-    texts = [draw.completed().text for task in TASKS for draw in islice(draws(task, recipe.seed, "train"), 4000)]
-    tokenizer = build(name, texts, _MAX_LENGTH)
+    read = (islice(draws(task, recipe.tokenizer_seed, "train"), 4000) for task in TASKS)
+    texts = [draw.completed().text for draw in chain.from_iterable(read)]
+    tokenizer = build(_family(name), texts, _MAX_LENGTH)
     torch.manual_seed(recipe.seed)
     model = new_model(name, tokenizer)
     pools = {task: list(islice(draws(task, recipe.seed, "train"), recipe.pool)) for task in TASKS}
@@ -129,8 +136,8 @@ def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
 
 def training_of(name: str) -> tuple[Callable[[str, Path, Any], dict[str, float]], fitting.Recipe]:
     """The function that trains a demo model, and its recipe."""
-    if name in MODELS:
-        return train, WordsRecipe()
+    if name in MODELS or name in SEEDS:
+        return train, WordsRecipe(seed=SEEDS.get(name, WordsRecipe.seed))
     if name in ANSWERING:
         return answering.train, answering.AnswerRecipe()
     if name in VISION:
@@ -143,12 +150,13 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=EVERY, default=list(EVERY))
     parser.add_argument("--out", type=Path, help="folder for the models (default: the shipped ones are rewritten)")
     parser.add_argument("--steps", type=int, help="default: the recipe's own")
-    parser.add_argument("--seed", type=int, default=fitting.Recipe.seed)
+    parser.add_argument("--seed", type=int, help="default: the recipe's own")
     chosen = parser.parse_args()
     for name in chosen.models:
         out = chosen.out / name if chosen.out else model_dir(name)
         trained, recipe = training_of(name)
-        scores = trained(name, out, replace(recipe, seed=chosen.seed, steps=chosen.steps or recipe.steps))
+        seed = recipe.seed if chosen.seed is None else chosen.seed
+        scores = trained(name, out, replace(recipe, seed=seed, steps=chosen.steps or recipe.steps))
         print(f"{name} -> {out}  " + "  ".join(f"{task} {score:.3f}" for task, score in scores.items()))
 
 

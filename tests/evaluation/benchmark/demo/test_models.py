@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import MODELS, TASKS, generate, lexicon, model_dir
+from evaluation.benchmark.demo import MODELS, SEEDS, TASKS, generate, lexicon, model_dir
 from evaluation.benchmark.demo.train import WordsRecipe, accuracy, train
 from evaluation.benchmark.views import tokenise
 from lrp_core import load_model
@@ -9,7 +9,7 @@ from lrp_core import load_model
 UNSEEN_SEED = 77  # neither the training's nor the card's
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[*MODELS, *SEEDS])
 def shipped(request):
     folder = model_dir(request.param)
     return load_model(str(folder)), AutoTokenizer.from_pretrained(folder)
@@ -41,6 +41,18 @@ def test_some_evidence_words_are_several_tokens_and_no_target_is(shipped):
     assert sum(len(tokenizer.tokenize(f" {noun}")) > 1 for noun in nouns) >= 10
 
 
+@pytest.mark.parametrize("name", SEEDS)
+def test_other_seeds_have_the_tokenizer_and_the_shape_of_gpt2_and_other_weights(name):
+    first, other = model_dir("gpt2"), model_dir(name)
+    assert (first / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
+    states = [load_model(str(folder)).model.state_dict() for folder in (first, other)]
+    assert {key: weight.shape for key, weight in states[0].items()} == {
+        key: weight.shape for key, weight in states[1].items()
+    }
+    matrices = [key for key, weight in states[0].items() if weight.ndim == 2]
+    assert not any(states[0][key].equal(states[1][key]) for key in matrices)
+
+
 def test_any_english_text_can_be_read(shipped):
     _, tokenizer = shipped
     ids = tokenizer("Quixotic zebras, unheard of!", add_special_tokens=False)["input_ids"]
@@ -53,7 +65,7 @@ def test_llama_has_fewer_key_value_heads_than_query_heads():
 
 
 def test_shipped_models_are_a_few_megabytes_and_each_has_its_card():
-    folders = [model_dir(name) for name in MODELS]
+    folders = [model_dir(name) for name in (*MODELS, *SEEDS)]
     assert sum(file.stat().st_size for folder in folders for file in folder.iterdir()) < 8e6
     assert all((folder / "README.md").read_text().startswith("---\n") for folder in folders)
     assert not [file for folder in folders for file in folder.glob("*.bin")]
@@ -71,6 +83,7 @@ def test_training_runs_and_writes_a_model_that_loads(name, tmp_path, capsys):
 
 def test_an_unknown_demo_model_is_refused_with_the_known_ones():
     with pytest.raises(
-        ValueError, match="there is no demo model 'gpt3'; the demo models are bert, gpt2, llama, bert-sentiment"
+        ValueError,
+        match="there is no demo model 'gpt3'; the demo models are bert, gpt2, llama, gpt2-seed1, gpt2-seed2, bert-sentiment",
     ):
         model_dir("gpt3")
