@@ -1,13 +1,12 @@
-"""The static site: pages that work from file:// without a network, alone or, where data are large, with their folder.
+"""The static site: pages that work from file:// without a network, with the folders of their figures and data.
 
 Every string is escaped by the templates, JSON islands cannot end their script element, sample text reaches the page
-through textContent alone, and a content policy admits no script but the page's own and no request; pages whose data are
-in leaves (evaluation/report/leaves.py) may load these into frames, and nothing else.
+through textContent alone, and a content policy admits no script but the page's own, images of the site, and no request;
+pages whose data are in leaves (evaluation/report/leaves.py) may load these into frames, and nothing else.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import math
 from collections import defaultdict
@@ -75,6 +74,14 @@ class Figure:
     narrow_width: int
     data: str = ""
 
+    @property
+    def files(self) -> dict[str, str]:
+        """Its files by their names in the site."""
+        files = {f"figures/{self.name}.svg": self.svg, f"figures/narrow/{self.name}.svg": self.narrow}
+        if self.data:
+            files[f"figures/{self.name}.csv"] = self.data
+        return files
+
 
 @dataclass(frozen=True)
 class Part:
@@ -122,9 +129,7 @@ class Site:
         for part in self.parts:
             tables += [*part.tables, *part.details]
             for figure in part.figures:
-                files[f"figures/{figure.name}.svg"] = figure.svg
-                if figure.data:
-                    files[f"figures/{figure.name}.csv"] = figure.data
+                files |= figure.files
         for table in tables:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
             files[f"tables/{table.name}.tex"] = latex(table, close_look)
@@ -224,7 +229,6 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": lambda value, column: number(value, decimals(value, column), column.signed),
         "signed": lambda value, column: number(value, decimals(value, column), signed=True),
-        "uri": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
         "spans": lambda columns, name: spans(columns, lambda column: getattr(column, name)),
     }
     return environment

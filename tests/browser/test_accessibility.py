@@ -70,6 +70,10 @@ def filled(tmp_path_factory):
     write_page(root, site, "faithfulness.html", "Faithfulness", (), parts=site.parts, published=False)
     shown = {"neurons": neurons, "parts": [knocked_out()], "published": False}
     write_page(root, site, "neurons.html", "Neurons", neurons.leaves, **shown)
+    for figure in (figure for part in site.parts for figure in part.figures):
+        for name, text in figure.files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
     (root / "explain.html").write_text(explain_page(samples("gpt2"), "Why are rather than is", FACTS), encoding="utf-8")
     names, both = ("one", "other"), Explorer.of(samples("gpt2 in one", "gpt2 in other"))
     page = comparison_page(names, ["seed: 0 -> 1"], site.parts[0].tables[0], both, FACTS)

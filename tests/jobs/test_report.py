@@ -1,6 +1,7 @@
 """The report shows what the store holds and says what it does not."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -175,7 +176,9 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     assert "| gpt2 | AttnLRP | 87.5 |" in text(store, "tables/pruning_area.md")
     assert "| gpt2 | Random | missing |" in text(store, "tables/pruning_area.md")
     assert "| gpt2 | float32 | gradients | cpu | ≤ 16 | – | – | – | 50.0 |" in text(store, "tables/runtime.md")
-    assert store.exists("report/figures/pruning_sva_least_first_main.svg")
+    shown = re.findall(r'src(?:set)?="(figures/[^"]+)"', text(store, "curves.html"))
+    assert {"figures/pruning_sva_least_first_main.svg", "figures/narrow/pruning_sva_least_first_main.svg"} <= {*shown}
+    assert all(store.exists(f"report/{name}") for name in shown)
 
 
 def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkeypatch):
