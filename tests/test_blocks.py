@@ -23,8 +23,6 @@ RUN = {
     "README.md": {
         "closelook.explain(": f"{PAGE}a_sentence_is_explained_through_the_front_door_as_the_readme_says",
         "closelook explain --model": INSTALLED,
-        "closelook neurons --model": "tests/jobs/test_steering.py::test_steering_runs_as_the_readme_says",
-        "AutoTokenizer": f"{PAGE}a_sentence_is_explained_as_the_readme_says",
         "cat > mine.jsonl": INSTALLED,
         "NEAREST = Method(": f"{PAGE}a_method_of_the_readme_explains",
         "entry-points": INSTALLED,
@@ -47,7 +45,11 @@ RUN = {
     "finetune.md": {
         "import random": f"{PAGE}the_fine_tuning_page_teaches_a_model_the_words_of_a_task",
     },
-    "neurons.md": {f"--neuron {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")},
+    "methods.md": {"AutoTokenizer": f"{PAGE}a_method_is_a_function_as_its_page_says"},
+    "neurons.md": {
+        **{f"--neuron {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")},
+        "--set 0.64=8": "tests/jobs/test_steering.py::test_steering_runs_as_its_page_says",
+    },
     "notebooks.md": {
         **dict.fromkeys(
             ("explanation.to_frame()", "answers.to_frame()", "closelook.load(", "LLMAttributionResult("),

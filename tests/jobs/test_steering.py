@@ -18,9 +18,9 @@ def stripped(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def test_steering_runs_as_the_readme_says(closelook):
-    readme = (ROOT / "README.md").read_text()
-    command, said = re.search(r"^closelook (neurons .*?)\n```\n\n```text\n(.*?)\n```", readme, re.S | re.M).groups()
+def test_steering_runs_as_its_page_says(closelook):
+    page = (ROOT / "docs" / "neurons.md").read_text()
+    command, said = re.search(r"^closelook (neurons .*?)\n```\n\n```text\n(.*?)\n```", page, re.S | re.M).groups()
     model, text, rest = re.fullmatch(r'neurons --model (\S+) "(.*?)" (.*)', command).groups()
     code, out, _ = closelook("neurons", "--model", model, text, *rest.split())
     assert code == 0
