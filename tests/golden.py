@@ -99,13 +99,14 @@ def keys_of(name: str, root: Path) -> dict[str, dict[str, str]]:
 
 
 def artifacts(config: RunConfig, ledger: Ledger) -> Iterator[Artifact]:
-    """What is prepared, and what the run wants beside it."""
+    """What is prepared, and what the run wants beside it, but for the report: its key is of all that is in the root."""
     for _, record in ledger.records():
         prepared = artifact_in(record)
         assert prepared is not None
         yield prepared
-    for _, one in nodes(Run(config, make_plan(config, ledger.store), ledger)):
-        yield one.artifact
+    for product, one in nodes(Run(config, make_plan(config, ledger.store), ledger)):
+        if product.stage not in ("prepare", "report"):
+            yield one.artifact
 
 
 def with_random_weights(config: RunConfig) -> RunConfig:

@@ -133,7 +133,7 @@ def brought_lines(basis: Basis) -> Iterator[str]:
         nodes = list(product.nodes(run))
         missing = [node for node in nodes if node.state(basis.ledger) != "done"]
         if nodes:
-            forwards = sum(map(product.forwards, missing)) if product.forwards else 0
+            forwards = sum(map(product.shown.forwards, missing))
             yield f"{len(nodes)} {product.title}, {len(missing)} missing: {forwards:,g} forwards of a sample"
 
 

@@ -1,8 +1,7 @@
 """The products of a run, a module each. Whoever counts, plans or removes artifacts goes through the table.
 
 A new product is a module with its record, and a line here; installed packages add products by the entry points
-`closelook.products`. Samples and their views are not among them: only `prepare`,
-which looks through the sources, can tell what they should be.
+`closelook.products`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from jobs.products import (
     heatmaps,
     knockouts,
     measurements,
+    pages,
+    prepared,
     pruning,
     relevance,
     scores,
@@ -31,6 +32,8 @@ from lrp_core.registry import OURS, Registry
 PRODUCTS: Extended[Product] = Extended(
     Registry(
         "product",
+        prepared.SAMPLES,
+        prepared.VIEWS,
         trials.TRIALS,
         relevance.RELEVANCE,
         relevance.HEADS,
@@ -46,6 +49,7 @@ PRODUCTS: Extended[Product] = Extended(
         knockouts.KNOCKOUTS,
         writings.WRITINGS,
         measurements.BENCH,
+        pages.REPORT,
     ),
     "closelook.products",
     Product,

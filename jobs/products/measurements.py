@@ -62,4 +62,5 @@ BENCH = Product(
     stage="bench",
     nodes=_nodes,
     expected=_expected,
+    make="jobs.stages.bench:bench",
 )

@@ -128,6 +128,14 @@ def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A package's product in `closelook plan` and in the report."""
+
+    forwards: Callable[[Node], float] = lambda node: 0  # of the model on a sample, that the node costs
+    report: Callable[[Run], ReportPart] | None = None  # its tables and figures
+
+
+@dataclass(frozen=True)
 class Product:
     """One kind of artifact: where it is wanted, how it is cut into units, and how a unit is computed and closed."""
 
@@ -147,8 +155,9 @@ class Product:
     on_model: bool = True  # False: it is computed from artifacts alone
     #: Reads the rows of units that are not of views: gives tasks with their rows, as their source is read.
     source: Callable[[Run, Node], Callable[[Sequence[Task]], Iterator[Task]]] | None = None
-    forwards: Callable[[Node], float] | None = None  # of the model, as `closelook plan` prices a package's product
-    report: Callable[[Run], ReportPart] | None = None  # tables and figures of a package's product
+    #: "module:function" of (config, store) to the stage's summary, where units are not what it is made of.
+    make: str | None = None
+    shown: Shown = Shown()  # of a package's product
 
     @property
     def heading(self) -> str:

@@ -32,6 +32,7 @@ from jobs.store.retry import retried
 from jobs.store.spent import COMMIT, WAIT, spending
 from jobs.store.stopping import is_asked
 from lrp_core.method import Method
+from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from jobs.runner.rows import Outcome
@@ -113,7 +114,9 @@ class Worker:
 
     def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
         """Compute and commit the unit; the rest of its report."""
-        product = PRODUCTS[task.product]
+        product = PRODUCTS.get(task.product)
+        if product is None:
+            raise UserError(f"no package of this node brings the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
         with self._free_device():

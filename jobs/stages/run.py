@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a mistake in a config is told before anything heavy is impo
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage is the function of its name in the module of its name here: (config, store) to its summary."""
+    """A command that makes the products of its name, each by its `make` or by workers."""
 
     name: str
     about: str  # what its command does
@@ -25,7 +25,7 @@ class Stage:
     planned: bool = False  # `closelook plan` says what it will cost
 
 
-#: In the order of a run. A new stage is a module here and a line.
+#: In the order of a run.
 STAGES = {
     stage.name: stage
     for stage in (
@@ -59,11 +59,14 @@ STAGES = {
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The stage's function, imported when it is needed: stages bring heavy libraries."""
-    from jobs.stages.compute import ORDER, compute
+    from jobs.products import PRODUCTS
+    from jobs.stages.compute import compute
 
-    if stage in ORDER:
+    own = [product.make for product in PRODUCTS.values() if product.stage == stage and product.make]
+    if not own:
         return partial(compute, stage=stage)
-    return getattr(import_module(f"jobs.stages.{stage}"), stage)
+    module, _, name = own[0].partition(":")
+    return getattr(import_module(module), name)
 
 
 def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iterator[StageSummary]:

@@ -44,7 +44,8 @@ class Layout:
 
 _VIEWS = "benchmark/views/tokenizer={tokenizer}"
 _DOTTED = "{model}.{task}.{dtype}.{method}"
-#: By product; one that is not here has the standard layout.
+#: By product; one that is not here has the standard layout. Not a field of the product's record: an artifact knows its
+#: paths, and records of products import artifacts.
 LAYOUTS = {
     "benchmark": Layout(
         ("benchmark/generic/task={task}", "benchmark/generic/rejects/task={task}"), _SHARD, "benchmark.{task}", None

@@ -169,6 +169,17 @@ def test_a_root_of_an_older_version_without_bytes_stays_as_it_is(root):
     root.assert_made_again(before)
 
 
+def test_status_counts_samples_views_and_the_report(root):
+    code, told = root.command("status")
+    assert code == 0, told
+    for product in ("benchmark", "views", "report"):
+        assert re.search(rf"^.*\b{product} +1 +0 +0\b", told, re.MULTILINE), told
+    next(iter((root.folder / "manifest").glob("report*"))).unlink()
+    code, told = root.command("status")
+    assert code == 1
+    assert "1 reports: 0 done, 0 partial, 1 missing" in told
+
+
 # what is computed of them
 
 

@@ -1,9 +1,10 @@
 """The example package: installed, its method, metric, task and family are in the tables; without it, errors name it.
 
-Its runs do without Ray: that Ray's workers know what packages bring is shown of the README's own method.
+Runs do without Ray, but for one on two nodes, whose workers have the package from the cluster alone.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import GENERIC, SCORES, VIEW
+from jobs.cluster.pools import _LOCAL_SETTINGS, _SETTINGS
 from jobs.config import RunConfig
 from jobs.config.file import ConfigError
 from jobs.store import Store
@@ -24,6 +26,32 @@ from tests.jobs.small import REPOSITORY, closelook, ended
 
 PACKAGE = REPOSITORY / "tests" / "example_package"
 PAIRS = "keys to the cabinet are is\nbridge near the houses is are\n"
+#: A run whose driver has the package in SITE. Workers learn of a driver's path when it joins, which is before.
+DRIVER = """
+import sys
+import ray
+address, wheel, site, *arguments = sys.argv[1:]
+ray.init(address, runtime_env={"py_modules": [wheel]}, log_to_driver=False)
+sys.path.insert(0, site)
+from jobs.__main__ import main
+
+@ray.remote(num_cpus=1)
+def home():
+    import closelook_example
+    return closelook_example.__file__
+
+for node in ray.nodes():
+    if node["Resources"].get("CPU"):
+        there = {"ray.io/node-id": node["NodeID"]}
+        print("home", node["NodeID"], ray.get(home.options(label_selector=there).remote()))
+for stage in ("prepare", "attribute"):
+    sys.argv[1:] = [stage, *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 #: Which lines need the package, and what is said of them without it.
 NEEDED = [
     ("tasks.pairs.source", "unknown source 'pairs'"),
@@ -54,12 +82,23 @@ def config(tmp_path):
     return str(path)
 
 
+def pip(*arguments):
+    offline = ("--quiet", "--no-index", "--no-deps", "--disable-pip-version-check")
+    command, *rest = map(str, arguments)
+    subprocess.run([sys.executable, "-m", "pip", command, *offline, *rest], check=True)
+
+
+def built(folder):
+    """The package's wheel."""
+    source = shutil.copytree(PACKAGE, folder / "source")  # building leaves traces
+    pip("wheel", "--no-build-isolation", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def installed(folder):
     """The package as pip installs it, in a folder of its own, without a network."""
-    source = shutil.copytree(PACKAGE, folder / "source")  # building leaves traces
-    offline = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    command = [sys.executable, "-m", "pip", "install", *offline, "--target", str(folder / "site"), str(source)]
-    subprocess.run(command, check=True)
+    pip("install", "--target", folder / "site", built(folder))
     return folder / "site"
 
 
@@ -115,3 +154,52 @@ def test_without_the_package_the_error_names_every_line_that_needs_it(config):
         RunConfig.load(config)
     told = re.findall(r"config key '(\S+)': ([^;(]*[^;(\s])", str(caught.value))
     assert told == NEEDED
+
+
+@pytest.fixture
+def two_nodes(one_start, monkeypatch):
+    """The address of a head without CPUs and two nodes with one each, in the zones `a` and `b`."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")  # their pip
+    for name, value in (_SETTINGS | _LOCAL_SETTINGS).items():
+        monkeypatch.setenv(name, value)
+    with one_start():
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        for zone in "ab":
+            cluster.add_node(num_cpus=1, labels={"zone": zone})
+        cluster.wait_for_nodes()
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.mark.ray
+def test_workers_on_two_nodes_have_the_package_from_the_wheel_that_the_job_ships(tmp_path, config, two_nodes):
+    words = ["keys", "bridge", "cabinet", "houses", "doors", "rooms"]
+    (tmp_path / "pairs.txt").write_text("".join(f"{word} near the {word} are is\n" for word in words))
+    model = re.search(r"name: renamed, (id: \S+)}", (tmp_path / "run.yaml").read_text())[1]
+    of_zones = [f"{{name: {zone}, {model}, labels: {{zone: {zone}}}}}" for zone in "ab"]
+    driver = tmp_path / "driver" / "driver.py"  # in a folder of its own, which workers learn of, too
+    driver.parent.mkdir()
+    driver.write_text(DRIVER)
+    site = installed(tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    settings = ("shard_rows=2", "methods=[open_loop]", f"models=[{', '.join(of_zones)}]")
+    arguments = ("--config", config, *(word for setting in settings for word in ("--set", setting)))
+    process = subprocess.run(
+        [sys.executable, driver, two_nodes, wheel, site, *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    homes = dict(re.findall(r"^home (\w+) (\S+)$", process.stdout, re.MULTILINE))
+    assert len(homes) == 2
+    assert all("py_modules_files" in home for home in homes.values()), homes
+    store = Store(str(tmp_path / "root"))
+    logs = (tmp_path / "root" / "logs").rglob("*.jsonl")
+    told = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    nodes = {line["worker"].partition("/")[0] for line in told if line.get("unit", "").startswith("entropy.")}
+    assert nodes == homes.keys(), "units of the product were computed on both nodes"
+    for zone in "ab":
+        shards = [pq.read_table(path) for path in (tmp_path / "root" / "entropy" / f"model={zone}").rglob("*.parquet")]
+        entropies = {row["sample_id"]: row["entropy"] for shard in shards for row in shard.to_pylist()}
+        assert len(entropies) == len(words)
+        assert entropies == pytest.approx(entropies_of(store), rel=1e-5)

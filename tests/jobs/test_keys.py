@@ -29,7 +29,8 @@ OF_NEURONS = {"heatmaps", "knockouts attnlrp", "writings"}
 OF_ATTNLRP = {"heads", "neurons", "scores attnlrp", "pruning attnlrp", "curves attnlrp", *OF_NEURONS}
 OF_RANDOM = {"layers", "layer_scores", "scores random", "curves random"}
 OF_CONTEXTS = {"heatmaps", "knockouts"}
-OF_SAMPLES = set(PRODUCTS) - {"contexts", "labels"}
+UNTRIED = {"benchmark", "views", "report", "labels"}
+OF_SAMPLES = set(PRODUCTS) - {"contexts", *UNTRIED}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,9 @@ def keys(tmp_path, model, place):
         config = config_of(tmp_path, weights, **{**RUN, "neurons": neurons, **settings})
         store = prepared(config, rows)
         every = nodes(Run(config, make_plan(config, store), Ledger(store)))
-        return {f"{product.name} {one.artifact.method}".strip(): one.artifact.key for product, one in every}
+        named = {f"{product.name} {one.artifact.method}".strip(): one.artifact.key for product, one in every}
+        del named["report"]  # it is written anew whatever changes
+        return named
 
     return of
 
@@ -69,8 +72,8 @@ def all_of(names, keys):
     return {name for name in keys if names & {name, name.split()[0]}}
 
 
-def test_every_product_but_labels_is_among_those_whose_keys_are_tried(keys):
-    assert {name.split()[0] for name in keys()} == {*PRODUCTS} - {"labels"}
+def test_every_product_that_workers_compute_but_labels_is_among_those_whose_keys_are_tried(keys):
+    assert {name.split()[0] for name in keys()} == {*PRODUCTS} - UNTRIED
 
 
 def named(value):

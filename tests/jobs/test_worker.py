@@ -69,3 +69,13 @@ def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, mod
     with ThreadPoolExecutor(2) as threads:
         reports = [table.to_pylist()[0] for table in threads.map(worker, [block() for block in work.work().blocks[:2]])]
     assert [report["error"] for report in reports] == ["", ""]
+
+
+def test_a_worker_without_the_package_of_a_product_names_the_product(tmp_path, model, monkeypatch):
+    config = config_of(tmp_path / "root", model, methods=["random"])
+    store = prepared(config, rows_of(4))
+    (work,) = missing_work(config, Ledger(store), make_plan(config, store))
+    worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
+    monkeypatch.setattr("jobs.runner.worker.PRODUCTS", {})
+    (report,) = worker(work.work().blocks[0]()).to_pylist()
+    assert report["error"].endswith("no package of this node brings the product relevance: ship its wheel with the job")

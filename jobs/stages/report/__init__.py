@@ -21,16 +21,15 @@ from jobs.methods import METHODS
 from jobs.plan.cells import Plan, make_plan
 from jobs.plan.node import Run
 from jobs.products import of_packages
+from jobs.products.pages import VERSION, report_of
 from jobs.products.scores import metrics_lacking
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.stages.summary import StageSummary
-from jobs.store import Artifact, Ledger, Store, StoreError, key_of
+from jobs.store import Artifact, Ledger, Store, StoreError
 from jobs.versions import versions
-
-VERSION = 12  # raise it when a report of the same store looks different
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:
@@ -44,7 +43,7 @@ def report(config: RunConfig, store: Store) -> StageSummary:
 
 def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     ledger = Ledger(store)
-    artifact = Artifact("report", key=_key(config, ledger))
+    artifact = report_of(config, ledger)
     where = f"open {store.url(artifact.folder)}/index.html"
     if ledger.is_done(artifact):
         return StageSummary("report", 0, 1, (), (where,))
@@ -53,7 +52,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     lacking = [f"{told(absent)}."] if absent else []
     samples = Explorer.of(explorer(config, plan, store, results))
     run = Run(config, plan, ledger)
-    added = [product.report(run) for product in of_packages() if product.report is not None]
+    added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
     site = Site(
         provenance=provenance(config, plan, ledger),
         results=results,
@@ -99,20 +98,6 @@ def all_tables(store: Store, results: Results) -> list[Table]:
     """Tables in the paper's order; table 8 comes from results of `closelook bench lrp`, in the store or shipped."""
     *tables, last = score_tables(results)
     return [*tables, explicit_against_modified(measured_by("lrp", store), METHODS), last]
-
-
-def _key(config: RunConfig, ledger: Ledger) -> str:
-    """A hash of everything the report reads: it is written again when that changes."""
-    files = []
-    for folder in ("runtime", "pruning", "bench"):
-        for suffix in (".parquet", ".json"):
-            files.append(ledger.store.files(folder, suffix, recursive=True))
-    return key_of(
-        version=[VERSION, versions()["closelook"]],
-        config=config.model_dump(mode="json"),
-        manifests=[record for record in ledger.records() if record[0] != "report"],
-        files=files,
-    )
 
 
 def _summary(plan: Plan, results: Results) -> str:

@@ -8,7 +8,7 @@ from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.schema.versioned import versioned
 from jobs.plan.node import Node, Part
 from jobs.plan.units import cut_units
-from jobs.products.record import Made, Product, Unit
+from jobs.products.record import Made, Product, Shown, Unit
 from jobs.store import Artifact
 from lrp_core import Batch
 from lrp_core.readout import label_logits
@@ -79,6 +79,5 @@ ENTROPY = Product(
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,
-    forwards=lambda node: node.samples,
-    report=report,
+    shown=Shown(forwards=lambda node: node.samples, report=report),
 )
