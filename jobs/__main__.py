@@ -269,7 +269,7 @@ def _exit_code(error: Exception) -> int | None:
     """The exit code of a foreseen error; None for any other."""
     from evaluation.schema import SchemaMismatch
     from jobs.cluster.pools import ClusterUnreachable
-    from jobs.plan.hub import ModelUnavailable
+    from jobs.plan.checkpoints import ModelUnavailable
     from jobs.store.lock import Locked
 
     if isinstance(error, SchemaMismatch):

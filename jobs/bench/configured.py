@@ -10,7 +10,7 @@ from jobs.bench.samples import alone
 from jobs.bench.table_8 import table_8
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import open_view
 from jobs.store import Store
 from lrp_core import ModelView

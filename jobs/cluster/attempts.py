@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.store import Store
 
 _BEGUN: set[Attempts] = set()  # of this process, not cleared yet

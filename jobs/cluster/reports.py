@@ -1,18 +1,28 @@
-"""The report of a worker about a unit: one row, its error in words."""
+"""Units in the hands of a worker: the report of each, a row with its error in words, and the end that SIGTERM brings.
+
+A spot node sends SIGTERM as its notice: units in hand are finished or dropped, and the process ends, within 20 seconds.
+Python runs signal handlers in the main thread, between two of its own operations: while that computes a batch or waits
+for other threads, it hears of nothing for minutes. So a handler of C wakes a thread.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import os
-from collections.abc import Callable
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from jobs.cluster.attempts import end_with_device, node_id
-from jobs.cluster.notice import unit_in_hand
-from jobs.plan.hub import ModelUnavailable
+from jobs.cluster.attempts import end_with_device, excuse_all, node_id
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.secrets import without_secrets
-from jobs.store.retry import StillUnavailable
+from jobs.store.retry import StillUnavailable, one_line
 from jobs.store.spent import KINDS, unit_timed
 
 #: `error` is empty, or why nothing was committed; `fatal` errors concern every unit.
@@ -41,8 +51,8 @@ def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, A
     """
     with unit_in_hand(), unit_timed() as seconds:
         report = _done(unit, rows, tokens, commit)
-    spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
-    return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)
+    report["error"] = without_secrets(report["error"])
+    return _table(report, seconds)
 
 
 def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -61,9 +71,13 @@ def _done(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]
 
 def left_out(unit: str) -> pa.Table:
     """The report of a unit that is not begun because the run is to stop."""
-    spent = {"wall_s": 0.0} | {f"{kind}_s": 0.0 for kind in KINDS}
-    report = _nothing(unit) | spent | {"worker": f"{node_id()}/{os.getpid()}"}
-    return pa.Table.from_pylist([report], schema=REPORT)
+    return _table(_nothing(unit), dict.fromkeys(KINDS, 0.0))
+
+
+def _table(report: Mapping[str, Any], seconds: Mapping[str, float]) -> pa.Table:
+    """The report with the seconds spent on the unit, by kind, and the worker's name."""
+    spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
+    return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)
 
 
 def _nothing(unit: str) -> dict[str, Any]:
@@ -80,5 +94,67 @@ def _nothing(unit: str) -> dict[str, Any]:
     }
 
 
-def one_line(error: BaseException) -> str:
-    return without_secrets(" ".join(str(error).split()))
+FINISH_S = 12.0  # that units in hand get to be finished
+EXCUSE_S = 4.0  # that it may take the store to hear that units which are dropped are not to blame
+LINGER_S = 1.0  # until the report of a finished unit has left the process
+EXIT_CODE = 128 + signal.SIGTERM
+
+
+class _Notice:
+    """The state of this process: a notice that it was given, and the units that it has in hand."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._heeding = self.given = False
+        self._in_hand, self._ended = 0, 0.0
+
+    def heed(self) -> None:
+        """Takes SIGTERM from now on."""
+        with self._changed:
+            if self._heeding:
+                return
+            self._heeding = True
+        heard, told = os.pipe()
+        os.set_blocking(told, False)
+        # Of all that Python offers, this alone runs where the signal arrives: its traceback is what wakes the thread.
+        faulthandler.register(signal.SIGTERM, file=told, all_threads=False, chain=False)
+        threading.Thread(target=self._end, args=(heard,), daemon=True, name="closelook-notice").start()
+
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        """A unit is done inside. After a notice none begins any more: it waits for the end of the process."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.given)
+            self._in_hand += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_hand, self._ended = self._in_hand - 1, time.monotonic()
+                self._changed.notify_all()
+
+    def _end(self, heard: int) -> None:
+        os.read(heard, 1)
+        with self._changed:
+            self.given = True
+            finished = self._changed.wait_for(lambda: not self._in_hand, FINISH_S)
+        if not finished:
+            excusing = threading.Thread(target=excuse_all, daemon=True)
+            excusing.start()
+            excusing.join(EXCUSE_S)
+        time.sleep(max(0.0, self._ended + LINGER_S - time.monotonic()))
+        print(f"SIGTERM: its units are {'finished' if finished else 'dropped'}", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE)
+
+
+NOTICE = _Notice()
+
+
+@contextmanager
+def unit_in_hand() -> Iterator[None]:
+    """A worker does a unit inside; where that is a process of Ray's, it heeds a notice."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
+        NOTICE.heed()
+    with NOTICE.unit():
+        yield

@@ -25,8 +25,7 @@ from jobs.cluster.pools import (
     share_of,
     uses_gpu,
 )
-from jobs.cluster.progress import Progress
-from jobs.cluster.recorder import Recorder
+from jobs.cluster.recorder import Progress, Recorder
 from jobs.config import ModelConfig, RunConfig
 from jobs.store import Store
 

@@ -38,9 +38,9 @@ def _terminate(number: int, frame: Any) -> None:
     if _Owned.store is None or _Owned.is_terminated:
         raise _Terminated
     _Owned.is_terminated = True
-    from jobs.store import stopping
+    from jobs.store import lock
 
-    stopping.ask(_Owned.store)
+    lock.ask_to_stop(_Owned.store)
     timer = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
@@ -52,29 +52,29 @@ def stoppable(store: Store) -> Iterator[None]:
 
     Raises typer.Exit with 1 or 143 at the end of a run that was stopped.
     """
-    from jobs.store import stopping
+    from jobs.store import lock
 
-    stopping.clear(store)  # of a run that was killed
+    lock.forget_request(store)  # of a run that was killed
     _Owned.store, _Owned.is_terminated = store, False
     try:
         yield
-        if stopping.is_asked(store):
+        if lock.is_asked(store):
             complain("stopped; run the same command again to continue")
             raise typer.Exit(143 if _Owned.is_terminated else 1)
     finally:
         _Owned.store = None
-        stopping.clear(store)
+        lock.forget_request(store)
 
 
 def stop(store: Store) -> None:
     """Ask the run that owns the root to stop. Raises UserError where there is none."""
-    from jobs.store import stopping
+    from jobs.store import lock
     from jobs.store.lock import owner_of
 
     owner = owner_of(store)
     if owner is None:
         raise UserError(f"no run owns {store.root} now")
-    stopping.ask(store)
+    lock.ask_to_stop(store)
     say(f"process {owner['pid']} on {owner['host']} begins no further unit and ends after those in hand")
 
 

@@ -18,7 +18,7 @@ from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.stages.summary import StageSummary
+    from jobs.stages.run import StageSummary
     from jobs.store import Store
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
@@ -120,12 +120,10 @@ def run_stages(
     from jobs.config.kept import keeping
     from jobs.config.lacking import told
     from jobs.plan.cells import validate
-    from jobs.stages.run import not_complete, run
-    from jobs.stages.summary import StageSummary
+    from jobs.stages.run import StageSummary, not_complete, run
     from jobs.store import Ledger
-    from jobs.store.lock import run_lock
+    from jobs.store.lock import is_asked, run_lock
     from jobs.store.runs import recorded
-    from jobs.store.stopping import is_asked
 
     if loaded.lacking:
         say(told(loaded.lacking))

@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from itertools import product as combinations
 from typing import Any
 
-from evaluation.schema import titled
+import pyarrow as pa
+
+from evaluation.schema import CURVES, HEADS, LABELS, LAYERS, NEURONS, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
 from jobs.methods import configured, defined_options, left_open
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
-from jobs.plan.fits import check_taken, tasks_of
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.heads import check_taken, tasks_of
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
 from jobs.plan.node import Node
-from jobs.plan.schemas import schema_of
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability
@@ -94,7 +95,8 @@ def validate(config: RunConfig) -> None:
         except ModelUnavailable:
             taken[model.name] = config.tasks_for(model)  # its own cells fail later
             continue
-        check_models(config, resolved)
+        if config.neurons is not None:
+            check_models(config, resolved)
         tasks = taken[model.name] = tasks_of(config, resolved)
         drawn = config.perturb is not None and set(tasks) & set(config.perturb.tasks or tasks)
         if drawn or any(map(left_open, config.methods_of(model))):
@@ -279,3 +281,11 @@ def _planned(
         requests=requests,
         chosen=options,
     )
+
+
+_OWN = {"heads": HEADS, "layers": LAYERS, "labels": LABELS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}
+
+
+def schema_of(product: str, dtype: str) -> pa.Schema:
+    """The schema of a cell's shards."""
+    return _OWN.get(product, RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE)

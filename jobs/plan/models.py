@@ -18,7 +18,13 @@ from evaluation.benchmark.labels import plain, sharing
 from evaluation.tasks.record import Output
 from jobs.config import ModelConfig
 from jobs.plan.checkpoints import (
+    ModelUnavailable,
     adapter_key,
+    commit_of,
+    fetch,
+    fetch_weights,
+    hash_files,
+    hub_reachable,
     location_of,
     numbers_of,
     preprocessing_of,
@@ -28,7 +34,6 @@ from jobs.plan.checkpoints import (
 )
 from jobs.plan.geometries import geometry_of
 from jobs.plan.heads import head_of
-from jobs.plan.hub import ModelUnavailable, commit_of, fetch, fetch_weights, hash_files, hub_reachable
 from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from jobs.store.spent import LOAD, spending
 from lrp_core.families import Family, family_of, introduce

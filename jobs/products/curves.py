@@ -18,11 +18,10 @@ from evaluation.schema import CURVES as SCHEMA
 from evaluation.schema import titled
 from evaluation.scoring.flips import AREAS, Flips
 from jobs.plan import choices
-from jobs.plan.cells import Cell, ModelPlan
+from jobs.plan.cells import Cell, ModelPlan, schema_of
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import load_tokenizer
 from jobs.plan.node import Node, Part, Run
-from jobs.plan.schemas import schema_of
 from jobs.plan.spool import gather
 from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
 from jobs.products.record import Made, Opened, Product, Row, Unit

@@ -1,25 +1,33 @@
-"""Relevance of a batch of view rows, by every method that is asked for, with what it cost. No Ray here."""
+"""Relevance of a batch of view rows, by every method that is asked for, with what it cost. No Ray here.
+
+Methods that packages bring end nothing but their own cells, and explain logits of the model.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from alti import AltiRelevance
 from jobs.methods import METHODS
 from jobs.plan.units import LABELS_PASS
-from jobs.products.brought import check_against_model, is_brought, staying
-from jobs.products.record import Row
+from jobs.products.record import Exited, Row
 from lrp_core import Batch, ModelView, Relevance, Request
 from lrp_core.clock import StageClock
 from lrp_core.explained import needs_foil
+from lrp_core.guard import ROUNDING, undisturbed
 from lrp_core.memory import peak_memory
 from lrp_core.method import FINER, Method
 from lrp_core.neuron_names import NeuronNames
-from lrp_core.readout import with_predictions
+from lrp_core.readout import label_logits, with_predictions
+from lrp_core.registry import OURS
+from lrp_core.types import UserError
 
 #: What is asked for with a product, where methods give it under their options.
 BESIDE = {"neurons": ("boundaries",)}
@@ -140,3 +148,52 @@ def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()
     plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """A method runs inside. Raises Exited where it would end the process; Ctrl-C and Ray's SIGTERM do end it."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        # Signals are raised in the main thread alone; Ray's say so.
+        stopped = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+        if stopped or getattr(error, "ray_terminate_msg", None) is not None:
+            raise
+        raise Exited(": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))) from error
+
+
+def is_brought(method: Method) -> bool:
+    """True of a method whose function an installed package brings."""
+    return method.base not in METHODS or METHODS.owner(method.base) != OURS
+
+
+def check_against_model(
+    view: ModelView, batch: Batch, rows: Sequence[Mapping[str, Any]], relevance: Mapping[Request, Relevance]
+) -> None:
+    """Raises UserError where `relevance` is of other logits than one more forward gives, but for rounding."""
+    batch = batch.to(view.device)
+    with torch.no_grad(), undisturbed(view):
+        state = view.prediction(view.hidden(batch), batch)
+        of_targets = view.unembed(state, batch)  # [B, 2], [B, 1] without foils
+        of_labels = label_logits(view, state) if any(request.label is not None for request in relevance) else None
+    rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
+    for request, told in relevance.items():
+        own = of_targets if request.label is None or of_labels is None else of_labels[:, [request.label]]
+        given = {"logit_target": told.logit_target, "logit_foil": told.logit_foil}
+        for (name, values), expected in zip(given.items(), own.unbind(1), strict=False):
+            if values is not None:
+                _check(f"method {request.method}: its {name}", values.cpu(), expected.cpu(), rounding, rows)
+
+
+def _check(
+    what: str, values: torch.Tensor, expected: torch.Tensor, rounding: float, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises UserError where two tensors [B] differ."""
+    wrong = (values - expected).abs() > rounding * expected.abs().clamp(min=1)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        told = f"{what} of sample {rows[at]['sample_id']} is {values[at]:g}"
+        raise UserError(f"{told}, and the model's is {expected[at]:g}")

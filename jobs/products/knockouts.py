@@ -20,9 +20,9 @@ from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from jobs.plan.cells import ModelPlan
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_by_tokens
+from jobs.products import relevance
 from jobs.products.contexts import contexts_of
 from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
-from jobs.products.relevance import neurons_of
 from jobs.runner.closing import close
 from jobs.store import Artifact, Ledger
 from lrp_core.explained import versions
@@ -151,8 +151,8 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
     named = [name for name in methods if settings.takes(method=name)]
-    rankings = neurons_of(config, model, task, named)
-    every = neurons_of(config, model, task, methods)
+    rankings = relevance.NEURONS.expected(config, model, task, named)
+    every = relevance.NEURONS.expected(config, model, task, methods)
     return {dtype: rankings[dtype] + len(OTHERS) for dtype, count in every.items() if count}
 
 

@@ -21,8 +21,8 @@ from evaluation.scoring.head_orders import RANDOM, RemovalOrder, area, random_cu
 from jobs.plan.cells import ModelPlan
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR
+from jobs.products import relevance
 from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.products.relevance import heads_of
 from jobs.runner.closing import close
 from jobs.store import Artifact
 from lrp_core.explained import CONTRASTIVE
@@ -119,7 +119,7 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     settings = config.prune
     if settings is None or not settings.takes(task=task, model=model.name):
         return {}
-    counts = heads_of(config, model, task, methods).items()
+    counts = relevance.HEADS.expected(config, model, task, methods).items()
     return {dtype: heads + (settings.random_runs > 0) for dtype, heads in counts if heads}
 
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from evaluation.schema import RUNTIME
 from jobs.methods import configured
-from jobs.plan.cells import Cell
+from jobs.plan.cells import Cell, schema_of
 from jobs.plan.node import Node, Part, Run
-from jobs.plan.schemas import schema_of
 from jobs.plan.units import cut_units
 from jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
 from jobs.runner.closing import close
@@ -25,21 +24,6 @@ if TYPE_CHECKING:
     from jobs.products.explaining import ExplainedBatch, Explainer
 
 
-def heads_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The number of cells of head relevance, which only the first precision of a task has."""
-    return _finer(config, model, task, methods, HEADS.name)
-
-
-def layers_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The number of cells of relevance by layer, which only the first precision of a task has."""
-    return _finer(config, model, task, methods, LAYERS.name)
-
-
-def neurons_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The number of cells of neuron relevance, which only the first precision of a task has."""
-    return _finer(config, model, task, methods, NEURONS.name)
-
-
 def labels_of(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
     """The number of cells of relevance for every label, which only the first precision of a task has."""
     if config.task(task).output != "label" or task not in config.finer(LABELS.name):
@@ -48,7 +32,8 @@ def labels_of(config: RunConfig, model: ModelConfig, task: str, methods: list[st
     return {model.dtypes_for(task)[0]: sum(TARGET.name in records[name].explanations for name in methods)}
 
 
-def _finer(config: RunConfig, model: ModelConfig, task: str, methods: list[str], product: str) -> dict[str, int]:
+def finer_of(product: str, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
+    """The number of cells of a finer product, which only the first precision of a task has."""
     if task not in config.finer(product):
         return {}
     records = configured(config)
@@ -159,10 +144,10 @@ def _attributed(name: str, expected: Expected) -> Product:
 
 
 RELEVANCE = _attributed("relevance", each_method)
-HEADS = _attributed("heads", heads_of)
-LAYERS = _attributed("layers", layers_of)
+HEADS = _attributed("heads", partial(finer_of, "heads"))
+LAYERS = _attributed("layers", partial(finer_of, "layers"))
 LABELS = _attributed("labels", labels_of)
-NEURONS = _attributed("neurons", neurons_of)
+NEURONS = _attributed("neurons", partial(finer_of, "neurons"))
 
 #: Relevance that is kept of some samples beside that of tokens, each in passes of its own.
 FINER = (HEADS, LAYERS, LABELS, NEURONS)

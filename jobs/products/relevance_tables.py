@@ -12,7 +12,7 @@ import torch
 
 from evaluation.schema import RELEVANCE, RUNTIME
 from jobs.config.neurons import MOST
-from jobs.plan.schemas import schema_of
+from jobs.plan.cells import schema_of
 from jobs.plan.units import NO_FOIL
 from jobs.products.explaining import ExplainedBatch
 from jobs.products.record import Reject

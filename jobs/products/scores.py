@@ -20,7 +20,7 @@ from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS,
 from jobs.plan.inputs import Inputs, digest_of
 from jobs.plan.node import Node, Part, Run
 from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
-from jobs.products.relevance import layers_of
+from jobs.products.relevance import LAYERS
 from jobs.store import Artifact, Ledger, Store, StoreError
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ SCORES = Product(
 
 
 def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    return layers_of(config, model, task, methods) if metrics_of_layers(config, task) else {}
+    return LAYERS.expected(config, model, task, methods) if metrics_of_layers(config, task) else {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -28,9 +28,9 @@ from jobs.products import PRODUCTS
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
 from jobs.runner.watchdog import Watchdog
 from jobs.store import Artifact, Store
+from jobs.store.lock import is_asked
 from jobs.store.retry import retried
 from jobs.store.spent import COMMIT, WAIT, spending
-from jobs.store.stopping import is_asked
 from lrp_core.method import Method
 from lrp_core.types import UserError
 

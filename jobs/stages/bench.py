@@ -22,7 +22,7 @@ from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.models import ResolvedModel, open_view
 from jobs.products.measurements import DTYPE, Measurement, measurements_of
-from jobs.stages.summary import StageSummary
+from jobs.stages.run import StageSummary
 from jobs.store import Ledger, Store
 
 

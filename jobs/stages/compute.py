@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from evaluation.benchmark.audit import rejected as in_words
 from evaluation.schema import SchemaMismatch
@@ -21,9 +22,9 @@ from jobs.products.scores import LAYER_SCORES, SCORES
 from jobs.products.writings import WRITINGS
 from jobs.runner.closing import rejected
 from jobs.runner.driver import ModelWork, make, missing_work
-from jobs.stages.summary import StageSummary
+from jobs.stages.run import STAGES, StageSummary
 from jobs.store import Ledger, Store, StoreError
-from jobs.store.stopping import is_asked
+from jobs.store.lock import is_asked
 from lrp_core.types import UserError
 
 #: The products of each stage in the order in which they are made; those of one tuple share workers. Corpora are read
@@ -37,7 +38,8 @@ ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
     "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
 }
 
-_COUNTED = {"attribute": "rows", "prune": "curves"}  # what progress counts; samples elsewhere
+#: The settings of stages that are asked for and that the config leaves out.
+_DEFAULTS: dict[str, Callable[[], Any]] = {"prune": PruneConfig, "perturb": PerturbConfig}
 
 
 def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
@@ -75,32 +77,33 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
         for node in lacking:
             _clear(run, node, node in ready)
         waiting += [line for node in lacking for line in _waits_for(run, node)]
-        failures += make(run, products, ready, stage, _COUNTED.get(stage, "samples"))
+        failures += make(run, products, ready, stage, STAGES[stage].counts)
         wanted |= dict.fromkeys(nodes)
         todo |= dict.fromkeys(lacking)
     incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
     lines = [*_counts(run, stage, list(wanted), list(todo)), *_told(run, stage, list(wanted), list(todo))]
-    if stage == "evaluate":  # it scores what is complete
+    if STAGES[stage].of_complete:
         lines += out_of_reach
         if waiting:
             lines.append(f"{len(waiting)} cells are not complete and have no scores: run `closelook attribute`")
     else:
         failures = [*out_of_reach, *failures, *waiting]
         failures += [] if failures else [str(node.artifact) for node in incomplete]
-    if incomplete and stage != "evaluate":
-        lines.append(f"{len(incomplete)} {_plural(stage)} are not complete, among them {incomplete[0].artifact}")
+        if incomplete:
+            title = ORDER[stage][-1][0].title
+            lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0].artifact}")
     skipped = len(wanted) - len(todo)
     return StageSummary(stage, len(todo) - len(incomplete), skipped, tuple(dict.fromkeys(failures)), tuple(lines))
 
 
 def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
     """The config with the default settings of a stage that is asked for and that it leaves out."""
-    defaults = {"prune": PruneConfig, "perturb": PerturbConfig}
     if stage == "neurons" and config.neurons is None:
         raise UserError("config key 'neurons' says of which tasks neurons are kept, as neurons.tasks={sva: 100}")
-    if stage in defaults and getattr(config, stage) is None:
-        return config.model_copy(update={stage: defaults[stage]()})
-    return config
+    default = _DEFAULTS.get(stage)
+    if default is None or getattr(config, stage) is not None:
+        return config
+    return config.model_copy(update={stage: default()})
 
 
 def _order(stage: str) -> list[tuple[Product, ...]]:
@@ -146,10 +149,6 @@ def _waits_for(run: Run, node: Node) -> Iterator[str]:
     for artifact in (*node.made_of, *node.needs):
         if not run.ledger.is_done(artifact):
             yield f"{artifact} is not complete: run `closelook {PRODUCTS[artifact.product].stage}`"
-
-
-def _plural(stage: str) -> str:
-    return ORDER[stage][-1][0].title
 
 
 def _counts(run: Run, stage: str, wanted: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:

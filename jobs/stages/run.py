@@ -1,4 +1,4 @@
-"""A whole run: every stage in order, under the root's lock."""
+"""The stages of a run, in order, and the summary that each returns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,24 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a mistake in a config is told before anything heavy is imported
+if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.stages.summary import StageSummary
     from jobs.store import Store
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """The result of a stage: artifacts that it computed and that were complete before, and a line for each failure."""
+
+    stage: str
+    computed: int = 0
+    skipped: int = 0
+    failures: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # what the screen shows, one fact a line
+
+    @property
+    def complete(self) -> bool:
+        return not self.failures
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,8 @@ class Stage:
     setting: str | None = None  # key of the config without which a whole run leaves it out
     own_command: bool = False  # the command line has a function for it, with options of its own
     planned: bool = False  # `closelook plan` says what it will cost
+    counts: str = "samples"  # what the progress of its workers counts
+    of_complete: bool = False  # it makes what it can of what is complete: what is not is no failure of the stage
 
 
 #: In the order of a run.
@@ -36,9 +52,9 @@ STAGES = {
             setting="select",
             planned=True,
         ),
-        Stage("attribute", "Compute the relevance that is missing.", planned=True),
-        Stage("evaluate", "Score complete relevance against the evidence."),
-        Stage("prune", "Draw the head pruning curves.", setting="prune"),
+        Stage("attribute", "Compute the relevance that is missing.", planned=True, counts="rows"),
+        Stage("evaluate", "Score complete relevance against the evidence.", of_complete=True),
+        Stage("prune", "Draw the head pruning curves.", setting="prune", counts="curves"),
         Stage(
             "perturb",
             "Draw the faithfulness curves: what models say as tokens go.",
@@ -75,7 +91,7 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
     A stage with failures does not stop the next ones: they work on what is complete. `closelook stop` does.
     """
     from jobs.cluster.hosts import kept_hosts
-    from jobs.store.stopping import is_asked
+    from jobs.store.lock import is_asked
 
     names = list(stages)
     with kept_hosts():

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from jobs.store.artifacts import Artifact, short
 from jobs.store.files import StoreError
-from jobs.store.listings import Listings, bytes_in, bytes_there, paths_in
+from jobs.store.manifests import Listings, bytes_in, bytes_there, paths_in
 from jobs.store.shards import Store
 from jobs.versions import versions
 

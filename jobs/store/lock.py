@@ -1,4 +1,4 @@
-"""One run per root: a lease with an owner and a heartbeat, on any file system that can list files.
+"""One run per root, which others may ask to stop: a lease with an owner and a heartbeat, where files can be listed.
 
 Object stores have no exclusive create here, so a contender writes a claim of its own, lets others' writes settle, and
 looks: a held claim wins, else the earliest. It then holds its claim and looks again until it is alone with that: of two
@@ -201,3 +201,21 @@ def _pid_space() -> str | None:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
+
+
+_PATH = "lock/stop"  # beside the claims of the root's owner, who removes it
+
+
+def ask_to_stop(store: Store) -> None:
+    """Ask the run that owns the root to stop."""
+    store.write_bytes(_PATH, b"")
+
+
+def is_asked(store: Store) -> bool:
+    """True where the run that owns the root is to stop."""
+    return store.exists(_PATH)
+
+
+def forget_request(store: Store) -> None:
+    """Remove a request that was met, or that came when no run was there."""
+    store.delete(_PATH)

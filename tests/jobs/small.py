@@ -13,9 +13,8 @@ from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from evaluation.schema import VIEW
 from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
+from jobs.plan.cells import make_plan, schema_of
 from jobs.plan.models import load_tokenizer, tokenizer_key
-from jobs.plan.schemas import schema_of
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
 from lrp_core import random_model

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.cluster.attempts import Attempts, forget_loading, loading
 from jobs.plan.cells import make_plan
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.store import Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute

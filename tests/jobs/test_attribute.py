@@ -260,7 +260,7 @@ def test_a_worker_told_to_end_in_a_batch_does_so_and_one_killed_in_a_batch_costs
 
         def _compute(self, *arguments):
             if not told.exists():
-                from jobs.cluster import notice
+                from jobs.cluster import reports as notice
 
                 notice.FINISH_S = 1.0  # the batch is far from its end after 12 s, too
                 told.write_text(str(os.getpid()))

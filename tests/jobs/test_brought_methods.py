@@ -10,7 +10,7 @@ import torch
 
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
-from jobs.products.brought import check_against_model, staying
+from jobs.products.explaining import check_against_model, staying
 from jobs.store import Ledger
 from lrp_core import Batch, Method, Request
 from lrp_core.explained import relevance_of

@@ -74,7 +74,7 @@ def test_the_page_says_what_differs_and_needs_no_other_file(page):
 
 def test_what_a_run_lacks_is_said_on_the_page(page, closelook, monkeypatch):
     from jobs.plan import models
-    from jobs.plan.hub import ModelUnavailable
+    from jobs.plan.checkpoints import ModelUnavailable
 
     def away(config, seed=0):
         raise ModelUnavailable(f"model {config.name} is out of reach")

@@ -11,7 +11,7 @@ from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
 from evaluation.scoring.metrics import METRICS, metric
 from evaluation.scoring.samples import VARIANT
 from evaluation.tasks import TASKS
-from jobs.cluster.notice import NOTICE, unit_in_hand
+from jobs.cluster.reports import NOTICE, unit_in_hand
 from jobs.config import RunConfig
 from jobs.products import scores as scoring
 from jobs.products.scores import SCORES as SCORES_PRODUCT

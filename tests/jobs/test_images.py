@@ -13,8 +13,8 @@ from evaluation.schema import CURVES, RELEVANCE, VIEW
 from evaluation.scoring.flips import Flips, Ranking, tie_order
 from jobs.config import ModelConfig, RunConfig
 from jobs.plan.cells import make_plan
-from jobs.plan.fits import tasks_of
 from jobs.plan.geometries import geometry_of
+from jobs.plan.heads import tasks_of
 from jobs.plan.models import resolve
 from jobs.products.curves import curves_of
 from jobs.products.drawing import Claim, Drawing, shared_by_pixels

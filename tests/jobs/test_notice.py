@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from jobs.cluster import notice
+from jobs.cluster import reports as notice
 from jobs.cluster.attempts import Attempts, excuse_all
 from jobs.store import Store
 
 #: A worker with a unit that ends after the notice, if at all, and then another.
 WORKER = """
 import sys, time
-from jobs.cluster import notice
+from jobs.cluster import reports as notice
 notice.FINISH_S, notice.LINGER_S = float(sys.argv[1]), 0.0
 notice.NOTICE.heed()
 with notice.NOTICE.unit():

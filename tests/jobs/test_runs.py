@@ -6,7 +6,7 @@ import pytest
 
 from jobs.config import RunConfig
 from jobs.secrets import without_secrets
-from jobs.stages.summary import StageSummary
+from jobs.stages.run import StageSummary
 from jobs.store import Store
 from jobs.store.files import StoreError
 from jobs.store.runs import recorded

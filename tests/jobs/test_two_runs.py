@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jobs.store.stopping import is_asked
+from jobs.store.lock import is_asked
 from tests.jobs.forked import Forked
 from tests.jobs.inline import HOLD
 from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of

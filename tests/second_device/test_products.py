@@ -16,8 +16,7 @@ from evaluation.scoring.perturbing import Asked, draw
 from evaluation.scoring.pruning import Sweep
 from jobs.commands.steering import Steering, _overflowing
 from jobs.methods import METHODS
-from jobs.products.brought import check_against_model
-from jobs.products.explaining import Explainer
+from jobs.products.explaining import Explainer, check_against_model
 from lrp_core import Batch, Relevance, Request
 from lrp_core.activity import Activity
 from lrp_core.contexts import best_contexts, explain_contexts

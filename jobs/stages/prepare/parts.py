@@ -23,7 +23,7 @@ from evaluation.benchmark.sources.own import Wanted
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, REJECT, VIEW
 from jobs.config import ModelConfig, RunConfig
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
 from jobs.store import Artifact, Store, StoreError
 from jobs.store.retry import one_line

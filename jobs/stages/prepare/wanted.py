@@ -15,8 +15,8 @@ from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW, titled
 from jobs.config import RunConfig
-from jobs.plan.fits import tasks_of
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
+from jobs.plan.heads import tasks_of
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
 from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
 from jobs.store import Artifact, Ledger, key_of

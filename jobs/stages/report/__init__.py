@@ -27,7 +27,7 @@ from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
-from jobs.stages.summary import StageSummary
+from jobs.stages.run import StageSummary
 from jobs.store import Artifact, Ledger, Store, StoreError
 from jobs.versions import versions
 

@@ -19,7 +19,7 @@ from evaluation.report.results import Results, rank
 from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
 from jobs.config import RunConfig
 from jobs.plan.cells import Cell, ModelPlan, Plan
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import load_tokenizer
 from jobs.plan.node import Run
 from jobs.products import contexts

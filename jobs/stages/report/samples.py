@@ -20,7 +20,7 @@ from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
-from jobs.plan.hub import ModelUnavailable
+from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
 from jobs.products.curves import curves_of
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
