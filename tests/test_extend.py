@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from jobs.store import Ledger
 from lrp_core import Batch, Request
 from lrp_core.methods.gradients import explain_many
 from lrp_core.rules import COMPOSITES
+from lrp_core.types import UserError
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
 from tests.tiny import ragged_rows, tiny_model
@@ -108,6 +110,14 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
     for node in product.nodes(Run(CONFIG, plan, Ledger(store))):
         shares = Ledger(store).read(node.artifact, schema)["share"].to_pylist()
         assert all(0 < share <= 1 for share in shares)
+
+
+def test_a_product_of_a_package_that_workers_cannot_compute_is_refused_by_name(tmp_path, monkeypatch):
+    product = replace(PRODUCTS["scores"], name="idle", compute=None)
+    monkeypatch.setattr("jobs.stages.compute.of_packages", lambda: [product])
+    store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
+    with pytest.raises(UserError, match="product idle of an installed package has no `units` or no `compute`"):
+        score_plan(CONFIG, plan, store)
 
 
 def test_a_rule_of_the_package_changes_the_gradient_that_its_method_reads(monkeypatch):

@@ -8,7 +8,7 @@ that change numbers. Equal keys mean equal numbers, so a run computes exactly th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product as combinations
 from typing import Any
 
@@ -160,8 +160,9 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
             else:
                 resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
                 of_task[task] = views
-        choices = tuple(_choices(config, resolved, of_task, defined, mask_id, ledger))
-        cells = tuple(_cells(config, resolved, of_task, defined, choices))
+        wanted = _Wanted(config, resolved, of_task, defined)
+        choices = tuple(wanted.choices(mask_id, ledger))
+        cells = tuple(wanted.cells(choices))
         models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), tokenizer))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
 
@@ -179,49 +180,80 @@ def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[st
 Tried = tuple[Method, Sequence[Mapping[str, Any]]]  # a method, and the sets of options it is tried under
 
 
-def _choices(
-    config: RunConfig,
-    resolved: ResolvedModel,
-    inputs: dict[str, Inputs],
-    methods: list[Tried],
-    mask_id: int | None,
-    ledger: Ledger,
-) -> Iterator[Choice]:
-    """A choice for each task, precision and method that has several sets of options."""
-    for task, views in inputs.items():
-        for dtype, (info, options) in combinations(resolved.config.dtypes_for(task), methods):
-            if len(options) > 1:
-                requests = requests_of(config, info, resolved.capabilities)
-                yield choice_of(config, resolved, views, dtype, info, options, requests, mask_id, ledger)
+@dataclass(frozen=True)
+class _Wanted:
+    """All that a run wants of one model."""
 
+    config: RunConfig
+    resolved: ResolvedModel
+    inputs: Mapping[str, Inputs]  # by task
+    methods: Sequence[Tried]
 
-def _cells(
-    config: RunConfig,
-    resolved: ResolvedModel,
-    inputs: dict[str, Inputs],
-    methods: list[Tried],
-    choices: Sequence[Choice],
-) -> Iterator[Cell]:
-    chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
-    for task, views in inputs.items():
-        dtypes = resolved.config.dtypes_for(task)
-        for dtype, (info, options) in combinations(dtypes, methods):
-            own = chosen.get((task, dtype, info.name), options[0])
-            if own is None:
-                continue
-            requests = requests_of(config, info, resolved.capabilities)
-            yield _planned(config, resolved, views, dtype, info, own, "relevance", requests, views.table.num_rows)
-            sizes = config.finer("labels")
-            of_labels = labels_of(info, resolved, requests[0].embedding)
-            if task in sizes and of_labels and dtype == dtypes[0]:
-                size = len(views.subset(sizes[task], config.seed))
-                yield _planned(config, resolved, views, dtype, info, own, "labels", of_labels, size)
-            for finer in finer_products(info, resolved.capabilities) if dtype == dtypes[0] else ():
-                sizes = config.finer(finer)
-                if task in sizes:
-                    size = len(views.subset(sizes[task], config.seed))
-                    alike = tuple(request for request in requests if request.embedding == requests[0].embedding)
-                    yield _planned(config, resolved, views, dtype, info, own, finer, alike, size)
+    def choices(self, mask_id: int | None, ledger: Ledger) -> Iterator[Choice]:
+        """A choice for each task, precision and method that has several sets of options."""
+        for task, views in self.inputs.items():
+            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self.methods):
+                if len(options) > 1:
+                    requests = requests_of(self.config, method, self.resolved.capabilities)
+                    yield choice_of(
+                        self.config, self.resolved, views, dtype, method, options, requests, mask_id, ledger
+                    )
+
+    def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:
+        """The cells of all tasks, precisions and methods whose options are known."""
+        chosen = {(c.artifact.task, c.artifact.dtype, c.artifact.method): c.chosen for c in choices}
+        for task in self.inputs:
+            for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self.methods):
+                known = chosen.get((task, dtype, method.name), options[0])
+                if known is not None:
+                    place = Artifact("relevance", self.resolved.config.name, task, dtype, method.name)
+                    yield from self._of_method(place, method, known)
+
+    def _of_method(self, place: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
+        """The relevance of a method in one precision of a task; in the first precision, finer relevance beside it."""
+        resolved = self.resolved
+        requests = requests_of(self.config, method, resolved.capabilities)
+        yield self._cell(place, method, options, requests)
+        if place.dtype != resolved.config.dtypes_for(place.task)[0]:
+            return
+        first = requests[0].embedding
+        alike = tuple(request for request in requests if request.embedding == first)
+        finer = {"labels": labels_of(method, resolved, first)}
+        finer |= dict.fromkeys(finer_products(method, resolved.capabilities), alike)
+        for product, of_product in finer.items():
+            if of_product and place.task in self.config.finer(product):
+                yield self._cell(replace(place, product=product), method, options, of_product)
+
+    def _cell(self, place: Artifact, info: Method, options: Mapping[str, Any], requests: tuple[Request, ...]) -> Cell:
+        config, resolved, views = self.config, self.resolved, self.inputs[place.task]
+        is_whole = place.product == "relevance"
+        size = None if is_whole else config.finer(place.product)[place.task]
+        rows = views.table.num_rows if is_whole else len(views.subset(size, config.seed))
+        method = info.configured(**options)
+        key_fields: dict[str, Any] = dict(
+            product=place.product,
+            version=VERSION,
+            schema=titled(schema_of(place.product, place.dtype)),
+            model=resolved.identity,
+            tokenizer=views.tokenizer,
+            inputs=views.digest,
+            task=views.task,
+            dtype=place.dtype,
+            method=method.key(),
+            variants=list(map(list, dict.fromkeys((request.explanation, request.embedding) for request in requests))),
+            attention=resolved.config.attn,
+            seed=config.seed if not is_whole or info.seeded else None,
+            rows=rows,
+            **versions(request.explanation for request in requests),
+        )
+        return Cell(
+            artifact=place,
+            key_fields=key_fields,
+            samples=rows,
+            forwards=method.pass_name,
+            requests=requests,
+            chosen=options,
+        )
 
 
 def finer_products(info: Method, capabilities: Collection[Capability]) -> list[str]:
@@ -244,43 +276,6 @@ def requests_of(
     known = info.embeddings_of(capabilities)
     embeddings = [e for e in known if e in config.embeddings] or known[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
-
-
-def _planned(
-    config: RunConfig,
-    resolved: ResolvedModel,
-    views: Inputs,
-    dtype: str,
-    info: Method,
-    options: Mapping[str, Any],
-    product: str,
-    requests: tuple[Request, ...],
-    rows: int,
-) -> Cell:
-    key_fields: dict[str, Any] = dict(
-        product=product,
-        version=VERSION,
-        schema=titled(schema_of(product, dtype)),
-        model=resolved.identity,
-        tokenizer=views.tokenizer,
-        inputs=views.digest,
-        task=views.task,
-        dtype=dtype,
-        method=info.configured(**options).key(),
-        variants=list(map(list, dict.fromkeys((request.explanation, request.embedding) for request in requests))),
-        attention=resolved.config.attn,
-        seed=config.seed if product != "relevance" or info.seeded else None,
-        rows=rows,
-        **versions(request.explanation for request in requests),
-    )
-    return Cell(
-        artifact=Artifact(product, resolved.config.name, views.task, dtype, info.name),
-        key_fields=key_fields,
-        samples=rows,
-        forwards=info.configured(**options).pass_name,
-        requests=requests,
-        chosen=options,
-    )
 
 
 _OWN = {"heads": HEADS, "layers": LAYERS, "labels": LABELS, "neurons": NEURONS, "curves": CURVES, "trials": TRIALS}

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:
     """The node of an artifact that is entered with its files, as manifests of older versions are not."""
     record = run.ledger.latest(artifact)
-    if record is not None and "shards" in record and key_in(record):
-        yield Node(artifact=replace(artifact, key=key_in(record)), samples=record["rows"])
+    key = record and key_in(record)
+    if record and key and "shards" in record:
+        yield Node(artifact=replace(artifact, key=key), samples=record["rows"])
 
 
 def _samples(run: Run) -> Iterator[Node]:

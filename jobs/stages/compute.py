@@ -109,6 +109,9 @@ def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
 def _order(stage: str) -> list[tuple[Product, ...]]:
     """The products of the stage in their order; those of installed packages come last."""
     added = tuple(product for product in of_packages() if product.stage == stage)
+    for product in added:
+        if product.compute is None or product.units is None:
+            raise UserError(f"product {product.name} of an installed package has no `units` or no `compute`")
     return [*ORDER[stage], added] if added else list(ORDER[stage])
 
 

@@ -76,12 +76,12 @@ STAGES = {
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The stage's function, imported when it is needed: stages bring heavy libraries."""
     from jobs.products import PRODUCTS
-    from jobs.stages.compute import compute
+    from jobs.stages.compute import ORDER, compute
 
-    own = [product.make for product in PRODUCTS.values() if product.stage == stage and product.make]
-    if not own:
+    if stage in ORDER:
         return partial(compute, stage=stage)
-    module, _, name = own[0].partition(":")
+    make = next(product.make for product in PRODUCTS.values() if product.stage == stage and product.make)
+    module, _, name = make.partition(":")
     return getattr(import_module(module), name)
 
 
