@@ -1,0 +1,90 @@
+"""What a row of a report should hold, and the comparison with what it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.recompute.statistics import Interval, Range
+
+#: Columns of a table, and of a figure's points, that hold numbers.
+TABLE = ("value", "n", "low", "high", "p", "reference", "difference")
+FIGURE = ("y", "low", "high")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The numbers of a row by column; columns that are not named have no recomputation."""
+
+    numbers: Mapping[str, Range] = field(default_factory=dict)
+    state: str = "done"
+    scale: float = 1.0  # the unit of the numbers, of which a millionth is rounding
+
+    def tolerance(self, expected: Range) -> float:
+        return 2e-6 * max(self.scale, abs(expected.value))
+
+
+UNDEFINED = Expected(state="undefined")
+NOISE = Expected(state="noise")
+
+
+@dataclass
+class Compared:
+    """What came of comparing the rows of one table or figure."""
+
+    recomputed: int = 0
+    left: int = 0  # numbers without a recomputation
+    gap: float = 0.0  # largest difference of numbers that are no draws
+    beyond: float = 0.0  # largest distance from a Monte Carlo range, of numbers that are draws
+    differences: list[str] = field(default_factory=list)
+
+
+def number(value: float, n: int | None = None, interval: Interval = None, p: Range | None = None, scale: float = 1.0) -> Expected:
+    """A row of a value, where given with its samples, interval and p."""
+    numbers = {"value": Range.exact(value)}
+    if n is not None:
+        numbers["n"] = Range.exact(n)
+    if interval is not None:
+        numbers["low"], numbers["high"] = interval
+    if p is not None:
+        numbers["p"] = p
+    return Expected(numbers, scale=scale)
+
+
+def compare(name: str, row: Mapping[str, str], columns: tuple[str, ...], expected: Expected | None, result: Compared) -> None:
+    """Count the numbers of a row and note those that are not as expected."""
+    printed = {column: float(row[column]) for column in columns if row.get(column, "") != ""}
+    if expected is None:
+        result.left += len(printed)
+        return
+    if row.get("state", expected.state) != expected.state:
+        result.differences.append(f"{name} is {row['state']}, recomputed {expected.state}")
+    for column, value in printed.items():
+        _compare(f"{name} {column}", value, expected, column, result)
+    result.differences += list(_absent(name, printed, expected))
+
+
+def _absent(name: str, printed: Mapping[str, float], expected: Expected) -> Iterator[str]:
+    for column in expected.numbers:
+        if column not in printed and not math.isnan(expected.numbers[column].value):
+            yield f"{name} has no {column}, recomputed {expected.numbers[column].value:.6g}"
+
+
+def _compare(name: str, value: float, expected: Expected, column: str, result: Compared) -> None:
+    if column not in expected.numbers:
+        result.left += 1
+        return
+    wanted = expected.numbers[column]
+    result.recomputed += 1
+    gap = max(wanted.least - value, value - wanted.most, 0.0)
+    if math.isnan(value) != math.isnan(wanted.value):
+        gap = math.inf
+    drawn = wanted.most > wanted.least
+    if drawn:
+        result.beyond = max(result.beyond, gap)
+    else:
+        result.gap = max(result.gap, gap)
+    if gap > (expected.tolerance(wanted) if column not in ("p", "n") else 1e-9):
+        span = f" ({wanted.least:.6g} to {wanted.most:.6g})" if drawn else ""
+        result.differences.append(f"{name} is {value:.6g}, recomputed {wanted.value:.6g}{span}")

@@ -1,0 +1,184 @@
+"""Numbers of one cell under one setting, sample by sample, from stored relevance, views and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute import metrics, statistics
+from tests.recompute.stored import CELL, Root
+
+#: Labels of methods in reports.
+LABELS = {
+    "gradient_l1": "Gradient l1",
+    "gradient_l2": "Gradient l2",
+    "gradient_x_input": "Gradient×Input",
+    "lrp": "LRP",
+    "attnlrp": "AttnLRP",
+    "attnlrp_vit": "AttnLRP (composite=vit)",
+    "attention_rollout": "AttnRollout",
+    "alti": "ALTI",
+    "alti_logit": "ALTI-Logit",
+    "random": "Random",
+    "normxlogit": "NormXLogit",
+    "lrp_identity_softmax": "LRP, identity softmax",
+    "lrp_distributed_bias": "LRP, distributed bias",
+    "activation": "Activation",
+}
+NAMES = {label: name for name, label in LABELS.items()}
+METRICS = {
+    "PG": "pg",
+    "PG2": "pg2",
+    "MRR": "mrr",
+    "MRR strict": "mrr_strict",
+    "RMA": "rma",
+    "PTA": "pta",
+    "IoU": "iou",
+    "IoU positive": "iou_positive",
+    "IoU soft": "iou_soft",
+    "RRA": "rra",
+    "AP": "ap",
+    "Dot product": "dot",
+    "Dot product, softmax": "dot_softmax",
+}
+NOISE = 1e-5  # of the explained number: what no token of most samples exceeds is rounding
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The definitions that changed, by name."""
+
+    metrics: dict[str, metrics.Metric]
+    interval: Callable[..., statistics.Interval]
+    exact_chance: bool  # differences are from chance, not from a draw of random relevance
+    noise_is_tested: bool  # rows printed as noise count among the pairs that Holm adjusts for
+    same_explanation: bool  # evidence and faithfulness are of one explanation and the same samples
+
+
+SPECIFIED = Rules(metrics.SPECIFIED, statistics.specified_interval, True, False, True)
+BEFORE = Rules(metrics.BEFORE, statistics.percentile_interval, False, True, False)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How relevance is explained and which tokens count."""
+
+    explanation: str = "contrastive"
+    embedding: str = "full"
+    tokens: str = "non_special"
+    scope: str = "context"
+
+
+class Facts:
+    """What tables are made of; `rules` are the definitions."""
+
+    def __init__(self, root: Root, rules: Rules) -> None:
+        self.root, self.rules = root, rules
+        self.draws = int(root.config["report"]["resamples"])
+
+    @cached_property
+    def cells(self) -> dict[tuple[str, ...], pd.DataFrame]:
+        """Rows of relevance by cell."""
+        return dict(iter(self.root.relevance.groupby(CELL, sort=False)))
+
+    @cached_property
+    def models(self) -> list[str]:
+        return [one["name"] for one in self.root.config["models"]]
+
+    def dtype(self, model: str, task: str) -> str:
+        """The first precision of a task."""
+        return self.dtypes(model, task)[0]
+
+    def dtypes(self, model: str, task: str) -> list[str]:
+        [record] = [one for one in self.root.config["models"] if one["name"] == model]
+        return record["dtypes"].get(task, [record["dtype"]])
+
+    def view(self, cell: tuple[str, ...], sample: str) -> dict[str, Any]:
+        return self.root.views[self.root.tokenizers[cell], cell[1]][sample]
+
+    @cached_property
+    def label_ids(self) -> dict[tuple[str, str], dict[str, int]]:
+        """Which output each label is, by model and task: the output predicted for the samples stored as correct."""
+        stored = self.root.flat("scores_samples")
+        stored = stored[stored["correct"]].drop_duplicates(["model", "task", "sample_id"])
+        ids: dict[tuple[str, str], dict[str, int]] = {}
+        for model, task, dtype, method, sample in stored[[*CELL, "sample_id"]].itertuples(index=False):
+            cell = (model, task, dtype, method)
+            label = self.view(cell, sample)["label"]
+            if label is not None:
+                rows = self.cells[cell]
+                predicted = rows.loc[rows["sample_id"] == sample, "predicted_id"].iloc[0]
+                known = ids.setdefault((model, task), {}).setdefault(label, int(predicted))
+                if known != predicted:
+                    raise ValueError(f"{model} {task}: the label {label} is output {known} and {predicted}")
+        for where, labels in ids.items():
+            if len(set(labels.values())) != len(labels):
+                raise ValueError(f"{where}: two labels are one output: {labels}")
+        return ids
+
+    def correct(self, cell: tuple[str, ...], row: Any) -> bool:
+        """The target's logit is above the foil's; of labels, the predicted label is the gold label."""
+        view = self.view(cell, row.sample_id)
+        if view["label"] is not None:
+            return self.label_ids.get(cell[:2], {}).get(view["label"], -1) == row.predicted_id
+        if view["foil_id"] is None:
+            return False
+        return row.logit_target > row.logit_foil
+
+    def variant(self, cell: tuple[str, ...], setting: Setting) -> pd.DataFrame:
+        """Rows of relevance under a setting; a method without a choice has the only one there is."""
+        rows = self.cells.get(cell)
+        if rows is None:
+            return pd.DataFrame()
+        for column in ("explanation", "embedding"):
+            if set(rows[column]) != {"none"}:
+                rows = rows[rows[column] == getattr(setting, column)]
+        return rows
+
+    def chosen(self, cell: tuple[str, ...], sample: str, setting: Setting) -> np.ndarray:
+        """The tokens that count: of the scope, or all; without special tokens, or with them."""
+        view = self.view(cell, sample)
+        special = np.array(view["special_mask"])
+        scoped = setting.scope == "context" and view["scope_mask"] is not None
+        chosen = np.array(view["scope_mask"]) if scoped else np.ones(len(special), bool)
+        return chosen | special if setting.tokens == "all" else chosen & ~special
+
+    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as the report is read
+    def samples(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
+        """Every metric of every sample that has evidence, `correct`, `tokens` and `evidence`, by sample."""
+        rows = []
+        for row in self.variant(cell, setting).itertuples():
+            evidence = self.view(cell, row.sample_id)["evidence_mask"]
+            if evidence is None:
+                continue
+            chosen = self.chosen(cell, row.sample_id, setting)
+            r, g = np.array(row.relevance, np.float64)[chosen], np.array(evidence)[chosen]
+            numbers = {}
+            if g.any():  # stored in single precision
+                numbers = {name: float(np.float32(metric(r, g))) for name, metric in self.rules.metrics.items()}
+            counts = {"correct": self.correct(cell, row), "tokens": len(r), "evidence": int(g.sum())}
+            rows.append({"sample_id": row.sample_id, **counts, **numbers})
+        return pd.DataFrame(rows).set_index("sample_id").sort_index() if rows else pd.DataFrame()
+
+    def scored(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
+        """The samples that are predicted correctly."""
+        frame = self.samples(cell, setting)
+        return frame[frame["correct"]] if len(frame) else frame
+
+    @lru_cache(maxsize=None)  # noqa: B019
+    def noise(self, cell: tuple[str, ...], setting: Setting = Setting()) -> bool:
+        """On most samples no token has more than NOISE of the explained number."""
+        rows = self.variant(cell, setting)
+        if not len(rows) or rows["residual"].isna().all():
+            return False
+        peaks = [np.abs(np.array(row.relevance, np.float64)).max() for row in rows.itertuples()]
+        small = np.array(peaks) <= NOISE * np.abs(rows["explained"].to_numpy(np.float64))
+        return bool(small.mean() > 0.5)
+
+    def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
+        return self.rules.interval(values, self.draws, bounds)

@@ -1,0 +1,192 @@
+"""Means, intervals, tests and chance, each written from its definition and apart from the product's.
+
+Numbers that the product draws at random are given as the range in which they lie within 4 standard errors of the
+Monte Carlo, both the product's and ours; what is no draw is a range of one number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+from scipy import stats
+
+ERRORS = 4  # standard errors of the Monte Carlo
+OURS = 20_000  # resamples and sign flips
+FLIPS = 10_000  # the product's sign flips
+LEVELS = (0.025, 0.975)
+BOUND = 1e-6  # a bounded metric lies on its bound up to single precision
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number that is `least` to `most`; `value` is our estimate."""
+
+    value: float
+    least: float
+    most: float
+
+    @classmethod
+    def exact(cls, value: float) -> Range:
+        return cls(float(value), float(value), float(value))
+
+    def times(self, factor: float) -> Range:
+        ends = sorted((self.least * factor, self.most * factor))
+        return Range(self.value * factor, *ends)
+
+    def plus(self, other: Range) -> Range:
+        return Range(self.value + other.value, self.least + other.least, self.most + other.most)
+
+
+Interval = tuple[Range, Range] | None
+
+
+@lru_cache(maxsize=None)
+def resamples(n: int) -> np.ndarray:
+    """How often each of `n` samples is drawn in each resample [OURS, n], over n."""
+    return np.random.default_rng(27).multinomial(n, np.full(n, 1 / n), OURS) / n
+
+
+@lru_cache(maxsize=None)
+def flips(n: int) -> np.ndarray:
+    """Random signs [OURS, n]; all of them [2^n, n] for few samples."""
+    if n <= 13:
+        return np.array(list(product((-1.0, 1.0), repeat=n)))
+    return np.random.default_rng(27).choice((-1.0, 1.0), size=(OURS, n))
+
+
+def quantile_range(values: np.ndarray, level: float, draws: int) -> Range:
+    """The `level` quantile that `draws` draws have, given OURS of them."""
+    levels = [level, *share_range(level, 1 / (1 / draws + 1 / OURS))]
+    return Range(*np.quantile(values, levels).tolist())
+
+
+def share_range(share: float, draws: float) -> tuple[float, float]:
+    """Where the share of `draws` draws lies that is `share` of all, as surely as a normal lies within ERRORS."""
+    rare = stats.norm.sf(ERRORS)
+    hits = share * draws
+    low = 0.0 if hits <= 0 else float(stats.beta.ppf(rare, hits, draws - hits + 1))
+    return low, 1.0 if hits >= draws else float(stats.beta.isf(rare, hits + 1, draws - hits))
+
+
+def percentile(values: np.ndarray, draws: int) -> Interval:
+    """The percentile bootstrap of the mean of `values`."""
+    if len(values) < 2:
+        return (Range.exact(values.mean()), Range.exact(values.mean())) if len(values) else None
+    means = resamples(len(values)) @ values
+    low, high = (quantile_range(means, level, draws) for level in LEVELS)
+    return low, high
+
+
+def percentile_of(statistic, n: int, draws: int) -> Interval:
+    """The percentile bootstrap of any statistic of `n` samples, which takes resampled weights [OURS, n]."""
+    values = statistic(resamples(n))
+    values = values[np.isfinite(values)]
+    low, high = (quantile_range(values, level, draws) for level in LEVELS)
+    return low, high
+
+
+def clopper_pearson(successes: float, n: int) -> tuple[float, float]:
+    """The exact interval of a share, by quantiles of beta distributions; `successes` need not be whole."""
+    low = 0.0 if successes <= 0 else float(stats.beta.ppf(LEVELS[0], successes, n - successes + 1))
+    high = 1.0 if successes >= n else float(stats.beta.ppf(LEVELS[1], successes + 1, n - successes))
+    return low, high
+
+
+def bootstrap_t(values: np.ndarray, draws: int) -> Interval:
+    """The interval of a mean by quantiles of resampled t statistics; resamples without spread have none."""
+    n, mean = len(values), values.mean()
+    error = values.std(ddof=1) / math.sqrt(n)
+    if error == 0:
+        return Range.exact(mean), Range.exact(mean)
+    weights = resamples(n)
+    means = weights @ values
+    spread = np.sqrt(np.maximum(weights @ values**2 - means**2, 0) / (n - 1))
+    kept = spread > 1e-12 * np.abs(values).max()
+    t = (means[kept] - mean[None] if np.ndim(mean) else means[kept] - mean) / spread[kept]
+    ends = [quantile_range(t, level, draws).times(-error).plus(Range.exact(mean)) for level in reversed(LEVELS)]
+    return ends[0], ends[1]
+
+
+def specified_interval(values: np.ndarray, draws: int, bounds: tuple[float, float] | None) -> Interval:
+    """Clopper-Pearson of shares and of bounded metrics half of which lie on a bound, else bootstrap-t."""
+    if not len(values):
+        return None
+    if bounds is not None:
+        least, most = bounds
+        scaled = (values - least) / (most - least)
+        if np.mean((scaled <= BOUND) | (scaled >= 1 - BOUND)) >= 0.5:
+            low, high = clopper_pearson(float(scaled.sum()), len(values))
+            return Range.exact(least + (most - least) * low), Range.exact(least + (most - least) * high)
+    return bootstrap_t(values, draws) if len(values) > 1 else None
+
+
+def percentile_interval(values: np.ndarray, draws: int, bounds: tuple[float, float] | None) -> Interval:
+    return percentile(values, draws)
+
+
+def sign_flip(differences: np.ndarray) -> list[Range]:
+    """Two-sided p of paired differences [n, tests] under random signs, as FLIPS draws have it."""
+    n = len(differences)
+    observed = np.abs(differences.sum(0))
+    slack = 1e-6 * np.abs(differences).sum(0)  # what is equal on paper is equal, single precision or not
+    ours = len(flips(n))
+    hits = (np.abs(flips(n) @ differences) >= observed - slack).mean(0)
+    ranges = []
+    for p in hits.tolist():
+        least, most = share_range(p, FLIPS if ours == 2**n else 1 / (1 / FLIPS + 1 / ours))
+        ranges.append(Range(p, least, min(most + 1 / (FLIPS + 1), 1.0)))
+    return ranges
+
+
+def holm(ps: list[Range]) -> list[Range]:
+    """Adjusted p values; monotone in each of them, so ranges go through."""
+    ends = [_holm([getattr(one, end) for one in ps]) for end in ("value", "least", "most")]
+    return [Range(*values) for values in zip(*ends, strict=True)]
+
+
+def _holm(ps: list[float]) -> list[float]:
+    adjusted, largest = [0.0] * len(ps), 0.0
+    for rank, at in enumerate(sorted(range(len(ps)), key=lambda at: ps[at])):
+        largest = max(largest, min(1.0, (len(ps) - rank) * ps[at]))
+        adjusted[at] = largest
+    return adjusted
+
+
+def trapezoids(y: np.ndarray, x: np.ndarray) -> float:
+    return math.fsum((x[at + 1] - x[at]) * (y[at] + y[at + 1]) / 2 for at in range(len(x) - 1))
+
+
+def chance(metric: str, n: int, g: int) -> float | None:
+    """The expectation of a metric under iid symmetric continuous relevance, `g` evidence tokens among `n`."""
+    ranks = [math.comb(n - first, g - 1) / math.comb(n, g) for first in range(1, n - g + 2)]  # P(best evidence at rank)
+    if metric in ("pg", "rra"):
+        return g / n
+    if metric == "pg2":
+        return 1 - math.comb(n - g, 2) / math.comb(n, 2) if n > 1 else float(g > 0)
+    if metric in ("rma", "dot"):
+        return (1 - 2.0**-n) * g / n
+    if metric == "pta":
+        return 0.5
+    if metric in ("mrr", "mrr_strict"):
+        return math.fsum(p / rank for rank, p in enumerate(ranks, start=1))
+    if metric == "ap":
+        return math.fsum(((k - 1) * (g - 1) / (n - 1) + 1 if n > 1 else 1) / k for k in range(1, n + 1)) / n
+    if metric == "iou":
+        return math.fsum(_binomial(n, k) * _overlap(n, g, min(k, g)) for k in range(n + 1))
+    if metric == "iou_positive":
+        return math.fsum(_binomial(n, k) * _overlap(n, g, k) for k in range(n + 1))
+    return None
+
+
+def _binomial(n: int, k: int) -> float:
+    return math.comb(n, k) / 2**n
+
+
+def _overlap(n: int, g: int, k: int) -> float:
+    """The mean IoU of `g` evidence tokens and `k` tokens drawn from `n`."""
+    hits = range(max(0, g + k - n), min(g, k) + 1)
+    return math.fsum(math.comb(g, h) * math.comb(n - g, k - h) / math.comb(n, k) * h / (g + k - h) for h in hits)

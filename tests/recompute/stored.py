@@ -1,0 +1,121 @@
+"""What a root holds, as frames of pandas: the artifacts that manifests list as complete, and the report's numbers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evaluation import schema
+
+CELL = ["model", "task", "dtype", "method"]
+SCHEMAS = {
+    "scores": schema.SCORES,
+    "scores_samples": schema.SCORES_SAMPLES,
+    "curves": schema.CURVES,
+    "pruning": schema.PRUNING,
+    "knockouts": schema.KNOCKOUTS,
+    "neurons": schema.NEURONS,
+    "runtime": schema.RUNTIME,
+    "contexts": schema.CONTEXTS,
+    "activations": schema.ACTIVATIONS,
+    "heatmaps": schema.HEATMAPS,
+    "writings": schema.WRITINGS,
+    "benchmark": schema.GENERIC,
+    "views": schema.VIEW,
+    "heads": schema.HEADS,
+}
+
+
+class Root:
+    """A root's artifacts and its report."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifests = [
+            json.loads(file.read_text(encoding="utf-8")) for file in sorted((path / "manifest").glob("*.json"))
+        ]
+
+    def records(self, product: str) -> list[dict[str, Any]]:
+        """Manifests of a product, of complete artifacts."""
+        return [one for one in self.manifests if _artifact(one)["product"] == product and one["state"] == "complete"]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration that the report was made with."""
+        [record] = self.records("report")
+        return record["config"]
+
+    def frame(self, product: str) -> pd.DataFrame:
+        """All rows of a product of cells, with the names of the cell as columns."""
+        frames = []
+        for record in self.records(product):
+            artifact = _artifact(record)
+            keys = {name: artifact[name] for name in CELL if name in artifact}
+            place = [f"{name}={keys[name]}" for name in CELL if name in keys and not (product, name) == ("pruning", "method")]
+            for shard in record["shards"]:
+                table = pq.ParquetFile(self.path.joinpath(product, *place, shard)).read()
+                if product in SCHEMAS:
+                    schema.check(table.schema, SCHEMAS[product], shard)
+                frames.append(_frame(table).assign(**keys))
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def flat(self, product: str) -> pd.DataFrame:
+        """All rows of a product that lies in one folder, a file a cell."""
+        files = sorted((self.path / product).glob("*.parquet"))
+        frames = []
+        for file in files:
+            table = pq.ParquetFile(file).read()
+            schema.check(table.schema, SCHEMAS[product], str(file))
+            frames.append(_frame(table))
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    @cached_property
+    def views(self) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+        """Samples as a tokenizer sees them, by (tokenizer, task) and sample."""
+        views = {}
+        for record in self.records("views"):
+            artifact = record["artifact"]
+            where = (artifact["tokenizer"], artifact["task"])
+            folder = self.path / "benchmark" / "views" / f"tokenizer={where[0]}" / f"task={where[1]}"
+            rows = [row for shard in record["shards"] for row in _rows(folder / shard)]
+            views[where] = {row["sample_id"]: row for row in rows}
+        return views
+
+    @cached_property
+    def tokenizers(self) -> dict[tuple[str, ...], str]:
+        """The tokenizer of the views that a cell of relevance was computed from."""
+        return {
+            tuple(_artifact(one)[name] for name in CELL): one["inputs"]["tokenizer"] for one in self.records("relevance")
+        }
+
+    @cached_property
+    def relevance(self) -> pd.DataFrame:
+        return self.frame("relevance")
+
+    def numbers(self, table: str) -> list[dict[str, str]]:
+        """The numbers of a table of the report, each with its id."""
+        return read_csv(self.path / "report" / "tables" / f"{table}.csv")
+
+
+def _artifact(record: dict[str, Any]) -> dict[str, Any]:
+    return record.get("artifact") or record["cell"]
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    return table.to_pandas()
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return pq.ParquetFile(file).read().to_pylist()
+
+
+def read_csv(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))

@@ -1,0 +1,222 @@
+"""Tables of scores against evidence: 1 to 7, 9, beside random, pairs, and the leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute import statistics
+from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
+from tests.recompute.facts import METRICS, NAMES, Facts, Setting
+from tests.recompute.statistics import Range
+
+Row = Mapping[str, str]
+Cell = tuple[str, str, str, str]
+PERCENT = (0.0, 100.0)
+
+
+def cell_of(facts: Facts, row: Row, label: str, dtype: str | None = None) -> Cell | None:
+    """The cell of a row; "A/B" is whichever of two methods the model has."""
+    dtype = dtype or facts.dtype(row["model"], row["task"])
+    labels = [label] if label in NAMES else label.split("/")
+    cells = [(row["model"], row["task"], dtype, NAMES[one]) for one in labels if one in NAMES]
+    return next((cell for cell in cells if cell in facts.cells), None)
+
+
+def score(facts: Facts, cell: Cell | None, setting: Setting, label: str) -> Expected:
+    """The mean of a metric in percent over correctly predicted samples."""
+    frame = facts.scored(cell, setting) if cell else pd.DataFrame()
+    if cell is None or not len(frame):
+        return UNDEFINED
+    if facts.noise(cell, setting):
+        return NOISE
+    values = 100 * frame[METRICS[label]].to_numpy()
+    return number(float(values.mean()), len(values), scale=100)
+
+
+def table1(facts: Facts, row: Row) -> Expected:
+    return score(facts, cell_of(facts, row, row["group"]), Setting(), row["label"])
+
+
+def table2(facts: Facts, row: Row) -> Expected:
+    cell = cell_of(facts, row, row["group"])
+    if cell and "contrastive" not in set(facts.cells[cell]["explanation"]):
+        return UNDEFINED
+    return score(facts, cell, Setting(explanation=row["side"]), row["label"])
+
+
+def table3(facts: Facts, row: Row) -> Expected:
+    tokens = {"without": "non_special", "with": "all"}[row["side"]]
+    return score(facts, cell_of(facts, row, row["group"]), Setting(tokens=tokens), row["label"])
+
+
+def table4(facts: Facts, row: Row) -> Expected:
+    return score(facts, cell_of(facts, row, row["group"]), Setting(scope=row["side"]), row["label"])
+
+
+def table5(facts: Facts, row: Row) -> Expected:
+    dtype = row["default"] if row["side"] == "default" else row["side"]
+    return score(facts, cell_of(facts, row, row["group"], dtype), Setting(), row["label"])
+
+
+def table6(facts: Facts, row: Row) -> Expected:
+    return score(facts, cell_of(facts, row, row["group"]), Setting(embedding=row["side"]), row["label"])
+
+
+@lru_cache(maxsize=None)
+def methods_of(facts: Facts, model: str, task: str) -> dict[str, Cell]:
+    """Cells of a model and task at its first precision by method, those with scored samples alone."""
+    dtype = facts.dtype(model, task)
+    cells = {cell[3]: cell for cell in facts.cells if cell[:3] == (model, task, dtype)}
+    return {name: cell for name, cell in sorted(cells.items()) if len(facts.scored(cell))}
+
+
+@lru_cache(maxsize=None)
+def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, str], Range]:
+    """Adjusted p of each pair of methods by metric; Holm's family is the pairs of one model, task and metric."""
+    cells = methods_of(facts, model, task)
+    if not facts.rules.noise_is_tested:
+        cells = {name: cell for name, cell in cells.items() if not facts.noise(cell)}
+    pairs = [(a, b) for a in cells for b in cells if a < b]
+    names = list(facts.rules.metrics)
+    adjusted = {}
+    ps: dict[tuple[str, str], list[Range]] = {}
+    for a, b in pairs:
+        one, other = facts.scored(cells[a]), facts.scored(cells[b])
+        common = one.index.intersection(other.index)
+        ps[a, b] = statistics.sign_flip((one.loc[common, names] - other.loc[common, names]).to_numpy())
+    for at, name in enumerate(names):
+        for (a, b), p in zip(pairs, statistics.holm([ps[pair][at] for pair in pairs]), strict=True):
+            adjusted[a, b, name] = adjusted[b, a, name] = p
+    return adjusted
+
+
+def table1_random(facts: Facts, row: Row) -> Expected | None:
+    """The mean of a metric with its interval, and its difference from random relevance."""
+    cell = cell_of(facts, row, row["method"])
+    metric = METRICS[row["group"]]
+    if cell is None:
+        return UNDEFINED
+    if row["label"] != "%" and cell[3] == "random":
+        return UNDEFINED
+    if facts.noise(cell):
+        return NOISE
+    frame = facts.scored(cell)
+    values = 100 * frame[metric].to_numpy()
+    if row["label"] == "%":
+        return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
+    differences, p = over_random(facts, cell, metric)
+    if differences is None:
+        return None
+    return number(differences.mean(), len(differences), facts.interval(differences), p, scale=100)
+
+
+def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | None, Range | None]:
+    """Differences in points from chance, or from random relevance on the same samples, with their adjusted p."""
+    frame = facts.scored(cell)
+    if facts.rules.exact_chance:
+        chances = [statistics.chance(metric, n, g) for n, g in zip(frame["tokens"], frame["evidence"], strict=True)]
+        if None in chances:
+            return None, None
+        return 100 * (frame[metric].to_numpy() - np.array(chances, float)), None
+    random = facts.scored((*cell[:3], "random"))
+    common = frame.index.intersection(random.index)
+    p = paired_tests(facts, cell[0], cell[1]).get((cell[3], "random", metric))
+    return 100 * (frame.loc[common, metric] - random.loc[common, metric]).to_numpy(), p
+
+
+def table1_pairs(facts: Facts, row: Row) -> Expected:
+    """PG of one method minus that of another."""
+    one, other = cell_of(facts, row, row["method"]), cell_of(facts, row, row["label"])
+    if row["method"] == row["label"]:
+        return UNDEFINED
+    if (one and facts.noise(one)) or (other and facts.noise(other)):
+        return NOISE
+    if one is None or other is None:
+        return UNDEFINED
+    a, b = facts.scored(one), facts.scored(other)
+    common = a.index.intersection(b.index)
+    differences = 100 * (a.loc[common, "pg"] - b.loc[common, "pg"]).to_numpy()
+    p = paired_tests(facts, one[0], one[1])[one[3], other[3], "pg"]
+    return number(differences.mean(), len(differences), facts.interval(differences), p, scale=100)
+
+
+def table9(facts: Facts, row: Row) -> Expected | None:
+    """The share of samples whose target is above the foil, or whose label is predicted."""
+    if row["group"] != "accuracy":
+        return None
+    model, task = row["model"], row["label"]
+    if task not in facts.root.config["tasks"]:
+        return None
+    cells = [cell for cell in facts.cells if cell[:3] == (model, task, facts.dtype(model, task))]
+    if not cells:
+        return UNDEFINED
+    rows = facts.cells[cells[0]].drop_duplicates("sample_id")
+    views = [facts.view(cells[0], sample) for sample in rows["sample_id"]]
+    if all(view["foil_id"] is None and view["label"] is None for view in views):
+        return number(float("nan"), 0)
+    values = [facts.correct(cells[0], one) for one in rows.itertuples()]
+    return number(100 * float(np.mean(values)), len(values), scale=100)
+
+
+@lru_cache(maxsize=None)
+def leaders(facts: Facts, task: str) -> dict[str, list[tuple[np.ndarray, Range, Range, float | None]]]:
+    """PG of each method over models: (values, low, high, mean difference from random) of each that explains it."""
+    entries: dict[str, list[tuple[np.ndarray, Range, Range, float | None]]] = {}
+    for model in facts.models:
+        for name, cell in methods_of(facts, model, task).items():
+            if facts.noise(cell):
+                continue
+            values = 100 * facts.scored(cell)["pg"].to_numpy()
+            low, high = facts.interval(values, PERCENT)
+            differences = over_random(facts, cell, "pg")[0]
+            delta = None if differences is None else float(differences.mean())
+            entries.setdefault(name, []).append((values, low, high, delta))
+    return entries
+
+
+def leaderboard(facts: Facts, row: Row) -> Expected | None:
+    """Means over models, as the leaderboard was before models were kept apart."""
+    entries = leaders(facts, row["task"]).get(NAMES[row["method"]])
+    if entries is None:
+        return UNDEFINED
+    means = {name: np.mean([values.mean() for values, *_ in one]) for name, one in leaders(facts, row["task"]).items()}
+    label = row["label"]
+    if label == "models":
+        return number(len(entries))
+    if label == "PG":
+        ends = []
+        for at in (1, 2):
+            total = Range.exact(0)
+            for entry in entries:
+                total = total.plus(entry[at])
+            ends.append(total.times(1 / len(entries)))
+        return number(means[NAMES[row["method"]]], None, (ends[0], ends[1]), scale=100)
+    if label == "Δ Random":
+        if NAMES[row["method"]] == "random":
+            return Expected()
+        deltas = [entry[3] for entry in entries]
+        return UNDEFINED if None in deltas else number(float(np.mean(deltas)), scale=100)
+    if label == "rank":
+        ordered = sorted(means, key=lambda name: -round(means[name], 9))
+        ties = [at for at, name in enumerate(ordered, 1) if abs(means[name] - means[NAMES[row["method"]]]) < 1e-9]
+        return Expected({"value": Range(float(ties[0]), ties[0], ties[-1])})
+    return None
+
+
+TABLES = {
+    "table1": table1,
+    "table1_random": table1_random,
+    "table1_pairs": table1_pairs,
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "table5": table5,
+    "table6": table6,
+    "table7": table6,
+    "table9": table9,
+    "leaderboard": leaderboard,
+}
