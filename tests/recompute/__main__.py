@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.recompute import tables_scores
+from tests.recompute import tables_faithfulness, tables_scores
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import BEFORE, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | None]
-TABLES: dict[str, Check] = {**tables_scores.TABLES}
+TABLES: dict[str, Check] = {**tables_scores.TABLES, **tables_faithfulness.TABLES}
 FIGURES: dict[str, Check] = {}
 RULES = {"specified": SPECIFIED, "before": BEFORE}
 SHOWN = 20

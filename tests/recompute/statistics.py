@@ -133,13 +133,15 @@ def sign_flip(differences: np.ndarray) -> list[Range]:
     n = len(differences)
     observed = np.abs(differences.sum(0))
     slack = 1e-6 * np.abs(differences).sum(0)  # what is equal on paper is equal, single precision or not
-    ours = len(flips(n))
     hits = (np.abs(flips(n) @ differences) >= observed - slack).mean(0)
-    ranges = []
-    for p in hits.tolist():
-        least, most = share_range(p, FLIPS if ours == 2**n else 1 / (1 / FLIPS + 1 / ours))
-        ranges.append(Range(p, least, min(most + 1 / (FLIPS + 1), 1.0)))
-    return ranges
+    return [p_range(p, n) for p in hits.tolist()]
+
+
+def p_range(p: float, n: int) -> Range:
+    """The p that FLIPS draws give where `p` of our flips of `n` samples reach what was observed."""
+    ours = len(flips(n))
+    least, most = share_range(p, FLIPS if ours == 2**n else 1 / (1 / FLIPS + 1 / ours))
+    return Range(p, least, min(most + 1 / (FLIPS + 1), 1.0))
 
 
 def holm(ps: list[Range]) -> list[Range]:
