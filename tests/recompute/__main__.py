@@ -14,14 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.recompute import tables_faithfulness, tables_scores
+from tests.recompute import figures, tables_costs, tables_faithfulness, tables_scores
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import BEFORE, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | None]
-TABLES: dict[str, Check] = {**tables_scores.TABLES, **tables_faithfulness.TABLES}
-FIGURES: dict[str, Check] = {}
+TABLES: dict[str, Check] = {**tables_scores.TABLES, **tables_faithfulness.TABLES, **tables_costs.TABLES}
 RULES = {"specified": SPECIFIED, "before": BEFORE}
 SHOWN = 20
 
@@ -30,14 +29,14 @@ def recompute(path: Path, rules: str = "specified", only: str | None = None) -> 
     """What came of every table and figure of the root at `path`, by its name."""
     facts = Facts(Root(path), RULES[rules])
     results = {}
-    for folder, columns, checks in (("tables", TABLE, TABLES), ("figures", FIGURE, FIGURES)):
+    for folder, columns, check_of in (("tables", TABLE, TABLES.get), ("figures", FIGURE, figures.check_of)):
         for file in sorted((path / "report" / folder).glob("*.csv")):
             name = f"{folder}/{file.stem}"
             if only and not name.startswith(only):
                 continue
             results[name] = result = Compared()
+            check = check_of(file.stem)
             for row in rows_of(file, folder):
-                check = checks.get(file.stem)
                 compare(f"{name}: {row['id']}", row, columns, check(facts, row) if check else None, result)
     return results
 

@@ -10,7 +10,7 @@ from tests.recompute.statistics import Interval, Range
 
 #: Columns of a table, and of a figure's points, that hold numbers.
 TABLE = ("value", "n", "low", "high", "p", "reference", "difference")
-FIGURE = ("y", "low", "high")
+FIGURE = ("x", "y", "low", "high")
 
 
 @dataclass(frozen=True)

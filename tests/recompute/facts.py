@@ -180,5 +180,11 @@ class Facts:
         small = np.array(peaks) <= NOISE * np.abs(rows["explained"].to_numpy(np.float64))
         return bool(small.mean() > 0.5)
 
+    def relevance_of(self, cell: tuple[str, ...], sample: str, setting: Setting = Setting()) -> np.ndarray:
+        """Relevance of every token of a sample."""
+        rows = self.variant(cell, setting)
+        [row] = rows.loc[rows["sample_id"] == sample, "relevance"]
+        return np.array(row, np.float64)
+
     def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
         return self.rules.interval(values, self.draws, bounds)

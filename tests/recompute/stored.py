@@ -76,6 +76,21 @@ class Root:
             frames.append(_frame(table))
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
+    def runtime(self) -> pd.DataFrame:
+        """Every stored batch, with its model, task and precision."""
+        frames = []
+        for file in sorted((self.path / "runtime").rglob("*.parquet")):
+            table = pq.ParquetFile(file).read()
+            schema.check(table.schema, schema.RUNTIME, str(file))
+            keys = dict(part.split("=", 1) for part in file.relative_to(self.path).parts if "=" in part)
+            frames.append(_frame(table).assign(**keys))
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def bench(self, name: str) -> pd.DataFrame:
+        """Results of a benchmark, the last the newest."""
+        tables = [pq.ParquetFile(file).read() for file in sorted((self.path / "bench" / name).glob("*.parquet"))]
+        return pd.concat([_frame(table) for table in tables], ignore_index=True) if tables else pd.DataFrame()
+
     @cached_property
     def views(self) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
         """Samples as a tokenizer sees them, by (tokenizer, task) and sample."""

@@ -103,7 +103,7 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
         return UNDEFINED
     column = {"ΔA": "delta", "A MoRF": "morf", "A LeRF": "lerf"}.get(row["label"])
     if facts.noise(cell_of(facts, place, method), Setting(explanation="target")):
-        return NOISE
+        return NOISE if row["label"] != "left out" else UNDEFINED
     frame = areas(facts, place, method)
     if row["label"] == "left out":
         return number(int(frame["delta"].isna().sum()))
@@ -146,8 +146,9 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
     cell = cell_of(facts, place, method)
     if (*place, method) not in curves(facts):
         return UNDEFINED
+    without = row["label"] == "IoU" and not len(facts.scored(cell, Setting(explanation="target")))
     if facts.noise(cell, Setting(explanation="target")):
-        return NOISE
+        return UNDEFINED if without else NOISE
     if row["label"] == "ΔA":
         values = areas(facts, place, method)["delta"].dropna().to_numpy() * (-1 if inverted else 1)
         return number(values.mean(), len(values), facts.interval(values), scale=10)

@@ -1,0 +1,157 @@
+"""Points of figures: curves, areas and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute import statistics, tables_costs, tables_faithfulness
+from tests.recompute.expected import Expected
+from tests.recompute.facts import NAMES, Facts
+from tests.recompute.statistics import Interval, Range
+from tests.recompute.tables_faithfulness import INVERTED, MEASURES, Place
+
+Point = Mapping[str, str]  # figure, panel, line, x, y, low, high
+SHOWN = {"most relevant first": "morf", "least relevant first": "lerf", "difference": "delta"}
+MAIN = "relu_token"  # pooling of the figure that has one
+GRID = 40  # steps of a figure of curves
+
+
+def point(x: float, y: float, interval: Interval = None, scale: float = 1.0) -> Expected:
+    numbers = {"x": Range.exact(x), "y": Range.exact(y)}
+    if interval is not None:
+        numbers["low"], numbers["high"] = interval
+    return Expected(numbers, scale=scale)
+
+
+def from_table(expected: Expected | None, x: float) -> Expected | None:
+    """A number of a table as a point at `x`."""
+    if expected is None or "value" not in expected.numbers:
+        return None
+    numbers = {"x": Range.exact(x), "y": expected.numbers["value"]}
+    numbers |= {end: expected.numbers[end] for end in ("low", "high") if end in expected.numbers}
+    return Expected(numbers, scale=expected.scale)
+
+
+@lru_cache(maxsize=None)
+def on_grid(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
+    """Curves [samples, GRID + 1] of both orders and their difference, interpolated, of samples that have both."""
+    rows = tables_faithfulness.curves(facts)[(*place, method)]
+    grid = np.linspace(0, 1, GRID + 1)
+    kept = tables_faithfulness.areas(facts, place, method).dropna().index
+    found: dict[str, dict[str, np.ndarray]] = {"morf": {}, "lerf": {}}
+    for row in rows[rows["order"].isin(found)].itertuples():
+        gone = np.array(row.removed, np.float64)
+        found[row.order][row.sample_id] = np.interp(grid, gone / gone[-1], np.array(row.logit, np.float64))
+    stacked = {order: np.stack([by[sample] for sample in kept]) for order, by in found.items()}
+    return stacked | {"delta": stacked["lerf"] - stacked["morf"]}
+
+
+def faithfulness(facts: Facts, at: Point) -> Expected | None:
+    """The mean logit where a share of tokens is gone; `faithfulness_TASK_WAY`."""
+    task, way = at["figure"].removeprefix("faithfulness_").rsplit("_", 1)
+    model, shown = at["panel"].rsplit(" · ", 1)
+    inverted = at["line"].endswith(INVERTED)
+    method = NAMES[at["line"].removesuffix(INVERTED)]
+    column = SHOWN[shown]
+    if inverted:
+        column = {"morf": "lerf", "lerf": "morf"}.get(column, column)
+    step = round(float(at["x"]) * GRID)
+    values = on_grid(facts, (model, task, way), method)[column][:, step] * (-1 if inverted and shown == "difference" else 1)
+    return point(step / GRID, values.mean(), facts.interval(values), scale=10)
+
+
+def shares(facts: Facts, at: Point) -> Expected | None:
+    """A measure where a share of the top tokens is gone; `shares_TASK_WAY_KIND`."""
+    task, way, _ = at["figure"].removeprefix("shares_").rsplit("_", 2)
+    model, measure = at["panel"].rsplit(" · ", 1)
+    if measure not in MEASURES:
+        return None
+    place, method = (model, task, way), NAMES[at["line"]]
+    column = list(tables_faithfulness.SHARES).index(round(float(at["x"])))
+    values = tables_faithfulness.share_values(facts, place, method, measure)
+    if values is None:
+        return None
+    x = tables_faithfulness.SHARES[column]
+    values = values[:, column]
+    if not measure.endswith("r"):
+        bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
+        return point(x, values.mean(), facts.interval(values, bounds))
+    scores = tables_faithfulness.gold(facts, place, method)
+    drawn = statistics.percentile_of(
+        lambda weights: tables_faithfulness.correlation(values[:, None], scores, weights), len(scores), facts.draws
+    )
+    return point(x, float(np.corrcoef(values, scores)[0, 1]), drawn)
+
+
+def pruning(facts: Facts, at: Point) -> Expected | None:
+    """Accuracy in percent with so many heads removed; `pruning_TASK_ORDER`, of random orders mean and range."""
+    name = at["figure"].removeprefix("pruning_").removesuffix("_main")
+    task, order = name.rsplit("_", 2)[0], "_".join(name.rsplit("_", 2)[1:])
+    model, _, pooling = at["panel"].partition(" · ")
+    poolings = tables_faithfulness.POOLINGS
+    runs = tables_faithfulness.pruning_runs(facts, model, task, NAMES[at["line"]], poolings.get(pooling, MAIN), order)
+    values = []
+    for run in runs:
+        gone = tables_faithfulness.removed_heads(run)
+        [step] = np.flatnonzero(gone == float(at["x"]))
+        values.append(100 * run["accuracy"].iloc[step])
+    ends = (Range.exact(min(values)), Range.exact(max(values))) if at["line"] == "Random" else None
+    return point(float(at["x"]), float(np.mean(values)), ends, scale=100)
+
+
+def knockouts(facts: Facts, at: Point) -> Expected | None:
+    task, model = at["panel"].split(" · ")
+    count = str(round(float(at["x"])))
+    row = {"model": model, "task": task, "ranking": at["line"], "label": count}
+    return from_table(tables_faithfulness.knockouts(facts, row), float(count))
+
+
+def boundaries(facts: Facts, at: Point) -> Expected | None:
+    task, model = at["panel"].split(" · ")
+    step = round(float(at["x"]))
+    return point(step, float(tables_costs.boundaries_of(facts, model, task, NAMES[at["line"]])["boundaries"][step]), scale=10)
+
+
+def extremes(facts: Facts, at: Point) -> Expected | None:
+    """The maximum of a table of extremes; y is the line's place from above."""
+    task, model, dtype, group = at["panel"].split(" · ")
+    row = {"task": task, "model": f"{model}, {dtype}", "method": at["line"], "group": group, "label": "maximum"}
+    expected = tables_faithfulness.extremes(facts, row)
+    return None if expected is None else Expected({"x": expected.numbers["value"]})
+
+
+def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
+    """PG and ΔA of a method; the panel's title has their rank correlation."""
+    model, task, title = at["panel"].split(" · ")
+    [place] = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
+    means = tables_faithfulness.both(facts, place, NAMES[at["line"]])
+    return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)
+
+
+def runtime(facts: Facts, at: Point) -> Expected | None:
+    """Medians and quartiles of a pass over all tasks of a model and precision."""
+    rows = passes(facts, at)
+    return from_table(tables_costs.quartiles(rows["ms"], always=True), float(at["x"]))
+
+
+def memory(facts: Facts, at: Point) -> Expected | None:
+    return point(float(at["x"]), float(passes(facts, at)["peak_bytes"].max()) / tables_costs.MIB)
+
+
+def passes(facts: Facts, at: Point) -> pd.DataFrame:
+    rows = tables_costs.runtime_rows(facts)
+    model, dtype = at["panel"].split(" · ")
+    rows = rows[(rows["model"] == model) & (rows["dtype"] == dtype) & (rows["stage"] == "method")]
+    return rows[(rows["method"] == at["line"]) & (rows["tokens"] == round(float(at["x"])))]
+
+
+def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
+    """The check of a figure, by the beginning of its name."""
+    begins = ("evidence_faithfulness", "faithfulness", "shares", "pruning", "knockouts", "boundaries", "extremes")
+    checks = (evidence_faithfulness, faithfulness, shares, pruning, knockouts, boundaries, extremes)
+    known = dict(zip((*begins, "runtime", "memory"), (*checks, runtime, memory), strict=True))
+    return next((check for begin, check in known.items() if figure.startswith(begin)), None)

@@ -1,0 +1,131 @@
+"""Tables and figures of measured passes, conservation by layer, and one sample's relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute.expected import UNDEFINED, Expected, number
+from tests.recompute.facts import LABELS, NAMES, Facts, Setting
+from tests.recompute.statistics import Range
+
+Row = Mapping[str, str]
+STAGES = {"forward": "forward", "backward": "backward", "aggregation": "aggregate", "all": "method"}
+MIB = 2**20
+ROUNDED = 1e-6  # boundaries are written with six digits
+FOUR = 6e-4  # relevance of a sample is written with four digits
+TARGET = Setting(explanation="target")
+
+
+@lru_cache(maxsize=None)
+def runtime_rows(facts: Facts) -> pd.DataFrame:
+    """Stored batches with the power of two that holds their padded length, their cost a sample and tokens a second."""
+    frame = facts.root.runtime()
+    frame["tokens"] = [2 ** int(np.ceil(np.log2(length))) for length in frame["length"]]
+    frame["ms"] = 1000 * frame["wall_s"] / frame["batch"]
+    frame["rate"] = frame["length"] * frame["batch"] / frame["wall_s"]
+    frame["pass"] = [LABELS.get(name, name) for name in frame["method"]]
+    return frame
+
+
+def quartiles(values: pd.Series, always: bool = False) -> Expected:
+    """The median, with quartiles where there are several."""
+    if not len(values):
+        return UNDEFINED
+    low, middle, high = np.percentile(values.to_numpy(np.float64), [25, 50, 75])
+    numbers = {"value": Range.exact(middle), "n": Range.exact(len(values))}
+    if len(values) > 1 or always:
+        numbers |= {"low": Range.exact(low), "high": Range.exact(high)}
+    return Expected(numbers)
+
+
+def runtime(facts: Facts, row: Row) -> Expected | None:
+    frame = runtime_rows(facts)
+    named = {"task": row["task"], "model": row["model"], "dtype": row["precision"], "pass": row["pass"], "device": row["device"]}
+    for column, value in named.items():
+        frame = frame[frame[column] == value]
+    frame = frame[frame["tokens"] == int(row["tokens"].removeprefix("≤ "))]
+    if not len(frame):
+        return None
+    whole = frame[frame["stage"] == "method"]
+    if row["label"] in STAGES:
+        return quartiles(frame.loc[frame["stage"] == STAGES[row["label"]], "ms"])
+    if row["label"] == "batches":
+        return number(int(frame.groupby("stage").size().max()))
+    if row["label"] == "tokens/s":
+        return number(float(whole["rate"].median())) if len(whole) else UNDEFINED
+    if row["label"] == "peak MiB":
+        peaks = whole["peak_bytes"].dropna()
+        return number(float(peaks.max()) / MIB) if len(peaks) else UNDEFINED
+    return None
+
+
+def table8(facts: Facts, row: Row) -> Expected | None:
+    """Medians of the benchmark that the run made; other rows are shipped or printed in a paper."""
+    if row["source"] != "ours" or row["model"] not in facts.models:
+        return None
+    frame = facts.root.bench("lrp")
+    frame = frame[(frame["part"] == "table_8") & (frame["model"] == row["model"]) & (frame["device"] == row["device"])]
+    if row["label"] == "speedup":
+        frame = frame[frame["measure"] == "speedup"]
+    else:
+        method = {"AttnLRP explicit": "attnlrp_explicit"}.get(row["label"]) or NAMES[row["label"]]
+        frame = frame[(frame["method"] == method) & (frame["measure"] == "backward_ms")]
+    return number(float(frame["value"].iloc[-1])) if len(frame) else UNDEFINED
+
+
+@lru_cache(maxsize=None)
+def boundaries_of(facts: Facts, model: str, task: str, method: str) -> dict[str, np.ndarray]:
+    """Means over samples of what crosses, enters and stays in each block, of the difference from the foil."""
+    frame = facts.root.frame("neurons")
+    frame = frame[(frame["model"] == model) & (frame["task"] == task) & (frame["method"] == method)]
+    frame = frame[frame["explanation"] == "contrastive"]
+    names = ("boundaries", "kept_by_biases", "kept_by_attention", "layer_relevance")
+    return {name: np.stack([np.array(one, np.float64) for one in frame[name]]).mean(0) for name in names}
+
+
+def boundaries(facts: Facts, row: Row) -> Expected | None:
+    means = boundaries_of(facts, row["model"], row["task"], NAMES[row["method"]])
+    layer = int(row["layer"])
+    crossing = means["boundaries"]
+    values = {
+        "from above": crossing[layer + 1],
+        "to below": crossing[layer],
+        "kept by biases": means["kept_by_biases"][layer],
+        "kept by attention": means["kept_by_attention"][layer],
+        "neurons": means["layer_relevance"][layer],
+    }
+    values["unaccounted"] = crossing[layer + 1] - crossing[layer] - values["kept by biases"] - values["kept by attention"]
+    value = float(values[row["label"]])
+    return Expected({"value": Range(value, value - ROUNDED, value + ROUNDED)})
+
+
+def one_sample(facts: Facts, row: Row) -> Expected | None:
+    """Relevance of the tokens of one sample, which is whichever has the numbers of all rows."""
+    sample = sample_of(facts, row["task"], row["model"])
+    if sample is None:
+        return None
+    cell = (row["model"], row["task"], facts.dtype(row["model"], row["task"]), NAMES[row["method"]])
+    value = float(facts.relevance_of(cell, sample, TARGET)[int(row["side"])])
+    return Expected({"value": Range(value, value - FOUR * abs(value), value + FOUR * abs(value))})
+
+
+@lru_cache(maxsize=None)
+def sample_of(facts: Facts, task: str, model: str) -> str | None:
+    """The sample whose relevance most rows of the table hold."""
+    rows = [row for row in facts.root.numbers("one_sample") if (row["task"], row["model"]) == (task, model)]
+    first = [row for row in rows if row["method"] == rows[0]["method"]]
+    printed = np.array([float(row["value"]) for row in first])
+    cell = (model, task, facts.dtype(model, task), NAMES[rows[0]["method"]])
+    gaps = {}
+    for sample in set(facts.cells[cell]["sample_id"]):
+        relevance = facts.relevance_of(cell, sample, TARGET)
+        if len(relevance) == len(printed):
+            gaps[sample] = np.abs(relevance - printed).max()
+    return min(gaps, key=gaps.__getitem__) if gaps else None
+
+
+TABLES = {"runtime": runtime, "table8": table8, "boundaries": boundaries, "one_sample": one_sample}
