@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.recompute import figures, tables_costs, tables_faithfulness, tables_scores
+from tests.recompute import figures, tables_costs, tables_faithfulness, tables_layers, tables_scores
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import BEFORE, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | None]
-TABLES: dict[str, Check] = {**tables_scores.TABLES, **tables_faithfulness.TABLES, **tables_costs.TABLES}
+TABLES: dict[str, Check] = {**tables_scores.TABLES, **tables_faithfulness.TABLES, **tables_costs.TABLES, **tables_layers.TABLES}
 RULES = {"specified": SPECIFIED, "before": BEFORE}
 SHOWN = 20
 

@@ -17,6 +17,7 @@ from tests.recompute.tables_faithfulness import INVERTED, MEASURES, Place
 Point = Mapping[str, str]  # figure, panel, line, x, y, low, high
 SHOWN = {"most relevant first": "morf", "least relevant first": "lerf", "difference": "delta"}
 MAIN = "relu_token"  # pooling of the figure that has one
+FEW = 3  # samples whose correlation has no interval
 GRID = 40  # steps of a figure of curves
 
 
@@ -84,6 +85,7 @@ def shares(facts: Facts, at: Point) -> Expected | None:
     drawn = statistics.percentile_of(
         lambda weights: tables_faithfulness.correlation(values[:, None], scores, weights), len(scores), facts.draws
     )
+    drawn = drawn if len(scores) > FEW else None
     return point(x, float(np.corrcoef(values, scores)[0, 1]), drawn)
 
 
@@ -99,7 +101,7 @@ def pruning(facts: Facts, at: Point) -> Expected | None:
         gone = tables_faithfulness.removed_heads(run)
         [step] = np.flatnonzero(gone == float(at["x"]))
         values.append(100 * run["accuracy"].iloc[step])
-    ends = (Range.exact(min(values)), Range.exact(max(values))) if at["line"] == "Random" else None
+    ends = (Range.exact(min(values)), Range.exact(max(values))) if len(values) > 1 else None
     return point(float(at["x"]), float(np.mean(values)), ends, scale=100)
 
 
@@ -126,7 +128,7 @@ def extremes(facts: Facts, at: Point) -> Expected | None:
 
 def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
     """PG and ΔA of a method; the panel's title has their rank correlation."""
-    model, task, title = at["panel"].split(" · ")
+    model, task = at["panel"].split(" · ")[:2]
     [place] = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
     means = tables_faithfulness.both(facts, place, NAMES[at["line"]])
     return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)

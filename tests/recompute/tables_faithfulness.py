@@ -109,7 +109,8 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
         return number(int(frame["delta"].isna().sum()))
     frame = frame.dropna()
     if column is None:
-        return differences(facts, place, method, "random") if method != "random" and not inverted else UNDEFINED
+        alone = inverted or method == "random" or "random" not in judged(facts, place)
+        return UNDEFINED if alone else differences(facts, place, method, "random")
     if inverted:
         column = {"morf": "lerf", "lerf": "morf", "delta": "delta"}[column]
     values = frame[column].to_numpy() * (-1 if inverted and column == "delta" else 1)
@@ -205,8 +206,9 @@ def correlation(said: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np
     x, y = said - said.mean(0), scores - scores.mean()
     mean_x, mean_y = weights @ x, (weights @ y)[:, None]
     covariance = weights @ (x * y[:, None]) - mean_x * mean_y
-    spread = np.sqrt((weights @ x**2 - mean_x**2) * ((weights @ y**2)[:, None] - mean_y**2))
-    return (covariance / spread).mean(1)
+    variances = (weights @ x**2 - mean_x**2) * ((weights @ y**2)[:, None] - mean_y**2)
+    constant = variances <= 1e-12 * (x**2).mean(0) * (y**2).mean()
+    return np.where(constant, np.nan, covariance / np.sqrt(np.where(constant, 1, variances))).mean(1)
 
 
 def shares(facts: Facts, row: Row) -> Expected | None:
@@ -222,7 +224,7 @@ def shares(facts: Facts, row: Row) -> Expected | None:
     noise = method not in judged(facts, place)
     if row["label"].endswith(OVER_RANDOM):
         measure = row["label"].removesuffix(OVER_RANDOM)
-        if noise or method == "random" or share_values(facts, place, method, measure) is None:
+        if noise or "random" not in judged(facts, place) or method == "random" or share_values(facts, place, method, measure) is None:
             return UNDEFINED
         return share_difference(facts, place, method, measure)
     if noise:
@@ -435,7 +437,10 @@ def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
     if row["label"] != "rank correlation":
         return None
     means = [[float(both(facts, place, one)[name].mean()) for one in methods] for name in ("PG", "ΔA")]
-    return number(float(stats.spearmanr(np.round(means[0], 9), np.round(means[1], 9)).statistic))
+    ranks = [stats.rankdata(np.round(one, 9)) for one in means]
+    if min(map(np.ptp, ranks)) == 0:
+        return UNDEFINED
+    return number(float(np.corrcoef(*ranks)[0, 1]))
 
 
 TABLES = {

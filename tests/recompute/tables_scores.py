@@ -110,7 +110,7 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
         return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
     differences, p = over_random(facts, cell, metric)
     if differences is None:
-        return None
+        return None if facts.rules.exact_chance else UNDEFINED
     return number(differences.mean(), len(differences), facts.interval(differences), p, scale=100)
 
 
@@ -123,6 +123,8 @@ def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | Non
             return None, None
         return 100 * (frame[metric].to_numpy() - np.array(chances, float)), None
     random = facts.scored((*cell[:3], "random"))
+    if not len(random):
+        return None, None
     common = frame.index.intersection(random.index)
     p = paired_tests(facts, cell[0], cell[1]).get((cell[3], "random", metric))
     return 100 * (frame.loc[common, metric] - random.loc[common, metric]).to_numpy(), p
@@ -199,7 +201,7 @@ def leaderboard(facts: Facts, row: Row) -> Expected | None:
         if NAMES[row["method"]] == "random":
             return Expected()
         deltas = [entry[3] for entry in entries]
-        return UNDEFINED if None in deltas else number(float(np.mean(deltas)), scale=100)
+        return Expected() if None in deltas else number(float(np.mean(deltas)), scale=100)
     if label == "rank":
         ordered = sorted(means, key=lambda name: -round(means[name], 9))
         ties = [at for at, name in enumerate(ordered, 1) if abs(means[name] - means[NAMES[row["method"]]]) < 1e-9]

@@ -1,0 +1,84 @@
+"""Tables of evidence by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute import statistics
+from tests.recompute.expected import UNDEFINED, Expected, number
+from tests.recompute.facts import METRICS, NAMES, Facts, Setting
+from tests.recompute.statistics import Range
+from tests.recompute.tables_scores import PERCENT
+
+Row = Mapping[str, str]
+ALL = Setting(explanation="target", tokens="all", scope="full")
+SCORED = ("ap", "dot", "dot_softmax")
+
+
+@lru_cache(maxsize=None)
+def layers_of(facts: Facts) -> dict[tuple[str, str, str, int], pd.DataFrame]:
+    """Metrics in percent of correctly predicted samples by model, task, method and layer; the slot never counts."""
+    frame = facts.root.frame("layers")
+    if not len(frame):
+        return {}
+    frame = frame[frame["explanation"].isin(["target", "none"]) & frame["embedding"].isin(["full", "none"])]
+    masked = {one["artifact"]["tokenizer"]: one["kind"] == "masked" for one in facts.root.records("views")}
+    found: dict[tuple[str, str, str, int], dict[str, dict[str, float]]] = {}
+    for row in frame.itertuples():
+        cell = (row.model, row.task, row.dtype, row.method)
+        view = facts.view(cell, row.sample_id)
+        if view["evidence_mask"] is None or not facts.correct(cell, row):
+            continue
+        chosen = facts.chosen(cell, row.sample_id, ALL).copy()
+        if masked[facts.root.tokenizers[cell]]:
+            chosen[view["position"]] = False
+        r, g = np.array(row.relevance, np.float64)[chosen], np.array(view["evidence_mask"])[chosen]
+        numbers = {name: 100 * float(np.float32(facts.rules.metrics[name](r, g))) for name in SCORED}
+        found.setdefault((row.model, row.task, row.method, row.layer), {})[row.sample_id] = numbers
+    return {key: pd.DataFrame.from_dict(by, orient="index").sort_index() for key, by in found.items()}
+
+
+def layers(facts: Facts, row: Row) -> Expected | None:
+    if row["model"] not in facts.models:
+        return None
+    frame = layers_of(facts).get((row["model"], row["task"], NAMES[row["group"]], int(row["layer"])))
+    if frame is None:
+        return UNDEFINED
+    values = frame[METRICS[row["label"]]].to_numpy()
+    return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
+
+
+@lru_cache(maxsize=None)
+def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[tuple[str, str], Range]:
+    frames = {key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)}
+    named = list(combinations(sorted(frames), 2))
+    ps = []
+    for a, b in named:
+        common = frames[a].index.intersection(frames[b].index)
+        ps.append(statistics.sign_flip((frames[a][common] - frames[b][common]).to_numpy()[:, None])[0])
+    adjusted = dict(zip(named, statistics.holm(ps), strict=True))
+    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+
+
+def layer_differences(facts: Facts, row: Row) -> Expected | None:
+    """A method minus the best of its layer and metric."""
+    model, task, layer, metric = row["model"], row["task"], int(row["layer"]), METRICS[row["label"]]
+    frames = {key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)}
+    method = NAMES[row["group"]]
+    if method not in frames:
+        return UNDEFINED
+    best = max(frames, key=lambda name: frames[name].mean())
+    if frames[method].mean() >= frames[best].mean() - 1e-9:
+        return UNDEFINED
+    common = frames[method].index.intersection(frames[best].index)
+    values = (frames[method][common] - frames[best][common]).to_numpy()
+    p = pairs(facts, model, task, layer, metric)[method, best]
+    return number(values.mean(), len(values), facts.interval(values), p, scale=100)
+
+
+TABLES = {"layers": layers, "layer_differences": layer_differences}
