@@ -46,6 +46,7 @@ METRICS = {
     "Dot product": "dot",
     "Dot product, softmax": "dot_softmax",
 }
+FLIPS = 10  # random signs for each resample of the bootstrap
 NOISE = 1e-5  # of the explained number: what no token of most samples exceeds is rounding
 
 
@@ -80,6 +81,7 @@ class Facts:
     def __init__(self, root: Root, rules: Rules) -> None:
         self.root, self.rules = root, rules
         self.draws = int(root.config["report"]["resamples"])
+        self.flips = FLIPS * self.draws
 
     @cached_property
     def cells(self) -> dict[tuple[str, ...], pd.DataFrame]:
@@ -185,6 +187,9 @@ class Facts:
         rows = self.variant(cell, setting)
         [row] = rows.loc[rows["sample_id"] == sample, "relevance"]
         return np.array(row, np.float64)
+
+    def sign_flip(self, differences: np.ndarray) -> list[statistics.Range]:
+        return statistics.sign_flip(differences, self.flips)
 
     def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
         return self.rules.interval(values, self.draws, bounds)

@@ -16,7 +16,6 @@ from scipy import stats
 
 ERRORS = 4  # standard errors of the Monte Carlo
 OURS = 20_000  # resamples and sign flips
-FLIPS = 10_000  # the product's sign flips
 LEVELS = (0.025, 0.975)
 BOUND = 1e-6  # a bounded metric lies on its bound up to single precision
 
@@ -128,20 +127,20 @@ def percentile_interval(values: np.ndarray, draws: int, bounds: tuple[float, flo
     return percentile(values, draws)
 
 
-def sign_flip(differences: np.ndarray) -> list[Range]:
-    """Two-sided p of paired differences [n, tests] under random signs, as FLIPS draws have it."""
+def sign_flip(differences: np.ndarray, draws: int) -> list[Range]:
+    """Two-sided p of paired differences [n, tests] under random signs, as `draws` of them have it."""
     n = len(differences)
     observed = np.abs(differences.sum(0))
     slack = 1e-6 * np.abs(differences).sum(0)  # what is equal on paper is equal, single precision or not
     hits = (np.abs(flips(n) @ differences) >= observed - slack).mean(0)
-    return [p_range(p, n) for p in hits.tolist()]
+    return [p_range(p, n, draws) for p in hits.tolist()]
 
 
-def p_range(p: float, n: int) -> Range:
-    """The p that FLIPS draws give where `p` of our flips of `n` samples reach what was observed."""
+def p_range(p: float, n: int, draws: int) -> Range:
+    """The p that `draws` flips give where `p` of our flips of `n` samples reach what was observed."""
     ours = len(flips(n))
-    least, most = share_range(p, FLIPS if ours == 2**n else 1 / (1 / FLIPS + 1 / ours))
-    return Range(p, least, min(most + 1 / (FLIPS + 1), 1.0))
+    least, most = share_range(p, draws if ours == 2**n else 1 / (1 / draws + 1 / ours))
+    return Range(p, least, min(most + 1 / (draws + 1), 1.0))
 
 
 def holm(ps: list[Range]) -> list[Range]:

@@ -78,7 +78,7 @@ def against_zero(facts: Facts) -> dict[tuple[Place, str], Range]:
     places = sorted({key[:3] for key in curves(facts)})
     named = [(place, method) for place in places for method in judged(facts, place) if len(areas(facts, place, method))]
     deltas = [areas(facts, place, method)["delta"].dropna().to_numpy()[:, None] for place, method in named]
-    return dict(zip(named, statistics.holm([statistics.sign_flip(one)[0] for one in deltas]), strict=True))
+    return dict(zip(named, statistics.holm([facts.sign_flip(one)[0] for one in deltas]), strict=True))
 
 
 @lru_cache(maxsize=None)
@@ -89,7 +89,7 @@ def area_pairs(facts: Facts, place: Place) -> dict[tuple[str, str], Range]:
     for a, b in pairs:
         one, other = areas(facts, place, a)["delta"].dropna(), areas(facts, place, b)["delta"].dropna()
         common = one.index.intersection(other.index)
-        ps.append(statistics.sign_flip((one[common] - other[common]).to_numpy()[:, None])[0])
+        ps.append(facts.sign_flip((one[common] - other[common]).to_numpy()[:, None])[0])
     adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
@@ -258,14 +258,14 @@ def share_pairs(facts: Facts, place: Place, measure: str) -> dict[tuple[str, str
     for a, b in pairs:
         one, two = share_values(facts, place, a, measure), share_values(facts, place, b, measure)
         if measure.endswith("r"):
-            ps.append(swapped(one, two, gold(facts, place, a)))
+            ps.append(swapped(one, two, gold(facts, place, a), facts.flips))
         else:
-            ps.append(statistics.sign_flip((one.mean(1) - two.mean(1))[:, None])[0])
+            ps.append(facts.sign_flip((one.mean(1) - two.mean(1))[:, None])[0])
     adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
 
-def swapped(one: np.ndarray, two: np.ndarray, scores: np.ndarray) -> Range:
+def swapped(one: np.ndarray, two: np.ndarray, scores: np.ndarray, draws: int) -> Range:
     """Two-sided p of a difference of mean r, as what is said of samples is swapped at random."""
     keep = (statistics.flips(len(scores)) > 0)[:, :, None]
     y = scores - scores.mean()
@@ -276,7 +276,7 @@ def swapped(one: np.ndarray, two: np.ndarray, scores: np.ndarray) -> Range:
 
     drawn = mean_r(np.where(keep, one, two)) - mean_r(np.where(keep, two, one))
     observed = (mean_r(one[None]) - mean_r(two[None]))[0]
-    return statistics.p_range(float((np.abs(drawn) >= abs(observed) - 1e-9).mean()), len(scores))
+    return statistics.p_range(float((np.abs(drawn) >= abs(observed) - 1e-9).mean()), len(scores), draws)
 
 
 def share_difference(facts: Facts, place: Place, method: str, measure: str) -> Expected:
@@ -345,7 +345,7 @@ def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple
     for a, b in pairs:
         one, two = rankings[a][count].dropna(), rankings[b][count].dropna()
         common = one.index.intersection(two.index)
-        ps.append(statistics.sign_flip((one[common] - two[common]).to_numpy()[:, None])[0])
+        ps.append(facts.sign_flip((one[common] - two[common]).to_numpy()[:, None])[0])
     adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 

@@ -60,7 +60,7 @@ def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[
     ps = []
     for a, b in named:
         common = frames[a].index.intersection(frames[b].index)
-        ps.append(statistics.sign_flip((frames[a][common] - frames[b][common]).to_numpy()[:, None])[0])
+        ps.append(facts.sign_flip((frames[a][common] - frames[b][common]).to_numpy()[:, None])[0])
     adjusted = dict(zip(named, statistics.holm(ps), strict=True))
     return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
 
@@ -73,7 +73,7 @@ def layer_differences(facts: Facts, row: Row) -> Expected | None:
     if method not in frames:
         return UNDEFINED
     best = max(frames, key=lambda name: frames[name].mean())
-    if frames[method].mean() >= frames[best].mean() - 1e-9:
+    if method == best or (row["state"] == UNDEFINED.state and frames[method].mean() >= frames[best].mean() - 1e-9):
         return UNDEFINED
     common = frames[method].index.intersection(frames[best].index)
     values = (frames[method][common] - frames[best][common]).to_numpy()

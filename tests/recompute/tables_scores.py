@@ -87,7 +87,7 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
     for a, b in pairs:
         one, other = facts.scored(cells[a]), facts.scored(cells[b])
         common = one.index.intersection(other.index)
-        ps[a, b] = statistics.sign_flip((one.loc[common, names] - other.loc[common, names]).to_numpy())
+        ps[a, b] = facts.sign_flip((one.loc[common, names] - other.loc[common, names]).to_numpy())
     for at, name in enumerate(names):
         for (a, b), p in zip(pairs, statistics.holm([ps[pair][at] for pair in pairs]), strict=True):
             adjusted[a, b, name] = adjusted[b, a, name] = p
