@@ -62,7 +62,8 @@ class Rules:
 
 
 SPECIFIED = Rules(metrics.SPECIFIED, statistics.specified_interval, True, False, True)
-BEFORE = Rules(metrics.BEFORE, statistics.percentile_interval, False, True, False)
+#: What reports follow today; a field takes its specified value with the change of the product that brings it.
+REPORTED = Rules(metrics.REPORTED, statistics.percentile_interval, False, True, False)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def evidence_in_top(r: np.ndarray, g: np.ndarray, k: int) -> list[float]:
 
 
 def first_by_position(r: np.ndarray, k: int) -> list[int]:
-    """The `k` most relevant tokens, of tied ones the earlier: what scores did before ties were expectations."""
+    """The `k` most relevant tokens, of tied ones the earlier, as reports have it today."""
     return sorted(range(len(r)), key=lambda at: (-r[at], at))[:k]
 
 
@@ -138,5 +138,5 @@ def dot_softmax(r: np.ndarray, g: np.ndarray) -> float:
 
 _SAME = (mrr, mrr_strict, rma, pta, iou_positive, iou_soft, ap, dot, dot_softmax)
 SPECIFIED: dict[str, Metric] = {one.__name__: one for one in (pg, pg2, iou, rra, *_SAME)}
-#: Ties went to the first token.
-BEFORE: dict[str, Metric] = SPECIFIED | {"pg": pg_first, "pg2": pg2_first, "iou": iou_first, "rra": rra_first}
+#: Ties go to the first token.
+REPORTED: dict[str, Metric] = SPECIFIED | {"pg": pg_first, "pg2": pg2_first, "iou": iou_first, "rra": rra_first}
