@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.recompute import figures, tables_costs, tables_faithfulness, tables_layers, tables_scores
+from tests.recompute import figures, products, tables_costs, tables_faithfulness, tables_layers, tables_scores
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import REPORTED, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
@@ -26,7 +26,7 @@ SHOWN = 20
 
 
 def recompute(path: Path, rules: str = "reported", only: str | None = None) -> dict[str, Compared]:
-    """What came of every table and figure of the root at `path`, by its name."""
+    """What came of every table, figure and product of the root at `path`, by its name."""
     facts = Facts(Root(path), RULES[rules])
     results = {}
     for folder, columns, check_of in (("tables", TABLE, TABLES.get), ("figures", FIGURE, figures.check_of)):
@@ -38,6 +38,12 @@ def recompute(path: Path, rules: str = "reported", only: str | None = None) -> d
             check = check_of(file.stem)
             for row in rows_of(file, folder):
                 compare(f"{name}: {row['id']}", row, columns, check(facts, row) if check else None, result)
+    for product, check in products.PRODUCTS.items():
+        name = f"stored/{product}"
+        if only is None or name.startswith(only):
+            results[name] = result = Compared()
+            for row, columns, expected in check(facts):
+                compare(f"{name}: {row['id']}", row, columns, expected, result)
     return results
 
 

@@ -133,6 +133,11 @@ class Facts:
             return False
         return row.logit_target > row.logit_foil
 
+    def judged_by_correctness(self, cell: tuple[str, ...]) -> bool:
+        """Samples have a foil or a gold label, so that predictions are right or wrong."""
+        views = [self.view(cell, sample) for sample in self.cells[cell]["sample_id"]]
+        return any(view["foil_id"] is not None or view["label"] is not None for view in views)
+
     def variant(self, cell: tuple[str, ...], setting: Setting) -> pd.DataFrame:
         """Rows of relevance under a setting; a method without a choice has the only one there is."""
         rows = self.cells.get(cell)
@@ -179,9 +184,13 @@ class Facts:
         rows = self.variant(cell, setting)
         if not len(rows) or rows["residual"].isna().all():
             return False
+        return bool(self.rounding(cell, setting).mean() > 0.5)
+
+    def rounding(self, cell: tuple[str, ...], setting: Setting) -> np.ndarray:
+        """Samples of which no token has more than NOISE of the explained number."""
+        rows = self.variant(cell, setting)
         peaks = [np.abs(np.array(row.relevance, np.float64)).max() for row in rows.itertuples()]
-        small = np.array(peaks) <= NOISE * np.abs(rows["explained"].to_numpy(np.float64))
-        return bool(small.mean() > 0.5)
+        return np.array(peaks) <= NOISE * np.abs(rows["explained"].to_numpy(np.float64))
 
     def relevance_of(self, cell: tuple[str, ...], sample: str, setting: Setting = Setting()) -> np.ndarray:
         """Relevance of every token of a sample."""

@@ -18,6 +18,8 @@ CELL = ["model", "task", "dtype", "method"]
 SCHEMAS = {
     "scores": schema.SCORES,
     "scores_samples": schema.SCORES_SAMPLES,
+    "layer_scores": schema.LAYER_SCORES,
+    "layers": schema.LAYERS,
     "curves": schema.CURVES,
     "pruning": schema.PRUNING,
     "knockouts": schema.KNOCKOUTS,
