@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.recompute import figures, products, tables_costs, tables_faithfulness, tables_layers, tables_scores
+from tests.recompute import figures, pages, products, tables_costs, tables_faithfulness, tables_layers, tables_scores
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import REPORTED, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
@@ -38,8 +38,9 @@ def recompute(path: Path, rules: str = "reported", only: str | None = None) -> d
             check = check_of(file.stem)
             for row in rows_of(file, folder):
                 compare(f"{name}: {row['id']}", row, columns, check(facts, row) if check else None, result)
-    for product, check in products.PRODUCTS.items():
-        name = f"stored/{product}"
+    others = {f"stored/{name}": check for name, check in products.PRODUCTS.items()}
+    others |= {f"pages/{name}": check for name, check in pages.PAGES.items()}
+    for name, check in others.items():
         if only is None or name.startswith(only):
             results[name] = result = Compared()
             for row, columns, expected in check(facts):

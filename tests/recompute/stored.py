@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from evaluation import schema
 
 CELL = ["model", "task", "dtype", "method"]
+OF_A_CORPUS = ("contexts", "activations", "heatmaps")
 SCHEMAS = {
     "scores": schema.SCORES,
     "scores_samples": schema.SCORES_SAMPLES,
@@ -60,7 +61,9 @@ class Root:
         for record in self.records(product):
             artifact = _artifact(record)
             keys = {name: artifact[name] for name in CELL if name in artifact}
-            place = [f"{name}={keys[name]}" for name in CELL if name in keys and not (product, name) == ("pruning", "method")]
+            named = {"task": "corpus"} if product in OF_A_CORPUS else {}
+            parts = [name for name in CELL if name in keys and (product, name) != ("pruning", "method")]
+            place = [f"{named.get(name, name)}={keys[name]}" for name in parts]
             for shard in record["shards"]:
                 table = pq.ParquetFile(self.path.joinpath(product, *place, shard)).read()
                 if product in SCHEMAS:

@@ -1,0 +1,174 @@
+"""Numbers that stand in pages alone: cells of tables as they are printed, and records of samples and neurons."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute.expected import Expected
+from tests.recompute.facts import NAMES, Facts, Setting
+from tests.recompute.products import Checked, text
+from tests.recompute.statistics import Range
+from tests.recompute.stored import read_csv
+
+LEAF = re.compile(r'<script type="application/json" id="leaf">(.*?)</script>', re.S)
+FIRST = re.compile(r'<script type="application/json"[^>]*>(\{"starts".*?)</script>', re.S)
+NUMBER = re.compile(r"[+−-]?\d[\d,]*\.?\d*")
+DIGITS = 6e-4  # records have four digits
+ZERO = 1e-6
+
+
+def digits(value: float) -> Range:
+    """A number that a record holds with four digits."""
+    return Range(value, value - DIGITS * abs(value), value + DIGITS * abs(value))
+
+
+def or_zero(value: float) -> Range:
+    """A number with four digits, which is written as 0 where it is rounding."""
+    near = digits(value)
+    return near if abs(value) > ZERO else Range(value, min(near.least, 0.0), max(near.most, 0.0))
+
+
+def printed(words: str) -> list[tuple[float, float]]:
+    """Numbers of a text, each with half of its last digit."""
+    found = []
+    for word in NUMBER.findall(words):
+        plain = word.replace("−", "-").replace(",", "")
+        found.append((float(plain), 0.5000001 * 10.0 ** -len(plain.partition(".")[2])))
+    return found
+
+
+def cells(facts: Facts) -> Checked:
+    """Every cell of a table in a page, against the number of its place in the table's CSV file."""
+    report = facts.root.path / "report"
+    for page in sorted(report.glob("*.html")):
+        for name, body in re.findall(r'<table id="([\w-]+)"[^>]*>(.*?)</table>', page.read_text(encoding="utf-8"), re.S):
+            file = report / "tables" / f"{name}.csv"
+            if not file.exists():
+                continue
+            shown = re.findall(r"<td([^>]*)>(.*?)</td>", body.partition("<tbody>")[2], re.S)
+            numbers = read_csv(file)
+            if len(shown) != len(numbers):
+                yield {"id": f"{page.stem}/{name}", "cells": str(len(shown))}, ("cells",), Expected({"cells": Range.exact(len(numbers))})
+                continue
+            for (attributes, words), row in zip(shown, numbers, strict=True):
+                yield _cell(page.stem, attributes, words, row)
+
+
+def _cell(page: str, attributes: str, words: str, row: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...], Expected | None]:
+    """A cell's value as kept and as printed, and the ends of the interval in its title."""
+    line, wanted = {"id": f"{page}/{row['id']}"}, {}
+    kept = re.search(r'data-value="([^"]*)"', attributes)
+    if row["state"] != "done" or not row["value"]:
+        if kept:
+            line["value"], wanted["value"] = kept[1], Range.exact(float("nan"))
+        return line, ("value",), Expected(wanted)
+    value = float(row["value"])
+    if kept:
+        line["value"], wanted["value"] = kept[1], Range.exact(value)
+    body = printed(unescape(re.sub(r"<sup>.*?</sup>|<[^>]+>", " ", words)))
+    if body:
+        line["printed"], wanted["printed"] = str(body[0][0]), Range(value, value - body[0][1], value + body[0][1])
+    title = re.search(r"interval ([+−\d.,]+) to ([+−\d.,]+)", words)
+    for at, end in enumerate(("low", "high"), start=1):
+        if title and row[end]:
+            (number, half), stored = printed(title[at].rstrip(","))[0], float(row[end])
+            line[end], wanted[end] = str(number), Range(stored, stored - half, stored + half)
+    return line, ("value", "printed", "low", "high"), Expected(wanted)
+
+
+def records(page: Path) -> Iterator[dict[str, Any]]:
+    """The records of a page of samples or neurons: the first stand in it, others in its folder."""
+    for first in FIRST.findall(page.read_text(encoding="utf-8")) if page.exists() else ():
+        held = json.loads(first)["first"]
+        if held and isinstance(held[0], dict):
+            yield from held
+    for leaf in sorted((page.parent / page.stem).glob("*.html")):
+        held = json.loads(LEAF.search(leaf.read_text(encoding="utf-8"))[1])  # type: ignore[index]
+        if held and isinstance(held[0], dict):
+            yield from held
+
+
+def samples(facts: Facts) -> Checked:
+    """Relevance of every token of the samples that the report shows, and by how much the target is ahead."""
+    for record in records(facts.root.path / "report" / "samples.html"):
+        named = f"{record['model']}/{record['task']}/{record['sample_id']}"
+        dtype = facts.dtype(record["model"], record["task"])
+        for row in record["rows"]:
+            name = f"{named}/{row['label']}/{row['explanation']}"
+            cell = (record["model"], record["task"], dtype, NAMES.get(row["label"], ""))
+            relevance = shown(facts, cell, record["sample_id"], row["explanation"])
+            columns = [f"token {at}" for at in range(len(row["values"]))]
+            line = {"id": name} | {column: text(value) for column, value in zip(columns, row["values"], strict=True)}
+            if relevance is None or len(relevance) != len(columns):
+                yield line, tuple(columns), None
+                continue
+            wanted = {column: or_zero(value) for column, value in zip(columns, relevance.tolist(), strict=True)}
+            yield line, tuple(columns), Expected(wanted)
+
+
+def shown(facts: Facts, cell: tuple[str, ...], sample: str, explanation: str) -> np.ndarray | None:
+    if cell not in facts.cells:
+        return None
+    rows = facts.variant(cell, Setting(explanation=explanation))
+    rows = rows[(rows["sample_id"] == sample) & (rows["explanation"] == explanation)]
+    return np.array(rows["relevance"].iloc[0], np.float64) if len(rows) == 1 else None
+
+
+@lru_cache(maxsize=None)
+def writings(facts: Facts) -> dict[tuple[str, int, int], Any]:
+    frame = facts.root.frame("writings")
+    return {(row.model, row.layer, row.neuron): row for row in frame.itertuples()} if len(frame) else {}
+
+
+@lru_cache(maxsize=None)
+def contexts(facts: Facts) -> dict[tuple[str, int, int], pd.DataFrame]:
+    frame = facts.root.frame("contexts")
+    return dict(iter(frame.groupby(["model", "layer", "neuron"]))) if len(frame) else {}
+
+
+@lru_cache(maxsize=None)
+def kept_neurons(facts: Facts) -> dict[tuple[str, int, int, str, str], dict[str, tuple[float, float]]]:
+    """Relevance and activation by sample of neurons that a method keeps, by model, layer, neuron, task and method."""
+    frame = facts.root.frame("neurons")
+    kept: dict[tuple[str, int, int, str, str], dict[str, tuple[float, float]]] = {}
+    for row in frame[frame["explanation"] == "contrastive"].itertuples() if len(frame) else ():
+        for layer, neuron, relevance, activation in zip(row.layer, row.neuron, row.relevance, row.activation, strict=True):
+            kept.setdefault((row.model, layer, neuron, row.task, row.method), {})[row.sample_id] = (relevance, activation)
+    return kept
+
+
+def neurons(facts: Facts) -> Checked:
+    """What neurons write, their relevance in samples, and the contexts of a corpus that activate them most."""
+    for record in records(facts.root.path / "report" / "neurons.html"):
+        key = (record["model"], record["layer"], record["neuron"])
+        line: dict[str, str] = {"id": "/".join(map(str, key))}
+        wanted: dict[str, Range] = {}
+        written = writings(facts).get(key)
+        if written is not None and record["writes"]:
+            lists = {"promoted": written.promoted_logit, "suppressed": written.suppressed_logit, "key": written.key_cosine}
+            for name, values in lists.items():
+                for at, (pair, value) in enumerate(zip(record["writes"][name], values, strict=False)):
+                    line[f"{name} {at}"], wanted[f"{name} {at}"] = text(pair[1]), digits(float(value))
+            line["entropy"], wanted["entropy"] = text(record["writes"]["entropy"]), Range.exact(written.entropy)
+        for at, sample in enumerate(record["samples"]):
+            method = NAMES.get(sample["method"], "")
+            found = kept_neurons(facts).get((*key, sample["task"], method), {}).get(sample["id"])
+            for name, value in zip(("relevance", "activation"), found or (), strict=False):
+                line[f"{name} {at}"], wanted[f"{name} {at}"] = text(sample[name]), digits(float(value))
+        ranked = contexts(facts).get(key)
+        for at, context in enumerate(record["contexts"] if ranked is not None else ()):
+            row = ranked[ranked["rank"] == at + 1].iloc[0]
+            line[f"context {at}"], wanted[f"context {at}"] = text(context.get("activation")), digits(float(row["activation"]))
+        yield line, tuple(wanted), Expected(wanted)
+
+
+PAGES = {"cells": cells, "samples": samples, "neurons": neurons}
