@@ -59,7 +59,9 @@ def changed(file: Path, column: str) -> None:
         ("runtime/model=gpt2/task=sva/dtype=float32", "wall_s", "tables/runtime"),
     ],
 )
-def test_one_changed_number_that_is_stored_ends_with_1(root: Path, tmp_path: Path, capsys, product, column, where) -> None:
+def test_one_changed_number_that_is_stored_ends_with_1(
+    root: Path, tmp_path: Path, capsys, product, column, where
+) -> None:
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
     assert main([str(copy), "--only", where]) == 0

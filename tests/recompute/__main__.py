@@ -20,7 +20,12 @@ from tests.recompute.facts import REPORTED, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | None]
-TABLES: dict[str, Check] = {**tables_scores.TABLES, **tables_faithfulness.TABLES, **tables_costs.TABLES, **tables_layers.TABLES}
+TABLES: dict[str, Check] = {
+    **tables_scores.TABLES,
+    **tables_faithfulness.TABLES,
+    **tables_costs.TABLES,
+    **tables_layers.TABLES,
+}
 RULES = {"reported": REPORTED, "specified": SPECIFIED}
 SHOWN = 20
 
@@ -62,7 +67,9 @@ def rows_of(file: Path, folder: str) -> Iterator[Mapping[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path)
-    parser.add_argument("--rules", choices=RULES, default="reported", help="specified: what the specification asks of reports")
+    parser.add_argument(
+        "--rules", choices=RULES, default="reported", help="specified: what the specification asks of reports"
+    )
     parser.add_argument("--only", help="names of tables and figures that begin so, as tables/table1")
     parser.add_argument("--all", action="store_true", help="a line for every difference")
     asked = parser.parse_args(arguments)

@@ -40,7 +40,9 @@ class Compared:
     differences: list[str] = field(default_factory=list)
 
 
-def number(value: float, n: int | None = None, interval: Interval = None, p: Range | None = None, scale: float = 1.0) -> Expected:
+def number(
+    value: float, n: int | None = None, interval: Interval = None, p: Range | None = None, scale: float = 1.0
+) -> Expected:
     """A row of a value, where given with its samples, interval and p."""
     numbers = {"value": Range.exact(value)}
     if n is not None:
@@ -52,7 +54,9 @@ def number(value: float, n: int | None = None, interval: Interval = None, p: Ran
     return Expected(numbers, scale=scale)
 
 
-def compare(name: str, row: Mapping[str, str], columns: tuple[str, ...], expected: Expected | None, result: Compared) -> None:
+def compare(
+    name: str, row: Mapping[str, str], columns: tuple[str, ...], expected: Expected | None, result: Compared
+) -> None:
     """Count the numbers of a row and note those that are not as expected."""
     printed = {column: float(row[column]) for column in columns if row.get(column, "") != ""}
     if expected is None:

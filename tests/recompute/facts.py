@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,7 @@ class Facts:
         chosen = np.array(view["scope_mask"]) if scoped else np.ones(len(special), bool)
         return chosen | special if setting.tokens == "all" else chosen & ~special
 
-    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as the report is read
+    @cache  # noqa: B019 - lives as long as the report is read
     def samples(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
         """Every metric of every sample that has evidence, `correct`, `tokens` and `evidence`, by sample."""
         rows = []
@@ -178,7 +178,7 @@ class Facts:
         frame = self.samples(cell, setting)
         return frame[frame["correct"]] if len(frame) else frame
 
-    @lru_cache(maxsize=None)  # noqa: B019
+    @cache  # noqa: B019
     def noise(self, cell: tuple[str, ...], setting: Setting = Setting()) -> bool:
         """On most samples no token has more than NOISE of the explained number."""
         rows = self.variant(cell, setting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ def from_table(expected: Expected | None, x: float) -> Expected | None:
     return Expected(numbers, scale=expected.scale)
 
 
-@lru_cache(maxsize=None)
+@cache
 def on_grid(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
     """Curves [samples, GRID + 1] of both orders and their difference, interpolated, of samples that have both."""
     rows = tables_faithfulness.curves(facts)[(*place, method)]
@@ -61,7 +61,9 @@ def faithfulness(facts: Facts, at: Point) -> Expected | None:
     if inverted:
         column = {"morf": "lerf", "lerf": "morf"}.get(column, column)
     step = round(float(at["x"]) * GRID)
-    values = on_grid(facts, (model, task, way), method)[column][:, step] * (-1 if inverted and shown == "difference" else 1)
+    values = on_grid(facts, (model, task, way), method)[column][:, step] * (
+        -1 if inverted and shown == "difference" else 1
+    )
     return point(step / GRID, values.mean(), facts.interval(values), scale=10)
 
 
@@ -115,7 +117,9 @@ def knockouts(facts: Facts, at: Point) -> Expected | None:
 def boundaries(facts: Facts, at: Point) -> Expected | None:
     task, model = at["panel"].split(" · ")
     step = round(float(at["x"]))
-    return point(step, float(tables_costs.boundaries_of(facts, model, task, NAMES[at["line"]])["boundaries"][step]), scale=10)
+    return point(
+        step, float(tables_costs.boundaries_of(facts, model, task, NAMES[at["line"]])["boundaries"][step]), scale=10
+    )
 
 
 def extremes(facts: Facts, at: Point) -> Expected | None:

@@ -23,7 +23,7 @@ def tied_top(r: np.ndarray, g: np.ndarray, k: int) -> tuple[int, int, int, int]:
 
 
 def evidence_in_top(r: np.ndarray, g: np.ndarray, k: int) -> list[float]:
-    """Probability of h = 0 ... k evidence tokens among the first `k`, all orders of tied tokens being equally likely."""
+    """Probability of h = 0 ... k evidence tokens among the first `k`; orders of tied tokens are equally likely."""
     sure, left, tied, evidence = tied_top(r, g, k)
     ways = [math.comb(evidence, h) * math.comb(tied - evidence, left - h) if h <= left else 0 for h in range(k + 1)]
     total = math.comb(tied, left)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
+from evaluation import schema
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.products import Checked, text
@@ -21,6 +23,7 @@ from tests.recompute.stored import read_csv
 
 LEAF = re.compile(r'<script type="application/json" id="leaf">(.*?)</script>', re.S)
 FIRST = re.compile(r'<script type="application/json"[^>]*>(\{"starts".*?)</script>', re.S)
+PLACES = re.compile(r'"places":(\[.*?\])')
 NUMBER = re.compile(r"[+−-]?\d[\d,]*\.?\d*")
 DIGITS = 6e-4  # records have four digits
 ZERO = 1e-6
@@ -50,20 +53,28 @@ def cells(facts: Facts) -> Checked:
     """Every cell of a table in a page, against the number of its place in the table's CSV file."""
     report = facts.root.path / "report"
     for page in sorted(report.glob("*.html")):
-        for name, body in re.findall(r'<table id="([\w-]+)"[^>]*>(.*?)</table>', page.read_text(encoding="utf-8"), re.S):
+        for name, body in re.findall(
+            r'<table id="([\w-]+)"[^>]*>(.*?)</table>', page.read_text(encoding="utf-8"), re.S
+        ):
             file = report / "tables" / f"{name}.csv"
-            if not file.exists():
+            if not file.exists() or not read_csv(file):
                 continue
             shown = re.findall(r"<td([^>]*)>(.*?)</td>", body.partition("<tbody>")[2], re.S)
             numbers = read_csv(file)
             if len(shown) != len(numbers):
-                yield {"id": f"{page.stem}/{name}", "cells": str(len(shown))}, ("cells",), Expected({"cells": Range.exact(len(numbers))})
+                yield (
+                    {"id": f"{page.stem}/{name}", "cells": str(len(shown))},
+                    ("cells",),
+                    Expected({"cells": Range.exact(len(numbers))}),
+                )
                 continue
             for (attributes, words), row in zip(shown, numbers, strict=True):
                 yield _cell(page.stem, attributes, words, row)
 
 
-def _cell(page: str, attributes: str, words: str, row: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...], Expected | None]:
+def _cell(
+    page: str, attributes: str, words: str, row: Mapping[str, str]
+) -> tuple[Mapping[str, str], tuple[str, ...], Expected | None]:
     """A cell's value as kept and as printed, and the ends of the interval in its title."""
     line, wanted = {"id": f"{page}/{row['id']}"}, {}
     kept = re.search(r'data-value="([^"]*)"', attributes)
@@ -123,38 +134,68 @@ def shown(facts: Facts, cell: tuple[str, ...], sample: str, explanation: str) ->
     return np.array(rows["relevance"].iloc[0], np.float64) if len(rows) == 1 else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def writings(facts: Facts) -> dict[tuple[str, int, int], Any]:
     frame = facts.root.frame("writings")
     return {(row.model, row.layer, row.neuron): row for row in frame.itertuples()} if len(frame) else {}
 
 
-@lru_cache(maxsize=None)
+@cache
 def contexts(facts: Facts) -> dict[tuple[str, int, int], pd.DataFrame]:
     frame = facts.root.frame("contexts")
     return dict(iter(frame.groupby(["model", "layer", "neuron"]))) if len(frame) else {}
 
 
-@lru_cache(maxsize=None)
+@cache
 def kept_neurons(facts: Facts) -> dict[tuple[str, int, int, str, str], dict[str, tuple[float, float]]]:
     """Relevance and activation by sample of neurons that a method keeps, by model, layer, neuron, task and method."""
     frame = facts.root.frame("neurons")
     kept: dict[tuple[str, int, int, str, str], dict[str, tuple[float, float]]] = {}
     for row in frame[frame["explanation"] == "contrastive"].itertuples() if len(frame) else ():
-        for layer, neuron, relevance, activation in zip(row.layer, row.neuron, row.relevance, row.activation, strict=True):
-            kept.setdefault((row.model, layer, neuron, row.task, row.method), {})[row.sample_id] = (relevance, activation)
+        for layer, neuron, relevance, activation in zip(
+            row.layer, row.neuron, row.relevance, row.activation, strict=True
+        ):
+            kept.setdefault((row.model, layer, neuron, row.task, row.method), {})[row.sample_id] = (
+                relevance,
+                activation,
+            )
     return kept
+
+
+@cache
+def neuron_samples(facts: Facts) -> dict[tuple[str, str, str], int]:
+    """Samples whose neurons a method ranks, by model, task and method."""
+    frame = facts.root.frame("neurons")
+    return frame.groupby(["model", "task", "method"])["sample_id"].nunique().to_dict()
+
+
+@cache
+def activations(facts: Facts) -> dict[tuple[str, int, int], Any]:
+    """Means and histograms of a corpus's activations, in shards named as those of its contexts."""
+    found = {}
+    for file in sorted((facts.root.path / "activations").rglob("*.parquet")):
+        table = pq.ParquetFile(file).read()
+        schema.check(table.schema, schema.ACTIVATIONS, str(file))
+        [model] = [part.removeprefix("model=") for part in file.parts if part.startswith("model=")]
+        found |= {(model, row.layer, row.neuron): row for row in table.to_pandas().itertuples()}
+    return found
 
 
 def neurons(facts: Facts) -> Checked:
     """What neurons write, their relevance in samples, and the contexts of a corpus that activate them most."""
-    for record in records(facts.root.path / "report" / "neurons.html"):
+    page = facts.root.path / "report" / "neurons.html"
+    places = json.loads(PLACES.search(page.read_text(encoding="utf-8"))[1]) if page.exists() else []  # type: ignore[index]
+    for record in records(page):
         key = (record["model"], record["layer"], record["neuron"])
         line: dict[str, str] = {"id": "/".join(map(str, key))}
         wanted: dict[str, Range] = {}
         written = writings(facts).get(key)
         if written is not None and record["writes"]:
-            lists = {"promoted": written.promoted_logit, "suppressed": written.suppressed_logit, "key": written.key_cosine}
+            lists = {
+                "promoted": written.promoted_logit,
+                "suppressed": written.suppressed_logit,
+                "key": written.key_cosine,
+            }
             for name, values in lists.items():
                 for at, (pair, value) in enumerate(zip(record["writes"][name], values, strict=False)):
                     line[f"{name} {at}"], wanted[f"{name} {at}"] = text(pair[1]), digits(float(value))
@@ -164,10 +205,28 @@ def neurons(facts: Facts) -> Checked:
             found = kept_neurons(facts).get((*key, sample["task"], method), {}).get(sample["id"])
             for name, value in zip(("relevance", "activation"), found or (), strict=False):
                 line[f"{name} {at}"], wanted[f"{name} {at}"] = text(sample[name]), digits(float(value))
+        for place, shown_mean, count in record["ranked"]:
+            task, label = places[place].split(" · ", 1)
+            kept = kept_neurons(facts).get((*key, task, NAMES.get(label, "")), {})
+            mean = (
+                sum(relevance for relevance, _ in kept.values())
+                / neuron_samples(facts)[record["model"], task, NAMES[label]]
+            )
+            line |= {f"mean {place}": text(shown_mean), f"samples {place}": text(count)}
+            wanted |= {f"mean {place}": digits(mean), f"samples {place}": Range.exact(len(kept))}
+        active = activations(facts).get(key)
+        if record["histogram"] is not None and active is not None:
+            counts = np.trim_zeros(np.array(active.histogram))
+            line["activation"], wanted["activation"] = text(record["histogram"]["mean"]), digits(active.mean)
+            for at, count in enumerate(np.trim_zeros(np.array(record["histogram"]["counts"])).tolist()):
+                line[f"bin {at}"], wanted[f"bin {at}"] = text(count), Range.exact(counts[at])
         ranked = contexts(facts).get(key)
         for at, context in enumerate(record["contexts"] if ranked is not None else ()):
             row = ranked[ranked["rank"] == at + 1].iloc[0]
-            line[f"context {at}"], wanted[f"context {at}"] = text(context.get("activation")), digits(float(row["activation"]))
+            line[f"context {at}"], wanted[f"context {at}"] = (
+                text(context.get("activation")),
+                digits(float(row["activation"])),
+            )
         yield line, tuple(wanted), Expected(wanted)
 
 

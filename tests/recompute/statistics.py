@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -43,13 +43,13 @@ class Range:
 Interval = tuple[Range, Range] | None
 
 
-@lru_cache(maxsize=None)
+@cache
 def resamples(n: int) -> np.ndarray:
     """How often each of `n` samples is drawn in each resample [OURS, n], over n."""
     return np.random.default_rng(27).multinomial(n, np.full(n, 1 / n), OURS) / n
 
 
-@lru_cache(maxsize=None)
+@cache
 def flips(n: int) -> np.ndarray:
     """Random signs [OURS, n]; all of them [2^n, n] for few samples."""
     if n <= 13:

@@ -112,7 +112,8 @@ class Root:
     def tokenizers(self) -> dict[tuple[str, ...], str]:
         """The tokenizer of the views that a cell of relevance was computed from."""
         return {
-            tuple(_artifact(one)[name] for name in CELL): one["inputs"]["tokenizer"] for one in self.records("relevance")
+            tuple(_artifact(one)[name] for name in CELL): one["inputs"]["tokenizer"]
+            for one in self.records("relevance")
         }
 
     @cached_property

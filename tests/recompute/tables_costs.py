@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ FOUR = 6e-4  # relevance of a sample is written with four digits
 TARGET = Setting(explanation="target")
 
 
-@lru_cache(maxsize=None)
+@cache
 def runtime_rows(facts: Facts) -> pd.DataFrame:
     """Stored batches with the power of two that holds their padded length, their cost a sample and tokens a second."""
     frame = facts.root.runtime()
@@ -44,7 +44,13 @@ def quartiles(values: pd.Series, always: bool = False) -> Expected:
 
 def runtime(facts: Facts, row: Row) -> Expected | None:
     frame = runtime_rows(facts)
-    named = {"task": row["task"], "model": row["model"], "dtype": row["precision"], "pass": row["pass"], "device": row["device"]}
+    named = {
+        "task": row["task"],
+        "model": row["model"],
+        "dtype": row["precision"],
+        "pass": row["pass"],
+        "device": row["device"],
+    }
     for column, value in named.items():
         frame = frame[frame[column] == value]
     frame = frame[frame["tokens"] == int(row["tokens"].removeprefix("≤ "))]
@@ -77,7 +83,7 @@ def table8(facts: Facts, row: Row) -> Expected | None:
     return number(float(frame["value"].iloc[-1])) if len(frame) else UNDEFINED
 
 
-@lru_cache(maxsize=None)
+@cache
 def boundaries_of(facts: Facts, model: str, task: str, method: str) -> dict[str, np.ndarray]:
     """Means over samples of what crosses, enters and stays in each block, of the difference from the foil."""
     frame = facts.root.frame("neurons")
@@ -98,7 +104,9 @@ def boundaries(facts: Facts, row: Row) -> Expected | None:
         "kept by attention": means["kept_by_attention"][layer],
         "neurons": means["layer_relevance"][layer],
     }
-    values["unaccounted"] = crossing[layer + 1] - crossing[layer] - values["kept by biases"] - values["kept by attention"]
+    values["unaccounted"] = (
+        crossing[layer + 1] - crossing[layer] - values["kept by biases"] - values["kept by attention"]
+    )
     value = float(values[row["label"]])
     return Expected({"value": Range(value, value - ROUNDED, value + ROUNDED)})
 
@@ -113,7 +121,7 @@ def one_sample(facts: Facts, row: Row) -> Expected | None:
     return Expected({"value": Range(value, value - FOUR * abs(value), value + FOUR * abs(value))})
 
 
-@lru_cache(maxsize=None)
+@cache
 def sample_of(facts: Facts, task: str, model: str) -> str | None:
     """The sample whose relevance most rows of the table hold."""
     rows = [row for row in facts.root.numbers("one_sample") if (row["task"], row["model"]) == (task, model)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -32,14 +32,16 @@ def place_of(text: str, task: str | None = None) -> Place:
     return model, task, WAYS[way]
 
 
-@lru_cache(maxsize=None)
+@cache
 def curves(facts: Facts) -> dict[tuple[str, str, str, str], pd.DataFrame]:
     """Curves by model, task, perturbation and method: of the target, with full embeddings where there is a choice."""
     frame = facts.root.frame("curves")
     if not len(frame):
         return {}
     frame = frame[frame["explanation"].isin(["target", "none"]) & frame["embedding"].isin(["full", "none"])]
-    frame = frame[[row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]]
+    frame = frame[
+        [row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]
+    ]
     return dict(iter(frame.groupby(["model", "task", "perturbation", "method"], sort=False)))
 
 
@@ -47,7 +49,7 @@ def cell_of(facts: Facts, place: Place, method: str) -> Cell:
     return place[0], place[1], facts.dtype(place[0], place[1]), method
 
 
-@lru_cache(maxsize=None)
+@cache
 def areas(facts: Facts, place: Place, method: str) -> pd.DataFrame:
     """Areas under both curves of each sample, and their difference, by sample; NaN where a curve is not finite."""
     rows = curves(facts).get((*place, method))
@@ -65,14 +67,14 @@ def areas(facts: Facts, place: Place, method: str) -> pd.DataFrame:
     return frame.assign(delta=frame["lerf"] - frame["morf"])
 
 
-@lru_cache(maxsize=None)
+@cache
 def judged(facts: Facts, place: Place) -> list[str]:
     """Methods with curves at a place that are more than rounding."""
     methods = sorted(key[3] for key in curves(facts) if key[:3] == place)
     return [one for one in methods if not facts.noise(cell_of(facts, place, one), Setting(explanation="target"))]
 
 
-@lru_cache(maxsize=None)
+@cache
 def against_zero(facts: Facts) -> dict[tuple[Place, str], Range]:
     """Adjusted p of every ΔA against 0; Holm's family is the table."""
     places = sorted({key[:3] for key in curves(facts)})
@@ -81,7 +83,7 @@ def against_zero(facts: Facts) -> dict[tuple[Place, str], Range]:
     return dict(zip(named, statistics.holm([facts.sign_flip(one)[0] for one in deltas]), strict=True))
 
 
-@lru_cache(maxsize=None)
+@cache
 def area_pairs(facts: Facts, place: Place) -> dict[tuple[str, str], Range]:
     """Adjusted p of ΔA between methods of a place."""
     pairs = list(combinations(judged(facts, place), 2))
@@ -160,7 +162,7 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values, (0.0, 1.0)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def shared(facts: Facts, place: Place, method: str) -> pd.DataFrame:
     """What shares of tokens gone do to each sample: means over 10 to 90 % of a probability lost and of being right."""
     rows = curves(facts)[(*place, method)]
@@ -202,7 +204,7 @@ def gold(facts: Facts, place: Place, method: str) -> np.ndarray:
 
 
 def correlation(said: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean over shares of Pearson's r between what is said [samples, shares] and scores, by weights [draws, samples]."""
+    """Mean over shares of Pearson's r of `said` [samples, shares] with scores, by weights [draws, samples]."""
     x, y = said - said.mean(0), scores - scores.mean()
     mean_x, mean_y = weights @ x, (weights @ y)[:, None]
     covariance = weights @ (x * y[:, None]) - mean_x * mean_y
@@ -224,7 +226,12 @@ def shares(facts: Facts, row: Row) -> Expected | None:
     noise = method not in judged(facts, place)
     if row["label"].endswith(OVER_RANDOM):
         measure = row["label"].removesuffix(OVER_RANDOM)
-        if noise or "random" not in judged(facts, place) or method == "random" or share_values(facts, place, method, measure) is None:
+        if (
+            noise
+            or "random" not in judged(facts, place)
+            or method == "random"
+            or share_values(facts, place, method, measure) is None
+        ):
             return UNDEFINED
         return share_difference(facts, place, method, measure)
     if noise:
@@ -250,7 +257,7 @@ def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expecte
     return number(means.mean(), len(means), facts.interval(means, bounds))
 
 
-@lru_cache(maxsize=None)
+@cache
 def share_pairs(facts: Facts, place: Place, measure: str) -> dict[tuple[str, str], Range]:
     """Adjusted p between methods of a place, by sign flips; of r, by swapping what is said under both."""
     pairs = list(combinations(judged(facts, place), 2))
@@ -326,18 +333,21 @@ def extremes(facts: Facts, row: Row) -> Expected | None:
     return number({"median": np.median, "maximum": np.max}[row["label"]](values))
 
 
-@lru_cache(maxsize=None)
+@cache
 def knocked(facts: Facts) -> dict[tuple[str, str, str], pd.DataFrame]:
     """Drops of the explained number by model, task and ranking: a row a sample, a column a count of neurons."""
     frame = facts.root.frame("knockouts")
     tables = {}
     for (model, task, ranking), rows in frame.groupby(["model", "task", "ranking"], sort=False):
-        drops = {one.sample_id: dict(zip(one.removed, one.explained[0] - np.array(one.explained, np.float64), strict=True)) for one in rows.itertuples()}
+        drops = {
+            one.sample_id: dict(zip(one.removed, one.explained[0] - np.array(one.explained, np.float64), strict=True))
+            for one in rows.itertuples()
+        }
         tables[model, task, ranking] = pd.DataFrame.from_dict(drops, orient="index").sort_index()
     return tables
 
 
-@lru_cache(maxsize=None)
+@cache
 def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple[str, str], Range]:
     rankings = {key[2]: table for key, table in knocked(facts).items() if key[:2] == (model, task)}
     pairs = list(combinations(sorted(rankings), 2))
@@ -360,12 +370,14 @@ def knockouts(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values), p, scale=10)
 
 
-@lru_cache(maxsize=None)
+@cache
 def pruned(facts: Facts) -> dict[tuple[str, str, str, str, str], list[pd.DataFrame]]:
     """Pruning curves by model, task, method, pooling and order, a frame a seed."""
     frame = facts.root.frame("pruning")
     keys = ["model", "task", "method", "pooling", "order"]
-    frame = frame[[row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]]
+    frame = frame[
+        [row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]
+    ]
     curves = {}
     for key, rows in frame.groupby(keys, sort=False):
         runs = [run.sort_values("step") for _, run in rows.groupby("seed", dropna=False)]
@@ -411,7 +423,7 @@ def evidence_faithfulness(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values, bounds), scale=100 if bounds else 10)
 
 
-@lru_cache(maxsize=None)
+@cache
 def both(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
     cell = cell_of(facts, place, method)
     deltas = areas(facts, place, method)["delta"].dropna()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -20,7 +20,7 @@ ALL = Setting(explanation="target", tokens="all", scope="full")
 SCORED = ("ap", "dot", "dot_softmax")
 
 
-@lru_cache(maxsize=None)
+@cache
 def layers_of(facts: Facts) -> dict[tuple[str, str, str, int], pd.DataFrame]:
     """Metrics in percent of correctly predicted samples by model, task, method and layer; the slot never counts."""
     frame = facts.root.frame("layers")
@@ -53,9 +53,11 @@ def layers(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
 
 
-@lru_cache(maxsize=None)
+@cache
 def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[tuple[str, str], Range]:
-    frames = {key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)}
+    frames = {
+        key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)
+    }
     named = list(combinations(sorted(frames), 2))
     ps = []
     for a, b in named:
@@ -68,7 +70,9 @@ def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[
 def layer_differences(facts: Facts, row: Row) -> Expected | None:
     """A method minus the best of its layer and metric."""
     model, task, layer, metric = row["model"], row["task"], int(row["layer"]), METRICS[row["label"]]
-    frames = {key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)}
+    frames = {
+        key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)
+    }
     method = NAMES[row["group"]]
     if method not in frames:
         return UNDEFINED

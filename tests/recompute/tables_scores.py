@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,7 @@ def table6(facts: Facts, row: Row) -> Expected:
     return score(facts, cell_of(facts, row, row["group"]), Setting(embedding=row["side"]), row["label"])
 
 
-@lru_cache(maxsize=None)
+@cache
 def methods_of(facts: Facts, model: str, task: str) -> dict[str, Cell]:
     """Cells of a model and task at its first precision by method, those with scored samples alone."""
     dtype = facts.dtype(model, task)
@@ -74,7 +74,7 @@ def methods_of(facts: Facts, model: str, task: str) -> dict[str, Cell]:
     return {name: cell for name, cell in sorted(cells.items()) if len(facts.scored(cell))}
 
 
-@lru_cache(maxsize=None)
+@cache
 def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, str], Range]:
     """Adjusted p of each pair of methods by metric; Holm's family is the pairs of one model, task and metric."""
     cells = methods_of(facts, model, task)
@@ -164,7 +164,7 @@ def table9(facts: Facts, row: Row) -> Expected | None:
     return number(100 * float(np.mean(values)), len(values), scale=100)
 
 
-@lru_cache(maxsize=None)
+@cache
 def leaders(facts: Facts, task: str) -> dict[str, list[tuple[np.ndarray, Range, Range, float | None]]]:
     """PG of each method over models: (values, low, high, mean difference from random) of each that explains it."""
     entries: dict[str, list[tuple[np.ndarray, Range, Range, float | None]]] = {}
