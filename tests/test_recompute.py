@@ -114,3 +114,36 @@ def test_clopper_pearson_is_that_of_scipy() -> None:
     for successes, n in ((30, 30), (0, 20), (57, 60), (1, 40)):
         exact = stats.binomtest(successes, n).proportion_ci(method="exact")
         assert statistics.clopper_pearson(successes, n) == pytest.approx((exact.low, exact.high))
+
+
+def test_permutation_chance_of_distinct_values_is_chance_in_closed_form() -> None:
+    r = np.array([0.4, -1.0, 2.0, 0.1, -0.3, 1.5])
+    for name in ("pg", "pg2", "rra", "ap", "mrr"):
+        for g in (1, 2, 3):
+            drawn = statistics.permutation_chance(metrics.SPECIFIED[name], r, np.arange(6) < g)
+            assert drawn.value == pytest.approx(statistics.chance(name, 6, g)), (name, g)
+
+
+def test_equal_methods_seldom_have_a_winner_and_a_better_one_is_mostly_named() -> None:
+    rng = np.random.default_rng(0)
+    worlds = rng.standard_normal((400, 60, 5))
+    winners = [len(statistics.top_group(world, 10_000)) == 1 for world in worlds]
+    assert np.mean(winners) <= 0.07
+    worlds[:, :, 2] += 0.8 * np.sqrt(2)  # standard deviations of the paired difference
+    named = [statistics.top_group(world, 10_000) == [2] for world in worlds]
+    assert np.mean(named) >= 0.8
+
+
+@pytest.mark.parametrize("n", [20, 30, 60])
+def test_intervals_as_specified_cover_as_they_say(n: int) -> None:
+    rng = np.random.default_rng(n)
+    worlds = {
+        "share": (0.85, (0.0, 1.0), lambda: (rng.random(n) < 0.85).astype(float)),
+        "mixture": (0.925, (0.0, 1.0), lambda: np.where(rng.random(n) < 0.85, 1.0, rng.random(n))),
+        "normal": (0.0, None, lambda: rng.standard_normal(n)),
+        "lognormal": (np.exp(0.125), None, lambda: rng.lognormal(0, 0.5, n)),
+    }
+    for name, (mean, bounds, draw) in worlds.items():
+        ends = [statistics.specified_interval(draw(), 1000, bounds) for _ in range(300)]
+        covered = np.mean([low.value <= mean <= high.value for low, high in ends])
+        assert covered >= 0.93 - 2 * np.sqrt(0.93 * 0.07 / 300), name

@@ -7,14 +7,16 @@ Monte Carlo, both the product's and ours; what is no draw is a range of one numb
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 from scipy import stats
 
 ERRORS = 4  # standard errors of the Monte Carlo
+PLACES = 2000  # of evidence, beyond which they are drawn
 OURS = 20_000  # resamples and sign flips
 LEVELS = (0.025, 0.975)
 BOUND = 1e-6  # a bounded metric lies on its bound up to single precision
@@ -181,6 +183,29 @@ def chance(metric: str, n: int, g: int) -> float | None:
     if metric == "iou_positive":
         return math.fsum(_binomial(n, k) * _overlap(n, g, k) for k in range(n + 1))
     return None
+
+
+def permutation_chance(metric: Callable[[np.ndarray, np.ndarray], float], r: np.ndarray, g: np.ndarray) -> Range:
+    """The mean of a metric over all places that the evidence can have, or over drawn ones, as a method's chance."""
+    n, size = len(r), int(g.sum())
+    if math.comb(n, size) <= PLACES:
+        places = [np.isin(np.arange(n), chosen) for chosen in combinations(range(n), size)]
+        return Range.exact(float(np.mean([metric(r, place) for place in places])))
+    rng = np.random.default_rng(27)
+    drawn = np.array([metric(r, rng.permutation(g)) for _ in range(PLACES)])
+    error = ERRORS * drawn.std(ddof=1) * math.sqrt(2 / PLACES)
+    return Range(drawn.mean(), drawn.mean() - error, drawn.mean() + error)
+
+
+def top_group(values: np.ndarray, draws: int, level: float = 0.05) -> list[int]:
+    """Columns of `values` [samples, methods] that no other beats: paired sign flips, Holm over pairs."""
+    pairs = list(combinations(range(values.shape[1]), 2))
+    differences = np.stack([values[:, a] - values[:, b] for a, b in pairs], 1)
+    beaten = set()
+    for (a, b), mean, p in zip(pairs, differences.mean(0), holm(sign_flip(differences, draws)), strict=True):
+        if p.value < level:
+            beaten.add(b if mean > 0 else a)
+    return [at for at in range(values.shape[1]) if at not in beaten]
 
 
 def _binomial(n: int, k: int) -> float:
