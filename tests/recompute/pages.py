@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from evaluation import schema
+from tests.recompute import tables_scores
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.products import Checked, text
@@ -24,9 +25,13 @@ from tests.recompute.stored import read_csv
 LEAF = re.compile(r'<script type="application/json" id="leaf">(.*?)</script>', re.S)
 FIRST = re.compile(r'<script type="application/json"[^>]*>(\{"starts".*?)</script>', re.S)
 PLACES = re.compile(r'"places":(\[.*?\])')
+DOT = re.compile(
+    r'<i class="bar" style="left:([\d.e-]+)%;width:([\d.e-]+)%[^>]*></i><b [^>]*title="([^",]*), [^"]*: ([\d.]+) %"'
+)
 NUMBER = re.compile(r"[+−-]?\d[\d,]*\.?\d*")
 DIGITS = 6e-4  # records have four digits
 ZERO = 1e-6
+STARS = (0.05, 0.01)
 
 
 def digits(value: float) -> Range:
@@ -88,12 +93,15 @@ def _cell(
     body = printed(unescape(re.sub(r"<sup>.*?</sup>|<[^>]+>", " ", words)))
     if body:
         line["printed"], wanted["printed"] = str(body[0][0]), Range(value, value - body[0][1], value + body[0][1])
+    if row["p"]:
+        stars = sum(float(row["p"]) < level for level in STARS)
+        line["stars"], wanted["stars"] = str(words.count("*")), Range.exact(stars)
     title = re.search(r"interval ([+−\d.,]+) to ([+−\d.,]+)", words)
     for at, end in enumerate(("low", "high"), start=1):
         if title and row[end]:
             (number, half), stored = printed(title[at].rstrip(","))[0], float(row[end])
             line[end], wanted[end] = str(number), Range(stored, stored - half, stored + half)
-    return line, ("value", "printed", "low", "high"), Expected(wanted)
+    return line, ("value", "printed", "low", "high", "stars"), Expected(wanted)
 
 
 def records(page: Path) -> Iterator[dict[str, Any]]:
@@ -230,4 +238,30 @@ def neurons(facts: Facts) -> Checked:
         yield line, tuple(wanted), Expected(wanted)
 
 
-PAGES = {"cells": cells, "samples": samples, "neurons": neurons}
+def dots(facts: Facts) -> Checked:
+    """The dots of the overview: PG of each model and method of a task, with the ends of its interval."""
+    page = facts.root.path / "report" / "index.html"
+    overview = page.read_text(encoding="utf-8") if page.exists() else ""
+    for task, figure in re.findall(
+        r'<figure class="dots".*?<figcaption>([^<]*)</figcaption>(.*?)</figure>', overview, re.S
+    ):
+        for name, track in re.findall(r'<span class="name">(.*?)</span><span class="track">(.*?)</span>', figure, re.S):
+            for left, width, model, value in DOT.findall(track):
+                row = {"task": task, "model": unescape(model), "method": unescape(name), "group": "PG", "label": "%"}
+                expected = tables_scores.table1_random(facts, row)
+                line = {
+                    "id": f"{task}/{model}/{name}",
+                    "value": value,
+                    "low": left,
+                    "high": str(float(left) + float(width)),
+                }
+                if expected is None or "value" not in expected.numbers:
+                    yield line, ("value", "low", "high"), expected
+                    continue
+                mean = expected.numbers["value"].value
+                wanted = dict(expected.numbers) | {"value": Range(mean, mean - 0.0500001, mean + 0.0500001)}
+                wanted.pop("n")
+                yield line, ("value", "low", "high"), Expected(wanted, scale=100)
+
+
+PAGES = {"dots": dots, "cells": cells, "samples": samples, "neurons": neurons}
