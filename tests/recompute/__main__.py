@@ -14,7 +14,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.recompute import figures, pages, products, tables_costs, tables_faithfulness, tables_layers, tables_scores
+from tests.recompute import (
+    figures,
+    pages,
+    products,
+    tables_costs,
+    tables_faithfulness,
+    tables_layers,
+    tables_removal,
+    tables_scores,
+    tables_shares,
+)
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import REPORTED, SPECIFIED, Facts
 from tests.recompute.stored import Root, read_csv
@@ -23,6 +33,8 @@ Check = Callable[[Facts, Mapping[str, str]], Expected | None]
 TABLES: dict[str, Check] = {
     **tables_scores.TABLES,
     **tables_faithfulness.TABLES,
+    **tables_shares.TABLES,
+    **tables_removal.TABLES,
     **tables_costs.TABLES,
     **tables_layers.TABLES,
 }

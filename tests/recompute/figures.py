@@ -8,11 +8,12 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics, tables_costs, tables_faithfulness
+from tests.recompute import statistics, tables_costs, tables_faithfulness, tables_removal, tables_shares
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Interval, Range
-from tests.recompute.tables_faithfulness import INVERTED, MEASURES, Place
+from tests.recompute.tables_faithfulness import INVERTED, Place
+from tests.recompute.tables_shares import MEASURES
 
 Point = Mapping[str, str]  # figure, panel, line, x, y, low, high
 SHOWN = {"most relevant first": "morf", "least relevant first": "lerf", "difference": "delta"}
@@ -74,18 +75,18 @@ def shares(facts: Facts, at: Point) -> Expected | None:
     if measure not in MEASURES:
         return None
     place, method = (model, task, way), NAMES[at["line"]]
-    column = list(tables_faithfulness.SHARES).index(round(float(at["x"])))
-    values = tables_faithfulness.share_values(facts, place, method, measure)
+    column = list(tables_shares.SHARES).index(round(float(at["x"])))
+    values = tables_shares.share_values(facts, place, method, measure)
     if values is None:
         return None
-    x = tables_faithfulness.SHARES[column]
+    x = tables_shares.SHARES[column]
     values = values[:, column]
     if not measure.endswith("r"):
         bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
         return point(x, values.mean(), facts.interval(values, bounds))
-    scores = tables_faithfulness.gold(facts, place, method)
+    scores = tables_shares.gold(facts, place, method)
     drawn = statistics.percentile_of(
-        lambda weights: tables_faithfulness.correlation(values[:, None], scores, weights), len(scores), facts.draws
+        lambda weights: tables_shares.correlation(values[:, None], scores, weights), len(scores), facts.draws
     )
     drawn = drawn if len(scores) > FEW else None
     return point(x, float(np.corrcoef(values, scores)[0, 1]), drawn)
@@ -96,11 +97,11 @@ def pruning(facts: Facts, at: Point) -> Expected | None:
     name = at["figure"].removeprefix("pruning_").removesuffix("_main")
     task, order = name.rsplit("_", 2)[0], "_".join(name.rsplit("_", 2)[1:])
     model, _, pooling = at["panel"].partition(" · ")
-    poolings = tables_faithfulness.POOLINGS
-    runs = tables_faithfulness.pruning_runs(facts, model, task, NAMES[at["line"]], poolings.get(pooling, MAIN), order)
+    poolings = tables_removal.POOLINGS
+    runs = tables_removal.pruning_runs(facts, model, task, NAMES[at["line"]], poolings.get(pooling, MAIN), order)
     values = []
     for run in runs:
-        gone = tables_faithfulness.removed_heads(run)
+        gone = tables_removal.removed_heads(run)
         [step] = np.flatnonzero(gone == float(at["x"]))
         values.append(100 * run["accuracy"].iloc[step])
     ends = (Range.exact(min(values)), Range.exact(max(values))) if len(values) > 1 else None
@@ -111,7 +112,7 @@ def knockouts(facts: Facts, at: Point) -> Expected | None:
     task, model = at["panel"].split(" · ")
     count = str(round(float(at["x"])))
     row = {"model": model, "task": task, "ranking": at["line"], "label": count}
-    return from_table(tables_faithfulness.knockouts(facts, row), float(count))
+    return from_table(tables_removal.knockouts(facts, row), float(count))
 
 
 def boundaries(facts: Facts, at: Point) -> Expected | None:
@@ -126,7 +127,7 @@ def extremes(facts: Facts, at: Point) -> Expected | None:
     """The maximum of a table of extremes; y is the line's place from above."""
     task, model, dtype, group = at["panel"].split(" · ")
     row = {"task": task, "model": f"{model}, {dtype}", "method": at["line"], "group": group, "label": "maximum"}
-    expected = tables_faithfulness.extremes(facts, row)
+    expected = tables_removal.extremes(facts, row)
     return None if expected is None else Expected({"x": expected.numbers["value"]})
 
 

@@ -20,7 +20,7 @@ from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.products import Checked, text
 from tests.recompute.statistics import Range
-from tests.recompute.stored import read_csv
+from tests.recompute.stored import CELL, read_csv
 
 LEAF = re.compile(r'<script type="application/json" id="leaf">(.*?)</script>', re.S)
 FIRST = re.compile(r'<script type="application/json"[^>]*>(\{"starts".*?)</script>', re.S)
@@ -124,7 +124,11 @@ def samples(facts: Facts) -> Checked:
         for row in record["rows"]:
             name = f"{named}/{row['label']}/{row['explanation']}"
             cell = (record["model"], record["task"], dtype, NAMES.get(row["label"], ""))
-            relevance = shown(facts, cell, record["sample_id"], row["explanation"])
+            if "of" in row:
+                name = f"{name}/{row['of']}"
+                relevance = of_label(facts, cell, record["sample_id"], row["of"])
+            else:
+                relevance = shown(facts, cell, record["sample_id"], row["explanation"])
             columns = [f"token {at}" for at in range(len(row["values"]))]
             line = {"id": name} | {column: text(value) for column, value in zip(columns, row["values"], strict=True)}
             if relevance is None or len(relevance) != len(columns):
@@ -140,6 +144,26 @@ def shown(facts: Facts, cell: tuple[str, ...], sample: str, explanation: str) ->
     rows = facts.variant(cell, Setting(explanation=explanation))
     rows = rows[(rows["sample_id"] == sample) & (rows["explanation"] == explanation)]
     return np.array(rows["relevance"].iloc[0], np.float64) if len(rows) == 1 else None
+
+
+def of_label(facts: Facts, cell: tuple[str, ...], sample: str, label: str) -> np.ndarray | None:
+    """Relevance for a label: the predicted label's is that of the target."""
+    number = facts.label_ids.get(cell[:2], {}).get(label)
+    rows = label_rows(facts)
+    if number is None or not len(rows):
+        return None
+    same = (rows["sample_id"] == sample) & (rows["label_id"] == number) & (rows["embedding"] != "partial")
+    for column, value in zip(CELL, cell, strict=True):
+        same &= rows[column] == value
+    if same.sum() == 1:
+        return np.array(rows.loc[same, "relevance"].iloc[0], np.float64)
+    predicted = facts.cells[cell].set_index("sample_id").loc[[sample], "predicted_id"].iloc[0]
+    return shown(facts, cell, sample, "target") if predicted == number else None
+
+
+@cache
+def label_rows(facts: Facts) -> pd.DataFrame:
+    return facts.root.frame("labels")
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from tests.recompute import statistics, tables_faithfulness, tables_layers
+from tests.recompute import statistics, tables_layers, tables_removal
 from tests.recompute.expected import Expected
 from tests.recompute.facts import Facts, Setting
 from tests.recompute.statistics import Range
@@ -86,7 +86,7 @@ def pruning(facts: Facts) -> Checked:
     keys = ["model", "task", "dtype", "method", "pooling", "order", "seed"]
     for key, rows in frame.groupby(keys, sort=False, dropna=False):
         run = rows.sort_values("step")
-        gone = tables_faithfulness.removed_heads(run)
+        gone = tables_removal.removed_heads(run)
         area = statistics.trapezoids(run["accuracy"].to_numpy(np.float64), gone / gone[-1])
         line = {"id": "/".join(map(str, key)), "area": text(run["area"].iloc[0])}
         yield line, ("area",), Expected({"area": Range.exact(area)})

@@ -1,0 +1,117 @@
+"""Tables of neurons and heads that go, and of extremes of relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute import statistics
+from tests.recompute.expected import UNDEFINED, Expected, number
+from tests.recompute.facts import NAMES, Facts, Setting
+from tests.recompute.statistics import Range
+
+Row = Mapping[str, str]
+
+
+def extremes(facts: Facts, row: Row) -> Expected | None:
+    """Largest relevance and what is missing from the sum, in units of the explained number."""
+    model, dtype = row["model"].rsplit(", ", 1)
+    cell = (model, row["task"], dtype, NAMES[row["method"]])
+    rows = facts.variant(cell, Setting())
+    explained = np.abs(rows["explained"].to_numpy(np.float64))
+    peaks = np.array([np.abs(np.array(one, np.float64)).max() for one in rows["relevance"]])
+    kept = np.isfinite(peaks) & (peaks > 0) & (explained > 0)
+    if row["label"] == "samples":
+        return number(int(kept.sum()))
+    if row["label"] == "left out":
+        return number(int((~kept).sum()))
+    missing = row["group"] == "missing from the sum"
+    values = (np.abs(rows["residual"].to_numpy(np.float64)) if missing else peaks)[kept] / explained[kept]
+    return number({"median": np.median, "maximum": np.max}[row["label"]](values))
+
+
+@cache
+def knocked(facts: Facts) -> dict[tuple[str, str, str], pd.DataFrame]:
+    """Drops of the explained number by model, task and ranking: a row a sample, a column a count of neurons."""
+    frame = facts.root.frame("knockouts")
+    tables = {}
+    for (model, task, ranking), rows in frame.groupby(["model", "task", "ranking"], sort=False):
+        drops = {
+            one.sample_id: dict(zip(one.removed, one.explained[0] - np.array(one.explained, np.float64), strict=True))
+            for one in rows.itertuples()
+        }
+        tables[model, task, ranking] = pd.DataFrame.from_dict(drops, orient="index").sort_index()
+    return tables
+
+
+@cache
+def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple[str, str], Range]:
+    rankings = {key[2]: table for key, table in knocked(facts).items() if key[:2] == (model, task)}
+    pairs = list(combinations(sorted(rankings), 2))
+    ps = []
+    for a, b in pairs:
+        one, two = rankings[a][count].dropna(), rankings[b][count].dropna()
+        common = one.index.intersection(two.index)
+        ps.append(facts.sign_flip((one[common] - two[common]).to_numpy()[:, None])[0])
+    adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
+    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+
+
+def knockouts(facts: Facts, row: Row) -> Expected | None:
+    key = (row["model"], row["task"], NAMES[row["ranking"]])
+    if key not in knocked(facts) or not row["label"].isdigit():
+        return None
+    count = int(row["label"])
+    values = knocked(facts)[key][count].dropna().to_numpy()
+    p = knocked_pairs(facts, *key[:2], count).get((key[2], "random"))
+    return number(values.mean(), len(values), facts.interval(values), p, scale=10)
+
+
+@cache
+def pruned(facts: Facts) -> dict[tuple[str, str, str, str, str], list[pd.DataFrame]]:
+    """Pruning curves by model, task, method, pooling and order, a frame a seed."""
+    frame = facts.root.frame("pruning")
+    keys = ["model", "task", "method", "pooling", "order"]
+    frame = frame[
+        [row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]
+    ]
+    curves = {}
+    for key, rows in frame.groupby(keys, sort=False):
+        runs = [run.sort_values("step") for _, run in rows.groupby("seed", dropna=False)]
+        curves[key] = runs
+    return curves
+
+
+POOLINGS = {"ReLU dim": "relu_dim", "ReLU per token": "relu_token", "no ReLU": "none"}
+ORDERS = {"least relevant heads first": "least_first", "most relevant heads first": "most_first"}
+
+
+def pruning_runs(facts: Facts, model: str, task: str, method: str, pooling: str, order: str) -> list[pd.DataFrame]:
+    """The curves of a method; random orders have neither pooling nor a direction."""
+    if method != "random":
+        return pruned(facts).get((model, task, method, pooling, order), [])
+    return [run for key, runs in pruned(facts).items() if key[:3] == (model, task, "random") for run in runs]
+
+
+def removed_heads(run: pd.DataFrame) -> np.ndarray:
+    return np.cumsum([len(heads) for heads in run["pruned_heads"]]).astype(np.float64)
+
+
+def pruning_area(facts: Facts, row: Row) -> Expected | None:
+    """The mean accuracy over the share of heads removed, percent."""
+    method = NAMES[row["method"]]
+    runs = pruning_runs(facts, row["model"], row["task"], method, POOLINGS[row["label"]], ORDERS[row["group"]])
+    if not runs:
+        return UNDEFINED
+    values = []
+    for run in runs:
+        gone = removed_heads(run)
+        values.append(statistics.trapezoids(run["accuracy"].to_numpy(), gone / gone[-1]))
+    return number(100 * float(np.mean(values)), scale=100)
+
+
+TABLES = {"extremes": extremes, "knockouts": knockouts, "pruning_area": pruning_area}

@@ -1,0 +1,176 @@
+"""Tables of what becomes of labels and scores without shares of the top tokens, and with those alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from tests.recompute import statistics
+from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
+from tests.recompute.facts import NAMES, Facts
+from tests.recompute.statistics import Range
+from tests.recompute.tables_faithfulness import Place, cell_of, curves, judged, place_of
+
+Row = Mapping[str, str]
+SHARES = range(10, 100, 10)  # percent
+
+
+@cache
+def shared(facts: Facts, place: Place, method: str) -> pd.DataFrame:
+    """What shares of tokens gone do to each sample: means over 10 to 90 % of a probability lost and of being right."""
+    rows = curves(facts)[(*place, method)]
+    found: dict[str, dict[str, object]] = {}
+    for row in rows[rows["order"].isin(["without_top", "top_only"])].itertuples():
+        at = [list(row.percent).index(share) for share in SHARES]
+        numbers: dict[str, object] = {"said": np.array(row.logit, np.float64)[at]}
+        if row.probability is not None:
+            probability = np.array(row.probability, np.float64)
+            numbers["lost"] = probability[0] - probability[at]
+            numbers["right"] = np.array(row.correct, np.float64)[at]
+        sample = found.setdefault(row.sample_id, {})
+        sample |= {f"{name} {row.order}": value for name, value in numbers.items()}
+    return pd.DataFrame.from_dict(found, orient="index").sort_index()
+
+
+MEASURES = {
+    "AOPC": "lost without_top",
+    "Sufficiency": "lost top_only",
+    "Accuracy": "right without_top",
+    "Sufficiency, accuracy": "right top_only",
+    "Pearson r": "said without_top",
+    "Sufficiency, r": "said top_only",
+}
+OVER_RANDOM = " over random"
+
+
+def share_values(facts: Facts, place: Place, method: str, measure: str) -> np.ndarray | None:
+    """[samples, shares] of a measure; None where the task has none."""
+    frame = shared(facts, place, method)
+    if MEASURES[measure] not in frame or measure.endswith("r") == ("lost without_top" in frame):
+        return None
+    return np.stack(frame[MEASURES[measure]].to_list())
+
+
+def gold(facts: Facts, place: Place, method: str) -> np.ndarray:
+    cell = cell_of(facts, place, method)
+    return np.array([facts.view(cell, sample)["score"] for sample in shared(facts, place, method).index])
+
+
+def correlation(said: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Mean over shares of Pearson's r of `said` [samples, shares] with scores, by weights [draws, samples]."""
+    x, y = said - said.mean(0), scores - scores.mean()
+    mean_x, mean_y = weights @ x, (weights @ y)[:, None]
+    covariance = weights @ (x * y[:, None]) - mean_x * mean_y
+    variances = (weights @ x**2 - mean_x**2) * ((weights @ y**2)[:, None] - mean_y**2)
+    constant = variances <= 1e-12 * (x**2).mean(0) * (y**2).mean()
+    return np.where(constant, np.nan, covariance / np.sqrt(np.where(constant, 1, variances))).mean(1)
+
+
+def shares(facts: Facts, row: Row) -> Expected | None:
+    if row["model"] not in facts.models and ", " not in row["model"]:
+        return None
+    try:
+        place = place_of(row["model"], row["task"])
+    except KeyError:
+        return None
+    method = NAMES[row["method"]]
+    if (*place, method) not in curves(facts):
+        return UNDEFINED
+    noise = method not in judged(facts, place)
+    if row["label"].endswith(OVER_RANDOM):
+        measure = row["label"].removesuffix(OVER_RANDOM)
+        if (
+            noise
+            or "random" not in judged(facts, place)
+            or method == "random"
+            or share_values(facts, place, method, measure) is None
+        ):
+            return UNDEFINED
+        return share_difference(facts, place, method, measure)
+    if noise:
+        return NOISE if row["label"] != "left out" else UNDEFINED
+    if row["label"] == "left out":
+        frame = shared(facts, place, method)
+        values = np.stack(frame["said without_top"].to_list())
+        return number(int((~np.isfinite(values).all(1)).sum()))
+    return share_mean(facts, place, method, row["label"])
+
+
+def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expected:
+    values = share_values(facts, place, method, measure)
+    if values is None:
+        return UNDEFINED
+    if measure.endswith("r"):
+        scores = gold(facts, place, method)
+        value = np.mean([np.corrcoef(values[:, at], scores)[0, 1] for at in range(values.shape[1])])
+        drawn = statistics.percentile_of(lambda w: correlation(values, scores, w), len(scores), facts.draws)
+        return number(value, len(scores), drawn)
+    bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
+    means = values.mean(1)
+    return number(means.mean(), len(means), facts.interval(means, bounds))
+
+
+@cache
+def share_pairs(facts: Facts, place: Place, measure: str) -> dict[tuple[str, str], Range]:
+    """Adjusted p between methods of a place, by sign flips; of r, by swapping what is said under both."""
+    pairs = list(combinations(judged(facts, place), 2))
+    ps = []
+    for a, b in pairs:
+        one, two = share_values(facts, place, a, measure), share_values(facts, place, b, measure)
+        if measure.endswith("r"):
+            ps.append(swapped(one, two, gold(facts, place, a), facts.flips))
+        else:
+            ps.append(facts.sign_flip((one.mean(1) - two.mean(1))[:, None])[0])
+    adjusted = dict(zip(pairs, statistics.holm(ps), strict=True))
+    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+
+
+def swapped(one: np.ndarray, two: np.ndarray, scores: np.ndarray, draws: int) -> Range:
+    """Two-sided p of a difference of mean r, as what is said of samples is swapped at random."""
+    keep = (statistics.flips(len(scores)) > 0)[:, :, None]
+    y = scores - scores.mean()
+
+    def mean_r(said: np.ndarray) -> np.ndarray:
+        x = said - said.mean(1, keepdims=True)
+        return ((x * y[None, :, None]).sum(1) / np.sqrt((x**2).sum(1) * (y**2).sum())).mean(1)
+
+    drawn = mean_r(np.where(keep, one, two)) - mean_r(np.where(keep, two, one))
+    observed = (mean_r(one[None]) - mean_r(two[None]))[0]
+    return statistics.p_range(float((np.abs(drawn) >= abs(observed) - 1e-9).mean()), len(scores), draws)
+
+
+def share_difference(facts: Facts, place: Place, method: str, measure: str) -> Expected:
+    one, two = (share_values(facts, place, name, measure) for name in (method, "random"))
+    p = share_pairs(facts, place, measure)[method, "random"]
+    if measure.endswith("r"):
+        scores = gold(facts, place, method)
+        whole = np.full((1, len(scores)), 1 / len(scores))
+
+        def difference(weights: np.ndarray) -> np.ndarray:
+            return correlation(one, scores, weights) - correlation(two, scores, weights)
+
+        drawn = statistics.percentile_of(difference, len(scores), facts.draws)
+        return number(float(difference(whole)[0]), len(scores), drawn, p)
+    values = one.mean(1) - two.mean(1)
+    return number(values.mean(), len(values), facts.interval(values), p)
+
+
+def shares_overview(facts: Facts, row: Row) -> Expected | None:
+    """As `shares`, a column a model."""
+    try:
+        place = place_of(row["group"])
+    except (KeyError, ValueError):
+        return None
+    method = NAMES.get(row["method"])
+    if (*place, method) not in curves(facts):
+        return UNDEFINED
+    if method not in judged(facts, place):
+        return NOISE
+    return share_mean(facts, place, method, row["label"])
+
+
+TABLES = {"shares": shares, "shares_overview": shares_overview}
