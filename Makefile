@@ -39,7 +39,7 @@ numeric-%:
 	ATEN_CPU_CAPABILITY=$* OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m numeric -p no:cacheprovider tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
-	$(PYTHON) -m jobs.bench.gpu --device $(DEVICE)
+	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)
 
 lint: venv  ## check style and types
 	$(BIN)/ruff check .

@@ -4,5 +4,5 @@
 * `config` reads `conf/*.yaml` and `--set`; `plan` says what a run wants: models, inputs, cells, products.
 * `store` keeps it: files, locks, the ledger of what is done; `cluster` is all of Ray's own concepts.
 * `stages` compute, in the order of a run; `commands` look at a run without computing.
-* `bench` measures, for developers; `deploy` has the manifests for Kubernetes.
+* `bench` measures table 8 of a run's models; `deploy` has the manifests for Kubernetes.
 """

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from jobs.bench import BENCHES
 from jobs.commands.app import MODEL, Config, Root, Set, Wait, app
 from jobs.commands.asking import explain, neurons
+from jobs.commands.benchmarks import NEEDS_CLONE, benchmark
+from jobs.commands.benchmarks import names as benchmark_names
 from jobs.commands.terminal import complain, load_run, run_stages, say
 from jobs.stages.run import STAGES
 from lrp_core.types import UserError
@@ -105,7 +105,7 @@ def gc(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help=" | ".join(BENCHES), show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help=" | ".join(benchmark_names()) or NEEDS_CLONE, show_default=False)] = "",
     config: Annotated[str | None, typer.Option("--config", "-c", help="Without NAME: the run to measure.")] = None,
     root: Root = None,
     set: Set = None,
@@ -117,23 +117,19 @@ def bench(
 
     Without NAME it is a stage of the run: table 8 of the config's own models, kept in its root.
     """
-    from jobs.config.file import nearest
-
     if name == "--help":
         return say(context.get_help())
-    if not name:
-        if quick or json or context.args:
-            raise UserError(f"say which benchmark: {', '.join(BENCHES)}")
+    has_options = quick or json or context.args
+    if not name and not has_options:
         return run_stages(("bench",), config, root, set, wait)
-    if name not in BENCHES:
-        raise UserError(f"no benchmark {name!r}{nearest(name, BENCHES)}")
+    module = benchmark(name)
     arguments = ["--quick"] if quick else []
     for option, value in (("--config", config), ("--root", root), ("--json", json)):
         if value is not None:
             arguments += [option, str(value)]
     for override in set or ():
         arguments += ["--set", override]
-    import_module(f"jobs.bench.{name}").main([*arguments, *context.args])
+    module.main([*arguments, *context.args])
 
 
 @app.command()

@@ -62,7 +62,7 @@ class Method:
     passes: str = ""  # the pass it is computed in, which methods of one function share; default: its own name
     #: Cost of the pass in forwards, beside a backward for each set of rules and explained number; a function of the
     #: option values and of a sample's tokens where it depends on them. Numbers were measured on a CPU at the geometries
-    #: of bert-base and gpt2 (jobs/bench/results/job-cpu.json) and rounded up.
+    #: of bert-base and gpt2 (benchmarks/results/job-cpu.json) and rounded up.
     forwards: float | Callable[[Mapping[str, Any], float], float] = 1.0
     again: float | Callable[[Mapping[str, Any], float], float] = 0.0  # of these, for each further explained number
     rules: str | None = None  # methods of equal rules share a backward pass for each explanation; None: there is none

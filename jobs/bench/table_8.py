@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from jobs.bench.harness import Bench, paired_ratio, seconds_of, summary
+from jobs.bench.record import Results, paired_ratio, seconds_of, summary
 from lrp_core import Batch, ModelView
 from lrp_core.explained import CONTRASTIVE
 from lrp_core.methods import EPSILON
@@ -25,10 +26,16 @@ _NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 
 
-def table_8(bench: Bench, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
+def measure_rows(results: Results, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
+    """Table 8 of one model on rows of a tokenised view."""
+    batches = [Batch.collate([row], pad_id=0).to(view.device) for row in rows]
+    table_8(results.about(model=name), view, batches, task=task)
+
+
+def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
     """Plain gradient x input, lrp, attnlrp and explicit attnlrp on every batch of one sample, and their ratios.
 
-    `details` go into the rows, whose subject is that of `bench`.
+    `details` go into the rows, whose subject is that of `results`.
     The report reads the rows of this part: `backward_ms` of each method, and the `speedup` over attnlrp_explicit.
     """
     backward, forward = measure(view, batches)
@@ -36,22 +43,22 @@ def table_8(bench: Bench, view: ModelView, batches: Sequence[Batch], **details: 
     medians = []
     for method in METHODS:
         timed = {"forward_ms": _milliseconds(forward[method]), "backward_ms": _milliseconds(backward[method])}
-        bench.row(part="table_8", **columns, method=method, **timed)
+        results.row(part="table_8", **columns, method=method, **timed)
         medians.append(f"{method} {timed['backward_ms']['median']:.3g}")
     shown = ", ".join(medians)
-    print(f"{bench.title}: median ms of backward and aggregation over {len(batches)} samples: {shown}", flush=True)
+    print(f"{results.title}: median ms of backward and aggregation over {len(batches)} samples: {shown}", flush=True)
     for method, target in (("attnlrp", 1.05), ("lrp", 0.95)):
-        bench.paired(f"{method} backward / plain", (backward[method], backward["gradient_x_input"]), target)
+        results.paired(f"{method} backward / plain", (backward[method], backward["gradient_x_input"]), target)
     explicit = backward["attnlrp_explicit"], backward["attnlrp"]
-    bench.row(part="table_8", **columns, method="attnlrp_explicit", speedup=paired_ratio(*explicit))
+    results.row(part="table_8", **columns, method="attnlrp_explicit", speedup=paired_ratio(*explicit))
     target = 1.6 if view.device.type == "cuda" else 1.15
-    bench.paired("explicit / attnlrp backward", explicit, target, "higher")
+    results.paired("explicit / attnlrp backward", explicit, target, "higher")
     ours, plain = (
         [sum(pair) for pair in zip(forward[method], backward[method], strict=True)]
         for method in ("attnlrp", "gradient_x_input")
     )
     total = paired_ratio(ours, plain)
-    bench.row(part="forward and backward", **columns, method="attnlrp / plain", ratio=total)
+    results.row(part="forward and backward", **columns, method="attnlrp / plain", ratio=total)
 
 
 def _milliseconds(seconds: Sequence[float]) -> dict[str, float]:

@@ -18,6 +18,13 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def rewrite(page: Path, table: str, start: str, end: str) -> None:
     """Put `table` between the lines `start` and `end` of the page. Raises ValueError where they are missing."""
-    from jobs.bench.page import rewritten
-
     page.write_text(rewritten(page.read_text(encoding="utf-8"), table, start, end), encoding="utf-8")
+
+
+def rewritten(text: str, block: str, start: str, end: str) -> str:
+    """`text` with `block` between the lines `start` and `end`. Raises ValueError where they are missing."""
+    head, found_start, rest = text.partition(start)
+    _, found_end, tail = rest.partition(end)
+    if not (found_start and found_end):
+        raise ValueError(f"the page lacks the lines {start} and {end}")
+    return f"{head}{start}\n{block}{end}{tail}"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.bench.configured import measure_rows
-from jobs.bench.harness import Bench, device_name
+from jobs.bench.record import Results, device_name
 from jobs.bench.storage import write
+from jobs.bench.table_8 import measure_rows
 from jobs.cluster.pools import Share, own_device, placement
 from jobs.cluster.reports import reported
 from jobs.cluster.scheduler import Report, Work, run_all
@@ -85,7 +85,7 @@ def measure(
     def written() -> dict[str, Any]:
         device = own_device()
         view = open_view(resolved, DTYPE, device, seed)
-        measured = Bench("lrp", device_name(device), command)
+        measured = Results("lrp", device_name(device), command)
         measure_rows(measured, resolved.config.name, view, rows, task)
         return {"result": json.dumps(write(measured.result(), store))}
 

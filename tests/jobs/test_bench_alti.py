@@ -5,8 +5,8 @@ import json
 import torch
 
 from alti import alti_logit
-from jobs.bench import alti
-from jobs.bench.alti_baselines import materialising
+from benchmarks import alti
+from benchmarks.parts.alti_baselines import materialising
 from lrp_core import Batch
 from tests.tiny import ragged_rows, tiny_model
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.bench import context
-from jobs.bench.context_ways import CHECKPOINT, FORWARD, PERTURBATION
-from jobs.bench.growth import Overtaking, crossings, power_law
+from benchmarks import context
+from benchmarks.parts.context_ways import CHECKPOINT, FORWARD, PERTURBATION
+from benchmarks.parts.growth import Overtaking, crossings, power_law
 from jobs.bench.storage import numbers
 from lrp_core.types import UserError
 

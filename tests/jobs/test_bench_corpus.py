@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jobs.bench import corpus
+from benchmarks import corpus
 from jobs.plan import corpus as planned
 from tests.jobs.inline import without_ray
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from jobs.bench import heads
+from benchmarks import heads
 from jobs.methods import METHODS
 from lrp_core.types import UnsupportedMethod
 

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.bench import harness, job, slow_store
-from jobs.bench.harness import Bench
-from jobs.bench.job import steady_s
-from jobs.bench.slow_store import SlowStore
+from benchmarks import harness, job
+from benchmarks.harness import Bench
+from benchmarks.job import steady_s
+from benchmarks.parts import slow_store
+from benchmarks.parts.slow_store import SlowStore
 from jobs.plan.cells import make_plan
 from jobs.store import Ledger, Store
 from tests.jobs.forked import FORKS

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks import lrp
+from benchmarks.harness import Bench, table
+from benchmarks.parts.work import Counting
 from evaluation.schema import BENCH
-from jobs.bench import lrp
-from jobs.bench.harness import Bench, met, paired_ratio, summary, table
-from jobs.bench.work import Counting
+from jobs.bench.record import met, paired_ratio, summary
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import random_model
 from lrp_core.rules.contributions import gamma_rule
@@ -41,7 +42,7 @@ def test_a_vision_transformer_is_measured_under_composites_to_its_pixels():
 
 
 def test_benchmark_runs_without_ray_the_command_line_tools_and_parquet():
-    run = "import sys, jobs.bench.lrp; jobs.bench.lrp.main(['--quick', '--samples', '1', '--geometry', 'gpt2'])"
+    run = "import sys, benchmarks.lrp; benchmarks.lrp.main(['--quick', '--samples', '1', '--geometry', 'gpt2'])"
     code = f"{run}; print(sorted({{'ray', 'pydantic', 'typer', 'spacy', 'pyarrow'}} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
+from benchmarks import metrics
 from evaluation.scoring.metrics import score
-from jobs.bench import metrics
 
 
 def test_the_loop_gives_the_numbers_of_scoring_at_once():

@@ -2,8 +2,10 @@
 
 import pytest
 
-from jobs.bench import page
-from jobs.bench.harness import Bench
+from benchmarks import page
+from benchmarks.harness import Bench
+from jobs.bench.storage import SHIPPED
+from jobs.commands.documents import rewritten
 
 
 def a_result():
@@ -17,8 +19,8 @@ def a_result():
 
 def test_the_page_is_what_the_result_files_say():
     text = page.PAGE.read_text(encoding="utf-8")
-    assert page.rewritten(text, page.section(page.results()), page.START, page.END) == text, (
-        "run `python -m jobs.bench.page`"
+    assert rewritten(text, page.section(page.results()), page.START, page.END) == text, (
+        "run `python -m benchmarks.page`"
     )
 
 
@@ -37,13 +39,13 @@ def test_models_are_columns_and_missed_targets_say_so():
 
 
 def test_a_paragraph_names_command_device_versions_and_file():
-    said = page.paragraph("lrp-gpu.json", a_result())
+    said = page.paragraph(SHIPPED / "lrp-gpu.json", a_result())
     for part in ("`closelook bench lrp --json x.json`", "a fast GPU", "torch 2.", "jobs/bench/results/lrp-gpu.json"):
         assert part in said
 
 
 def test_only_what_is_between_the_markers_changes():
     text = f"before\n{page.START}\nold\n{page.END}\nafter\n"
-    assert page.rewritten(text, "new\n", page.START, page.END) == f"before\n{page.START}\nnew\n{page.END}\nafter\n"
+    assert rewritten(text, "new\n", page.START, page.END) == f"before\n{page.START}\nnew\n{page.END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the lines"):
-        page.rewritten("no markers", "new\n", page.START, page.END)
+        rewritten("no markers", "new\n", page.START, page.END)

@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from jobs.bench import lrp, peer
-from jobs.bench.peer import Lxt
+from benchmarks import lrp
+from benchmarks.parts import peer
+from benchmarks.parts.peer import Lxt
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core.types import UserError
 

@@ -1,6 +1,6 @@
 import json
 
-from jobs.bench import perturb
+from benchmarks import perturb
 
 
 def test_the_bench_reports_rows_a_second_forwards_and_memory(tmp_path, capsys):

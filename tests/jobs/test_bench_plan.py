@@ -2,8 +2,9 @@
 
 import time
 
-from jobs.bench import matrix, plan
-from jobs.bench.object_store import object_store
+from benchmarks import plan
+from benchmarks.parts import matrix
+from benchmarks.parts.object_store import object_store
 from jobs.plan.cells import make_plan
 from jobs.stages.run import run
 from jobs.store import Ledger, Store

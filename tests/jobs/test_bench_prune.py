@@ -1,6 +1,6 @@
 import json
 
-from jobs.bench import prune
+from benchmarks import prune
 
 
 def test_the_bench_reports_its_promise_its_gains_and_the_hours(tmp_path, capsys):

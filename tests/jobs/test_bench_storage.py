@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from benchmarks import metrics
+from benchmarks.harness import Bench, parser
 from evaluation.schema import BENCH
-from jobs.bench import metrics
-from jobs.bench.harness import Bench, parser
 from jobs.bench.storage import numbers, save, write
 from jobs.store import Store, StoreError
 

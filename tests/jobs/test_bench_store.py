@@ -2,8 +2,9 @@
 
 import pytest
 
-from jobs.bench import matrix, store
-from jobs.bench.object_store import object_store
+from benchmarks import store
+from benchmarks.parts import matrix
+from benchmarks.parts.object_store import object_store
 from jobs.store import Store
 
 

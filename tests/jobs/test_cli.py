@@ -11,7 +11,8 @@ import time
 import psutil
 import pytest
 
-from jobs.bench import BENCHES
+from benchmarks import BENCHES
+from jobs.commands import benchmarks
 from jobs.plan.cells import make_plan
 from jobs.store import TEMPORARY, Store
 from jobs.store.lock import run_lock
@@ -270,6 +271,14 @@ def test_an_unknown_benchmark_names_the_nearest(closelook):
     code, _, err = closelook("bench", "altii")
     assert code == 2
     assert "did you mean 'alti'?" in err
+
+
+@pytest.mark.parametrize("arguments", [("lrp", "--quick"), ("unknown",), ("--quick",)])
+def test_benchmarks_without_a_clone_ask_for_one(closelook, tmp_path, monkeypatch, arguments):
+    monkeypatch.setattr(benchmarks, "CLONE", tmp_path)
+    (tmp_path / "benchmarks").mkdir()  # another package's
+    code, _, err = closelook("bench", *arguments)
+    assert (code, err) == (2, f"error: {benchmarks.NEEDS_CLONE}\n")
 
 
 def test_a_benchmark_shows_its_own_options(closelook):

@@ -76,6 +76,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
     expected = {path.removeprefix(front) for path in written}
     assert expected - packed == set()
     assert {path for path in packed if room.match(path)} <= expected
+    assert not [path for path in packed if path.startswith(("benchmarks/", "tools/"))]
     licences = {path.name for path in (REPOSITORY / "docs" / "licences").iterdir()}
     assert {path.rpartition("/")[2] for path in packed if ".dist-info/licenses/" in path} == licences
 

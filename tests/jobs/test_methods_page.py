@@ -1,6 +1,6 @@
 """docs/methods.md says what the records say."""
 
-from jobs.bench.page import rewritten
+from jobs.commands.documents import rewritten
 from jobs.commands.methods import END, PAGE, START, page_table
 from jobs.methods import METHODS
 from lrp_core.registry import OURS

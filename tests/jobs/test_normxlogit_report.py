@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.report.costs import length_tables
-from jobs.bench.harness import Bench
+from jobs.bench.record import Results
 from jobs.bench.storage import write
 from jobs.methods import METHODS
 from jobs.plan.cells import validate
@@ -60,7 +60,7 @@ def files(tmp_path_factory):
     store = Store(config.root)
     store.create()
     validate(config)
-    bench = Bench("heads", "a CPU")
+    bench = Results("heads", "a CPU")
     for method in ("normxlogit", "decompx"):
         facts = {"method": method, "length": 512, "layers": 4, "dtype": "float32", "fit": 321, "memory": "48 GiB"}
         times = {"median": 0.25, "q1": 0.2, "q3": 0.3, "n": 3}

@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 
-from jobs.bench.page import rewritten
 from jobs.commands.config import END, PAGE, START, page_table
+from jobs.commands.documents import rewritten
 from jobs.config import RunConfig
 from jobs.config.keys import keys
 from jobs.store import Store

@@ -11,7 +11,7 @@ import pytest
 
 from evaluation.schema import PRUNING, RUNTIME, SCORES
 from jobs.bench import storage
-from jobs.bench.harness import Bench
+from jobs.bench.record import Results
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import Cell, Plan
@@ -217,7 +217,7 @@ def test_table_8_comes_from_stored_and_shipped_benchmarks(tmp_path, monkeypatch)
     monkeypatch.setattr(storage, "SHIPPED", tmp_path / "shipped")
     (tmp_path / "shipped").mkdir()
     for device in ("H200", "a CPU"):
-        bench = Bench("lrp", device)
+        bench = Results("lrp", device)
         bench.row(part="table_8", geometry="gpt2", method="attnlrp", backward_ms=12.5)
         if device == "H200":
             (tmp_path / "shipped" / "lrp-h200.json").write_text(json.dumps(bench.result()))

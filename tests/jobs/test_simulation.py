@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobs.bench.job import MIXED
-from jobs.bench.simulation import START_S, PoolWork, paper, paper_jobs, simulate
+from benchmarks.job import MIXED
+from benchmarks.parts.simulation import START_S, PoolWork, paper, paper_jobs, simulate
 from jobs.cluster.pools import Share
 from jobs.commands.plan_speeds import FLOPS, SLOW_FLOAT64
 from jobs.config import NodesConfig

@@ -6,10 +6,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import HEADS, generate, heads, lexicon, model_dir
+from evaluation.benchmark.demo import HEADS, generate, lexicon, model_dir
 from evaluation.benchmark.demo.judged import LABELS
 from evaluation.benchmark.demo.labelled import JUDGED, LABELS_OF, judged
 from lrp_core import Batch, load_model
+from tools.demo_models import heads
 
 N = 400
 UNSEEN_SEED = 77  # neither the training's nor the card's

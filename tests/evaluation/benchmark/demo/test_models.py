@@ -2,9 +2,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from evaluation.benchmark.demo import MODELS, SEEDS, TASKS, generate, lexicon, model_dir
-from evaluation.benchmark.demo.train import WordsRecipe, accuracy, train
 from evaluation.benchmark.views import tokenise
 from lrp_core import load_model
+from tools.demo_models.train import WordsRecipe, accuracy, train
 
 UNSEEN_SEED = 77  # neither the training's nor the card's
 

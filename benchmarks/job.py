@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import harness
+from benchmarks.harness import SCRATCH, Bench, parser
+from benchmarks.parts.simulation import Relative, paper, paper_jobs, simulate
+from benchmarks.parts.slow_store import SlowStore
+from benchmarks.parts.views import write_views
 from evaluation.benchmark.demo import model_dir
 from evaluation.schema import RUNTIME
-from jobs.bench import harness
-from jobs.bench.harness import SCRATCH, Bench, paired_ratio, parser, seconds_of, summary
-from jobs.bench.simulation import Relative, paper, paper_jobs, simulate
-from jobs.bench.slow_store import SlowStore
-from jobs.bench.views import write_views
+from jobs.bench.record import paired_ratio, seconds_of, summary
 from jobs.cluster.pools import connect
 from jobs.commands.plan_forwards import forwards
 from jobs.config import NodesConfig, RunConfig

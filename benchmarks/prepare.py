@@ -1,6 +1,6 @@
 """Time and memory of building the benchmark: a replica of published data, as large as asked, through `prepare`.
 
-`python -m jobs.bench.prepare --data DIR [--rows 70000]`, with DIR laid out for the config `real`. Published rows are
+`python -m benchmarks.prepare --data DIR [--rows 70000]`, with DIR laid out for the config `real`. Published rows are
 repeated with small changes that make them distinct: 1,000 of ra and, as in Close Look, 3 of sva to 4 of qa. A run at a
 seventh of the size beside the full one shows whether memory grows with the rows.
 """
@@ -23,7 +23,7 @@ import yaml
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from jobs.bench.harness import SCRATCH, field_of, parser
+from benchmarks.harness import SCRATCH, field_of, parser
 from jobs.config.file import CONF_DIR
 
 RA_ROWS = 1000

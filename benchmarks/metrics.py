@@ -14,10 +14,11 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.harness import Runs, interleave, parser
+from benchmarks.parts.views import write_columns
 from evaluation.schema import RELEVANCE, VIEW
 from evaluation.scoring.metrics import METRICS, score
-from jobs.bench.harness import Runs, interleave, parser, summary
-from jobs.bench.views import write_columns
+from jobs.bench.record import summary
 from jobs.plan.node import Part
 from jobs.products.record import NodeFailed, Opened
 from jobs.products.scores import Metrics, ScoresNode, compute

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.parts.views import write_views
 from evaluation.benchmark.demo import model_dir
-from jobs.bench.views import write_views
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.geometries import geometry_of

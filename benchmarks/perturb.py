@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.harness import Bench, Runs, interleave, parser, peak_bytes, positive
+from benchmarks.parts.many_forwards import many_forwards
+from benchmarks.parts.samples import alone, logits_at, model_of, random_row, rows_like_sva
 from evaluation.scoring.flipping import Flipper
 from evaluation.scoring.flips import Ranking, States, candidates, flip_counts, tie_order
-from jobs.bench.harness import Bench, Runs, interleave, paired_ratio, parser, peak_bytes, positive, summary
-from jobs.bench.many_forwards import many_forwards
-from jobs.bench.samples import alone, logits_at, model_of, random_row, rows_like_sva
+from jobs.bench.record import paired_ratio, summary
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import ModelView, random_model
 from lrp_core.kinds import ZERO

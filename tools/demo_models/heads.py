@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import HEADS, fitting, lexicon
+from evaluation.benchmark.demo import HEADS, lexicon
 from evaluation.benchmark.demo.judged import Judged
 from evaluation.benchmark.demo.labelled import LABELS_OF, judged
-from evaluation.benchmark.demo.tokenizer import build
+from tools.demo_models import fitting
+from tools.demo_models.tokenizer import build
 
 _MAX_LENGTH = 64
 _LAYERS, _WIDTH = 3, 48

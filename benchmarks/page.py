@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, written from the result files in `results/`: `python -m jobs.bench.page`.
+"""The tables of docs/performance.md, written from the result files in `results/`: `python -m benchmarks.page`.
 
 A result file is what `closelook bench NAME --json jobs/bench/results/NAME-DEVICE.json` writes.
 """
@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.bench.harness import met
+from jobs.bench.record import met
+from jobs.bench.storage import SHIPPED
+from jobs.commands.documents import DOCS, rewritten
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "performance.md"
-RESULTS = Path(__file__).with_name("results")
-START, END = "<!-- performance: written by python -m jobs.bench.page -->", "<!-- end of performance -->"
+PAGE = DOCS / "performance.md"
+FOLDERS = (Path(__file__).with_name("results"), SHIPPED)
+START, END = "<!-- performance: written by python -m benchmarks.page -->", "<!-- end of performance -->"
 #: The order of sections, and what each is about.
 TITLES = {
     "lrp": "Gradient methods",
@@ -41,32 +42,24 @@ def main() -> None:
     print(f"{PAGE.name}: {'up to date' if after == before else 'rewritten'}")
 
 
-def rewritten(text: str, block: str, start: str, end: str) -> str:
-    """`text` with `block` between the lines `start` and `end`. Raises ValueError where they are missing."""
-    head, found_start, rest = text.partition(start)
-    _, found_end, tail = rest.partition(end)
-    if not (found_start and found_end):
-        raise ValueError(f"the page lacks the lines {start} and {end}")
-    return f"{head}{start}\n{block}{end}{tail}"
-
-
-def results(folder: Path = RESULTS) -> list[tuple[str, dict[str, Any]]]:
-    """(file name, result) of every result file, in the order of the sections."""
-    stored = [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+def results() -> list[tuple[Path, dict[str, Any]]]:
+    """(file, result) of every result file, in the order of the sections."""
+    files = sorted((path for folder in FOLDERS for path in folder.glob("*.json")), key=lambda path: path.name)
+    stored = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in files]
     order = list(TITLES)
     return sorted(stored, key=lambda item: order.index(item[1]["bench"]))
 
 
-def section(stored: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def section(stored: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
     """A paragraph and its tables for every result."""
-    parts = [f"{paragraph(name, result)}\n\n{tables(result)}\n" for name, result in stored]
+    parts = [f"{paragraph(file, result)}\n\n{tables(result)}\n" for file, result in stored]
     return "\n" + "".join(parts)
 
 
-def paragraph(name: str, result: Mapping[str, Any]) -> str:
+def paragraph(file: Path, result: Mapping[str, Any]) -> str:
     """The subject of a result, its date, command, device and packages."""
     packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
-    link = f"[all numbers](../{(RESULTS / name).relative_to(ROOT).as_posix()})"
+    link = f"[all numbers](../{file.relative_to(DOCS.parent).as_posix()})"
     return (
         f"{TITLES[result['bench']]}, by `{result['command']}` on {result['device']}, {result['written'][:10]} "
         f"({packages}; {link}):"

@@ -1,4 +1,4 @@
-"""Train the demo models: `python -m evaluation.benchmark.demo.train` rewrites the shipped ones in minutes on two cores.
+"""Train the demo models: `python -m tools.demo_models.train` rewrites the shipped ones in minutes on two cores.
 
 Masked models learn the word in the slot and a few of the other tokens; causal models learn every next token, the one
 in the slot above all. Everything is seeded; the figures of a run stand in each model's card.
@@ -17,24 +17,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import (
-    ANSWERING,
-    EVERY,
-    HEADS,
-    MODELS,
-    SEEDS,
-    TASKS,
-    VISION,
-    answering,
-    fitting,
-    heads,
-    model_dir,
-    vision,
-)
+from evaluation.benchmark.demo import ANSWERING, EVERY, HEADS, MODELS, SEEDS, TASKS, VISION, model_dir
 from evaluation.benchmark.demo.grammar import Draw, draws
-from evaluation.benchmark.demo.tokenizer import build
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
+from tools.demo_models import answering, fitting, heads, vision
+from tools.demo_models.tokenizer import build
 
 _MAX_LENGTH = 128
 _LAYERS, _WIDTH = 4, 64

@@ -16,9 +16,10 @@ import transformers
 from alti import METHODS, MemoryNeeds, explain_many, predict
 from alti.layers import Layer, visiting
 from alti.maps import pre_norm_map
-from jobs.bench.alti_baselines import bare_products, materialising
-from jobs.bench.harness import GIB, Bench, Runs, interleave, parser, peak_bytes, seconds_of, summary
-from jobs.bench.samples import geometry_of
+from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
+from benchmarks.parts.alti_baselines import bare_products, materialising
+from benchmarks.parts.samples import geometry_of
+from jobs.bench.record import seconds_of, summary
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView, Request
 from lrp_core.explained import LINEAR

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
-from jobs.bench.harness import GIB, Bench, Runs, interleave, parser, peak_bytes, summary
-from jobs.bench.heads_ways import bare, every_layer_again, products
-from jobs.bench.samples import model_of, random_sample
+from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
+from benchmarks.parts.heads_ways import bare, every_layer_again, products
+from benchmarks.parts.samples import model_of, random_sample
+from jobs.bench.record import summary
 from jobs.config import RunConfig
 from jobs.methods import METHODS, configured, defined_options, method
 from jobs.plan.geometries import GEOMETRIES

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from jobs.bench.harness import Bench, interleave, paired_ratio, summary
-from jobs.bench.samples import alone
+from benchmarks.harness import Bench, interleave
+from benchmarks.parts.samples import alone
+from jobs.bench.record import paired_ratio, summary
 from jobs.plan.geometries import Geometry
 from lrp_core import ModelView, Request
 from lrp_core.methods.gradients import explain_many

@@ -162,7 +162,7 @@ def _written(name: str, model: PreTrainedModel, recipe: Recipe, card: Card, scor
     heads = f"{config.num_attention_heads} attention heads"
     if name == "llama":
         heads += f" over {config.num_key_value_heads} key/value heads"
-    train = f"python -m evaluation.benchmark.demo.train --models {name} --steps {recipe.steps} --seed {recipe.seed}"
+    train = f"python -m tools.demo_models.train --models {name} --steps {recipe.steps} --seed {recipe.seed}"
     drawn = f"{recipe.pool:,} draws a task ({', '.join(scores)}), seed {recipe.seed}, the training side of the split"
     return _CARD.format(
         card=card,

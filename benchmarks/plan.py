@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.bench import matrix
-from jobs.bench.harness import Bench, parser
-from jobs.bench.object_store import object_store
-from jobs.bench.views import write_views
+from benchmarks.harness import Bench, parser
+from benchmarks.parts import matrix
+from benchmarks.parts.object_store import object_store
+from benchmarks.parts.views import write_views
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run

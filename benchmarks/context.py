@@ -16,7 +16,8 @@ from itertools import combinations
 
 import torch
 
-from jobs.bench.context_ways import (
+from benchmarks.harness import Bench, Runs, interleave, parser, peak_bytes, positive
+from benchmarks.parts.context_ways import (
     ATTNLRP,
     CHECKPOINT,
     FORWARD,
@@ -30,9 +31,9 @@ from jobs.bench.context_ways import (
     opened,
     variants_of,
 )
-from jobs.bench.growth import Curve, crossings, power_law
-from jobs.bench.harness import Bench, Runs, interleave, parser, peak_bytes, positive, summary
-from jobs.bench.samples import drawn, geometry_of, random_sample
+from benchmarks.parts.growth import Curve, crossings, power_law
+from benchmarks.parts.samples import drawn, geometry_of, random_sample
+from jobs.bench.record import summary
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView
 from lrp_core.memory import is_out_of_memory

@@ -1,6 +1,6 @@
 """The engine of all benchmarks: options, interleaved timing, peak memory, medians, and results as a table and JSON.
 
-Needs nothing but torch, lrp_core and the standard library, so that `python -m jobs.bench.lrp` runs on a bare GPU box;
+Needs nothing but torch, lrp_core and the standard library, so that `python -m benchmarks.lrp` runs on a bare GPU box;
 only `--root`, which adds the results to a store as Parquet, asks for pyarrow.
 """
 
@@ -9,23 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import platform
 import resource
 import shlex
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
-from jobs.versions import versions
+from jobs.bench.record import Results, device_name, field_of, met, seconds_of, summary
 from lrp_core.loading import DTYPES
 from lrp_core.memory import peak_memory
 
@@ -37,53 +35,10 @@ _PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
 
 
 @dataclass
-class Bench:
-    """Results of one benchmark: `rows` are measurements, `ratios` are compared with targets.
+class Bench(Results):
+    """The results of a benchmark that is run by a command with options."""
 
-    A row's floats, its summaries and its fields that end in `_bytes` are measured values. Its other fields say what was
-    measured, and how.
-    """
-
-    name: str
-    device: str
-    command: str = ""
-    quick: bool = False  # small shapes, for which targets are not meant: ratios are not judged
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: The model that rows and ratios are about: {"model": name in a config} or {"geometry": name, random weights}.
-    subject: Mapping[str, str] = field(default_factory=dict)
     chosen: argparse.Namespace = field(default_factory=argparse.Namespace)  # the options
-
-    def about(self, **subject: str) -> Bench:
-        """The same results, to which rows and ratios of this model are added."""
-        return replace(self, subject=subject)
-
-    @property
-    def title(self) -> str:
-        """The name of the model, as it is printed."""
-        return next(iter(self.subject.values()))
-
-    def row(self, **measured: Any) -> None:
-        self.rows.append({**self.subject, **measured})
-
-    def ratio(self, name: str, value: float, target: float, better: str, **details: Any) -> None:
-        """Add a number and its target: `better` is "lower" (at most the target) or "higher" (at least)."""
-        full = ": ".join([*self.subject.values(), name])
-        promise = {"value": round(value, 4), "target": target, "better": better}
-        self.ratios[full] = {**promise, **details, **self.subject}
-
-    def paired(
-        self,
-        name: str,
-        pair: Iterable[Sequence[float]],
-        target: float,
-        better: str = "lower",
-        **details: Any,
-    ) -> None:
-        """Add the median ratio of two runs that stood side by side, first over second, with its quartiles."""
-        ratio = paired_ratio(*pair)
-        median = ratio.pop("median")
-        self.ratio(name, median, target, better, **ratio, **details)
 
     def timed(
         self,
@@ -133,18 +88,6 @@ class Bench:
         details = {"measured_rows": sizes[-1], "bytes_a_row": round(line.slope, 1)}
         self.ratio(f"{wanted} {subject}: GiB of {process}", whole_gib, target_gib, "lower", **details)
 
-    def result(self) -> dict[str, Any]:
-        return {
-            "bench": self.name,
-            "device": self.device,
-            "command": self.command or f"closelook bench {self.name}",
-            "quick": self.quick,
-            "written": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "versions": versions(),
-            "rows": self.rows,
-            "ratios": self.ratios,
-        }
-
     def finish(self) -> dict[str, Any]:
         """Print the table of ratios, write JSON and Parquet where the options ask for them, and return the JSON."""
         result = self.result()
@@ -158,11 +101,6 @@ class Bench:
 
             print(f"added to {save(result, self.chosen.root)}")
         return result
-
-
-def met(ratio: Mapping[str, Any]) -> bool:
-    value, target = ratio["value"], ratio["target"]
-    return value <= target if ratio["better"] == "lower" else value >= target
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -201,40 +139,11 @@ def interleave(runs: Runs, repeats: int, warmup: int = 1) -> dict[str, list[floa
     return seconds
 
 
-def seconds_of(run: Callable[[], object]) -> float:
-    """Seconds of one call: the float that it returns, or else those of the clock around it."""
-    synchronise()
-    start = time.perf_counter()
-    result = run()
-    synchronise()
-    elapsed = time.perf_counter() - start
-    return result if isinstance(result, float) else elapsed
-
-
-def synchronise() -> None:
-    """Wait for the accelerator, if this process uses any."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 def peak_bytes(run: Callable[[], object], device: torch.device | str) -> int:
     """The most bytes that tensors hold while `run` is called, beyond those that were there before."""
     with peak_memory(device) as peak:
         run()
     return peak.peak_bytes
-
-
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles."""
-    if len(values) < 2:
-        return {"median": values[0], "q1": values[0], "q3": values[0], "n": len(values)}
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
-    return {"median": median, "q1": q1, "q3": q3, "n": len(values)}
-
-
-def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles of the ratios of runs that stood side by side."""
-    return summary([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> tuple[int, float]:
@@ -268,28 +177,6 @@ def _resident_bytes() -> int:
     if status is not None:
         return 1024 * int(status.split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def device_name(device: str) -> str:
-    """The GPU's name, or the processor's marketing name where the system tells it, with the number of threads."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name()
-    threads = torch.get_num_threads()
-    processor = field_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
-    return f"{processor}, {threads} thread{'s' * (threads > 1)}"
-
-
-def field_of(file: Path, name: str) -> str | None:
-    """The first value of a field in a file of lines `name: value`; None where there is no such file or field."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return None
 
 
 # options

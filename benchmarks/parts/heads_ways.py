@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.bench.samples import logits_at
+from benchmarks.parts.samples import logits_at
 from lrp_core import Batch, ModelView
 from lrp_core.attention import around_attention
 from lrp_core.parts.block import BlockView

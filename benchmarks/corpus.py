@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import SCRATCH, in_own_process, parser
 from evaluation.benchmark.demo.grammar import generate
-from jobs.bench.harness import SCRATCH, in_own_process, parser
 from jobs.config import RunConfig
 from jobs.stages.run import run
 from jobs.store import Ledger, Store

@@ -1,6 +1,6 @@
 """Small vision transformers: the demo's, of generated shapes, and one of MNIST's digits. Seeded; about a minute each.
 
-`python -m evaluation.benchmark.demo.vision --mnist FOLDER --out FOLDER` trains the one of digits.
+`python -m tools.demo_models.vision --mnist FOLDER --out FOLDER` trains the one of digits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
-from evaluation.benchmark.demo import fitting
 from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
 from evaluation.benchmark.demo.shapes import PATCH, shapes
 from evaluation.benchmark.demo.split import Split
 from evaluation.benchmark.pictures import SETTINGS, Preprocessing, decoded
 from evaluation.benchmark.sources.files import fetch
 from evaluation.benchmark.sources.pictures import MNIST
+from tools.demo_models import fitting
 
 _LAYERS, _WIDTH = 3, 48
 _OF_SHAPES = """generated images of
@@ -70,7 +70,7 @@ def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, flo
     digits = Images(pixels, labels, tuple("0123456789"))
     held = np.arange(len(rows)) % _HELD_OUT == 0
     seen, unseen = digits[~held], digits[held]
-    command = "python -m evaluation.benchmark.demo.vision --mnist FOLDER --out FOLDER"
+    command = "python -m tools.demo_models.vision --mnist FOLDER --out FOLDER"
     card = replace(
         _card_of(len(unseen.labels), "digits of MNIST."),
         command=f"{command} --steps {recipe.steps} --seed {recipe.seed}",

@@ -11,22 +11,13 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
-from jobs.bench.composites import composites
-from jobs.bench.harness import (
-    Bench,
-    Options,
-    Runs,
-    interleave,
-    parser,
-    peak_bytes,
-    positive,
-    seconds_of,
-    summary,
-)
-from jobs.bench.samples import alone, drawn, geometry_of, random_sample, rows_like_sva, sva_like
+from benchmarks.harness import Bench, Options, Runs, interleave, parser, peak_bytes, positive
+from benchmarks.parts.composites import composites
+from benchmarks.parts.samples import alone, drawn, geometry_of, random_sample, rows_like_sva, sva_like
+from benchmarks.parts.work import Counting
+from jobs.bench.record import seconds_of, summary
 from jobs.bench.table_8 import METHODS as TABLE_8
 from jobs.bench.table_8 import once, table_8
-from jobs.bench.work import Counting
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import METHODS, Batch, ModelView, Request
 from lrp_core.methods.gradients import READINGS, explain_many
@@ -42,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     bench = _begin(arguments)
     chosen = bench.chosen
     if chosen.config is not None:
-        from jobs.bench.configured import measure_config
+        from benchmarks.parts.configured import measure_config
 
         chosen.root = measure_config(bench)
         return bench.finish()
@@ -94,7 +85,7 @@ def _measure(bench: Bench, name: str) -> None:
         sharing(bench, view, batches[: max(2, samples // 8)])
         batching(bench, view, size=16 if quick else 64)
     if chosen.lxt is not None:
-        from jobs.bench.peer import against_lxt
+        from benchmarks.parts.peer import against_lxt
 
         against_lxt(bench, geometry, view, chosen.lxt, rows_like_sva(view, samples))
 

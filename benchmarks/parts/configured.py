@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from jobs.bench.harness import Bench
-from jobs.bench.samples import alone
-from jobs.bench.table_8 import table_8
+from benchmarks.harness import Bench
+from jobs.bench.table_8 import measure_rows
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import open_view
 from jobs.store import Store
-from lrp_core import ModelView
 from lrp_core.types import UserError
 
 QUICK_SAMPLES = 3
@@ -51,9 +46,3 @@ def measure_config(bench: Bench) -> str:
         measure_rows(bench, model.name, view, rows, settings.task)
         del view
     return config.root
-
-
-def measure_rows(bench: Bench, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
-    """Table 8 of one model on rows of a tokenised view."""
-    batches = [alone(row).to(view.device) for row in rows]
-    table_8(bench.about(model=name), view, batches, task=task)

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.bench.harness import device_name, met, peak_bytes
+from benchmarks.harness import peak_bytes
+from jobs.bench.record import device_name, met
 from jobs.methods import METHODS
 from jobs.plan.geometries import GEOMETRIES
 from jobs.versions import versions
@@ -52,7 +53,7 @@ class Checked:
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Checked]:
-    options = argparse.ArgumentParser("python -m jobs.bench.gpu", description=__doc__)
+    options = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     options.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
     options.add_argument("--out", type=Path, default=Path("runs/gpu"), help="a folder for results files")
     options.add_argument("--minutes", type=float, default=10.0, help="after which no other benchmark is begun")
@@ -97,7 +98,7 @@ def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
         raise LeftOut("no time is left: --minutes")
     file = chosen.out / f"{name}-{chosen.device.partition(':')[0]}.json"
     quick = [] if chosen.device.startswith("cuda") else ["--quick"]
-    command = [sys.executable, "-m", f"jobs.bench.{name}", "--device", chosen.device, "--json", str(file), *quick]
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--device", chosen.device, "--json", str(file), *quick]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=left_s)
     except subprocess.TimeoutExpired:
@@ -207,7 +208,7 @@ def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
 
 def planner(device: torch.device) -> str:
     """ALTI and ALTI-Logit hold as many bytes as their planner says, up to 20 %."""
-    from jobs.bench import alti
+    from benchmarks import alti
 
     quick = [] if device.type == "cuda" else ["--quick"]
     ratios = alti.main(["--part", "planner", "--device", str(device), *quick])["ratios"]

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import ANSWERING, fitting, lexicon
+from evaluation.benchmark.demo import ANSWERING, lexicon
 from evaluation.benchmark.demo.grammar import Draw, draws
-from evaluation.benchmark.demo.tokenizer import build
 from lrp_core.readout import predicted
 from lrp_core.types import Batch
 from lrp_core.view import ModelView
+from tools.demo_models import fitting
+from tools.demo_models.tokenizer import build
 
 _MAX_LENGTH = 128
 _LAYERS, _WIDTH = 2, 48

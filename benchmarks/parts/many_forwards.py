@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from jobs.bench.harness import Bench, Runs, peak_bytes
-from jobs.bench.samples import logits_at, random_sample
+from benchmarks.harness import Bench, Runs, peak_bytes
+from benchmarks.parts.samples import logits_at, random_sample
 from lrp_core import Batch, ModelView
 from lrp_core.attention import around_attention
 from lrp_core.methods import METHODS

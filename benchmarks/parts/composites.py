@@ -13,8 +13,9 @@ from functools import partial
 
 import torch
 
-from jobs.bench.harness import Bench, interleave, summary, synchronise
-from jobs.bench.samples import alone
+from benchmarks.harness import Bench, interleave
+from benchmarks.parts.samples import alone
+from jobs.bench.record import summary, synchronise
 from lrp_core import Batch, ModelView
 from lrp_core.composites import EPSILON, OF_ATTNLRP, VIT
 from lrp_core.explained import CONTRASTIVE

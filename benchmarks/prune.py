@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.harness import Bench, interleave, parser
+from benchmarks.parts.samples import LENGTHS, alone, model_of, rows_like_sva
 from evaluation.scoring.head_orders import RemovalOrder, random_curves
 from evaluation.scoring.pruning import Sweep
-from jobs.bench.harness import Bench, interleave, paired_ratio, parser, seconds_of, summary
-from jobs.bench.samples import LENGTHS, alone, model_of, rows_like_sva
+from jobs.bench.record import paired_ratio, seconds_of, summary
 from jobs.plan.geometries import GEOMETRIES
 from lrp_core import Batch, ModelView
 from lrp_core.interventions.heads import HeadsLeft, heads_removed

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from statistics import linear_regression
 from typing import Any
 
-from jobs.bench.harness import parser
-from jobs.bench.matrix import attribute, matrix_config, prepare
-from jobs.bench.object_store import object_store
+from benchmarks.harness import parser
+from benchmarks.parts.matrix import attribute, matrix_config, prepare
+from benchmarks.parts.object_store import object_store
 from jobs.config import RunConfig
 from jobs.store import Store
 

@@ -1,0 +1,136 @@
+"""The results of a benchmark, and the clock and the medians behind them.
+
+Needs torch and the standard library alone: a benchmark runs on a GPU box where nothing else is installed.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from jobs.versions import versions
+
+
+@dataclass
+class Results:
+    """Results of one benchmark: `rows` are measurements, `ratios` are compared with targets.
+
+    A row's floats, its summaries and its fields that end in `_bytes` are measured values. Its other fields say what was
+    measured, and how.
+    """
+
+    name: str
+    device: str
+    command: str = ""
+    quick: bool = False  # small shapes, for which targets are not meant: ratios are not judged
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: The model that rows and ratios are about: {"model": name in a config} or {"geometry": name, random weights}.
+    subject: Mapping[str, str] = field(default_factory=dict)
+
+    def about(self, **subject: str) -> Self:
+        """The same results, to which rows and ratios of this model are added."""
+        return replace(self, subject=subject)
+
+    @property
+    def title(self) -> str:
+        """The name of the model, as it is printed."""
+        return next(iter(self.subject.values()))
+
+    def row(self, **measured: Any) -> None:
+        self.rows.append({**self.subject, **measured})
+
+    def ratio(self, name: str, value: float, target: float, better: str, **details: Any) -> None:
+        """Add a number and its target: `better` is "lower" (at most the target) or "higher" (at least)."""
+        full = ": ".join([*self.subject.values(), name])
+        promise = {"value": round(value, 4), "target": target, "better": better}
+        self.ratios[full] = {**promise, **details, **self.subject}
+
+    def paired(
+        self,
+        name: str,
+        pair: Iterable[Sequence[float]],
+        target: float,
+        better: str = "lower",
+        **details: Any,
+    ) -> None:
+        """Add the median ratio of two runs that stood side by side, first over second, with its quartiles."""
+        ratio = paired_ratio(*pair)
+        median = ratio.pop("median")
+        self.ratio(name, median, target, better, **ratio, **details)
+
+    def result(self) -> dict[str, Any]:
+        return {
+            "bench": self.name,
+            "device": self.device,
+            "command": self.command or f"closelook bench {self.name}",
+            "quick": self.quick,
+            "written": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "versions": versions(),
+            "rows": self.rows,
+            "ratios": self.ratios,
+        }
+
+
+def met(ratio: Mapping[str, Any]) -> bool:
+    value, target = ratio["value"], ratio["target"]
+    return value <= target if ratio["better"] == "lower" else value >= target
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Seconds of one call: the float that it returns, or else those of the clock around it."""
+    synchronise()
+    start = time.perf_counter()
+    result = run()
+    synchronise()
+    elapsed = time.perf_counter() - start
+    return result if isinstance(result, float) else elapsed
+
+
+def synchronise() -> None:
+    """Wait for the accelerator, if this process uses any."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Median and quartiles."""
+    if len(values) < 2:
+        return {"median": values[0], "q1": values[0], "q3": values[0], "n": len(values)}
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3, "n": len(values)}
+
+
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, Any]:
+    """Median and quartiles of the ratios of runs that stood side by side."""
+    return summary([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def device_name(device: str) -> str:
+    """The GPU's name, or the processor's marketing name where the system tells it, with the number of threads."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    processor = field_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+    return f"{processor}, {threads} thread{'s' * (threads > 1)}"
+
+
+def field_of(file: Path, name: str) -> str | None:
+    """The first value of a field in a file of lines `name: value`; None where there is no such file or field."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None

@@ -1,0 +1,1 @@
+"""Scripts of maintainers: nothing here is needed by an installed closelook."""
