@@ -18,10 +18,10 @@ from alti.layers import Layer, visiting
 from alti.maps import pre_norm_map
 from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.alti_baselines import bare_products, materialising
-from benchmarks.parts.samples import geometry_of
+from benchmarks.parts.samples import geometry_of, random_sample
 from jobs.bench.record import seconds_of, summary
 from jobs.plan.geometries import GEOMETRIES
-from lrp_core import Batch, ModelView, Request
+from lrp_core import ModelView, Request
 from lrp_core.explained import LINEAR
 from lrp_core.families import family_of
 from lrp_core.loading import DTYPES
@@ -51,15 +51,14 @@ def against_materialising(bench: Bench) -> None:
     """The whole of gpt2 on one sample, against every transformed vector at once."""
     length = 8 if bench.quick else 64
     view = _model(bench, "gpt2")
-    batch = _batch(view, length)
+    batch = random_sample(view, length)
     runs: Runs = {
         "materialising": partial(materialising, view, batch),
         "ours": partial(explain_many, view, batch, REQUESTS),
     }
     facts = {"part": "materialising", "geometry": "gpt2", "length": length}
     seconds = bench.timed(runs, min(bench.chosen.repeats, 3), facts, column="run")
-    for row, run in zip(bench.rows[-2:], runs.values(), strict=True):
-        row["peak_bytes"] = peak_bytes(run, view.device)
+    bench.peaks(runs, view.device)
     bench.paired(f"gpt2, T={length}: materialising / ours", seconds.values(), 50, "higher")
 
 
@@ -103,7 +102,7 @@ def _first_layer(view: ModelView, length: int) -> tuple[Layer, Callable[[], None
     calls: list[tuple[Any, dict[str, Any]]] = []
     hook = block.attention.register_forward_pre_hook(lambda _, *call: calls.append(call), with_kwargs=True)
     with torch.no_grad(), visiting(view, visited.append):
-        view.hidden(_batch(view, length))
+        view.hidden(random_sample(view, length))
     hook.remove()
     args, options = calls[0]
     norm = block.attention_norm
@@ -121,7 +120,7 @@ def whole_model(bench: Bench) -> None:
     length = 32 if bench.quick else 1024
     for name, dtype in [("gpt2-xl", "float32")] + [("Llama-3.1-8B", "bfloat16")] * bench.chosen.on_gpu:
         view = _model(bench, name, dtype)
-        batch = _batch(view, length)
+        batch = random_sample(view, length)
         run: Callable[[], Any] = partial(explain_many, view, batch, REQUESTS, byte_budget=8 * GIB)
         seconds = seconds_of(run)
         with peak_memory(view.device) as peak:
@@ -142,7 +141,7 @@ def planner(bench: Bench) -> None:
             method: Any = next(m for m in METHODS.values() if not m.missing(view.family.capabilities))
             for samples, length in shapes:
                 with peak_memory(view.device) as peak:
-                    (plan,) = method(view, _batch(view, length, samples), byte_budget=2**50).plans
+                    (plan,) = method(view, random_sample(view, length, samples), byte_budget=2**50).plans
                 facts = {"geometry": name, "dtype": dtype, "samples": samples, "length": length}
                 bench.row(part="planner", **facts, predicted_bytes=plan.bytes, peak_bytes=peak.peak_bytes)
                 errors.append(abs(plan.bytes / peak.peak_bytes - 1))
@@ -180,14 +179,3 @@ def _weights(config: Any, device: str, dtype: str) -> ModelView:
     auto = getattr(transformers, family_of(config).kind.auto)
     with torch.device(device):
         return ModelView.of(auto.from_config(config, dtype=DTYPES[dtype], attn_implementation="sdpa"))
-
-
-def _batch(view: ModelView, length: int, samples: int = 1) -> Batch:
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(view.vocab, (samples, length), generator=draw)
-    target, foil = torch.randint(view.vocab, (2, samples), generator=draw)
-    return Batch(ids, torch.ones_like(ids), torch.full((samples,), length - 1), target, foil).to(view.device)
-
-
-if __name__ == "__main__":
-    main()

@@ -244,9 +244,7 @@ def checkpointing(bench: Bench, length: int) -> None:
     runs: Runs = {ATTNLRP: run, CHECKPOINT: partial(run, checkpoint=True)}
     facts = {"part": "checkpointing", "length": length, "layers": view.n_layers}
     seconds = bench.timed(runs, _repeats_of_ratios(bench), facts, "method", "wall_s")
-    kept, again = (peak_bytes(run, view.device) for run in runs.values())
-    for row, peak in zip(bench.rows[-2:], (kept, again), strict=True):
-        row["peak_bytes"] = peak
+    kept, again = bench.peaks(runs, view.device)
     title = f"T={length}: checkpointing"
     bench.paired(f"{title}, seconds / without", (seconds[CHECKPOINT], seconds[ATTNLRP]), CHECKPOINT_SECONDS)
     bench.ratio(f"{title}, peak bytes / without", again / kept, CHECKPOINT_BYTES, "lower")
@@ -255,7 +253,3 @@ def checkpointing(bench: Bench, length: int) -> None:
 def _repeats_of_ratios(bench: Bench) -> int:
     usual = 5 if bench.chosen.on_gpu else 2
     return bench.chosen.repeats or (1 if bench.quick else usual)
-
-
-if __name__ == "__main__":
-    main()

@@ -85,7 +85,3 @@ def read(file: str, root: str) -> None:
     for summary in run(config, store, ("prepare", "neurons")):
         if not summary.complete:
             raise RuntimeError(f"the benchmark's {summary.stage} failed: {'; '.join(summary.failures)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -98,7 +98,7 @@ def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
         raise LeftOut("no time is left: --minutes")
     file = chosen.out / f"{name}-{chosen.device.partition(':')[0]}.json"
     quick = [] if chosen.device.startswith("cuda") else ["--quick"]
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--device", chosen.device, "--json", str(file), *quick]
+    command = [sys.executable, "-m", "benchmarks", name, "--device", chosen.device, "--json", str(file), *quick]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=left_s)
     except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """The engine of all benchmarks: options, interleaved timing, peak memory, medians, and results as a table and JSON.
 
-Needs nothing but torch, lrp_core and the standard library, so that `python -m benchmarks.lrp` runs on a bare GPU box;
+Needs nothing but torch, lrp_core and the standard library, so that `python -m benchmarks lrp` runs on a bare GPU box;
 only `--root`, which adds the results to a store as Parquet, asks for pyarrow.
 """
 
@@ -14,10 +14,10 @@ import shlex
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +34,21 @@ SCRATCH = "closelook-bench-"  # prefix of temporary folders
 _PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
 
 
+@dataclass(frozen=True)
+class RowsInMemory:
+    """A process whose memory grows with the rows that it works on.
+
+    Both functions are called with a new folder, the number of rows and further facts, each in a process of its own.
+    """
+
+    prepare: Callable[..., Any]
+    measure: Callable[..., Any]  # its memory counts
+    rows: int  # for which the memory is extrapolated
+    target_gib: float
+    subject: str  # of the rows, as it is printed
+    process: str
+
+
 @dataclass
 class Bench(Results):
     """The results of a benchmark that is run by a command with options."""
@@ -41,12 +56,7 @@ class Bench(Results):
     chosen: argparse.Namespace = field(default_factory=argparse.Namespace)  # the options
 
     def timed(
-        self,
-        runs: Runs,
-        repeats: int,
-        facts: Mapping[str, Any],
-        column: str = "way",
-        measure: str | None = None,
+        self, runs: Runs, repeats: int, facts: Mapping[str, Any], column: str = "way", measure: str | None = None
     ) -> dict[str, list[float]]:
         """Seconds of each run, taking turns; a row of each has `facts`, its name in `column`, its summary in `measure`.
 
@@ -59,34 +69,32 @@ class Bench(Results):
             self.row(**facts, **{column: name}, **measured)
         return seconds
 
-    def many_rows(
-        self,
-        sizes: Sequence[int],
-        prepare: Callable[..., Any],
-        measured: Callable[..., Any],
-        wanted: int,
-        target_gib: float,
-        subject: str,
-        process: str,
-        **facts: Any,
-    ) -> None:
-        """Add the memory of a process over two numbers of rows, and at that rate over `wanted` rows, in GiB.
+    def peaks(self, runs: Runs, device: torch.device, facts: Mapping[str, Any] | None = None) -> list[int]:
+        """Peak bytes of each run: with `facts` in a row of its own, else in the last rows, those of `timed`."""
+        measured = [peak_bytes(run, device) for run in runs.values()]
+        last = self.rows[-len(runs) :]
+        for name, row, peak in zip(runs, last, measured, strict=True):
+            if facts is None:
+                row["peak_bytes"] = peak
+            else:
+                self.row(**facts, way=name, peak_bytes=peak)
+        return measured
 
-        `prepare` and `measured` are called with a new folder, the number of rows and `facts`, each in a process of its
-        own; the memory of the second counts. `subject` and `process` name them in what is printed.
-        """
+    def memory_of_rows(self, memory: RowsInMemory, sizes: Sequence[int], **facts: Any) -> None:
+        """Add the memory of a process over two numbers of rows, and at that rate over many more, in GiB."""
         peaks = []
         for size in sizes:
             with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
-                in_own_process(prepare, folder, size, *facts.values())
-                peak_bytes, seconds = in_own_process(measured, folder, size, *facts.values())
+                in_own_process(memory.prepare, folder, size, *facts.values())
+                peak_bytes, seconds = in_own_process(memory.measure, folder, size, *facts.values())
             peaks.append(peak_bytes)
             self.row(what="many rows", rows=size, **facts, peak_bytes=peak_bytes, seconds=seconds)
-            print(f"{size} {subject}: {seconds:.1f} s, {peak_bytes / GIB:.2f} GiB at most", flush=True)
+            print(f"{size} {memory.subject}: {seconds:.1f} s, {peak_bytes / GIB:.2f} GiB at most", flush=True)
         line = statistics.linear_regression(sizes, peaks)
-        whole_gib = (line.intercept + line.slope * wanted) / GIB
+        many_gib = (line.intercept + line.slope * memory.rows) / GIB
         details = {"measured_rows": sizes[-1], "bytes_a_row": round(line.slope, 1)}
-        self.ratio(f"{wanted} {subject}: GiB of {process}", whole_gib, target_gib, "lower", **details)
+        name = f"{memory.rows} {memory.subject}: GiB of {memory.process}"
+        self.ratio(name, many_gib, memory.target_gib, "lower", **details)
 
     def finish(self) -> dict[str, Any]:
         """Print the table of ratios, write JSON and Parquet where the options ask for them, and return the JSON."""
@@ -147,28 +155,15 @@ def peak_bytes(run: Callable[[], object], device: torch.device | str) -> int:
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> tuple[int, float]:
-    """The largest resident memory (bytes) of a new process that calls `function`, and the seconds of the call.
-
-    Raises RuntimeError when it fails.
-    """
+    """The largest resident memory (bytes) of a new process that calls `function`, and the seconds of the call."""
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measured, args=(function, arguments, sender))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        raise RuntimeError(f"{function.__name__} failed in a process of its own") from None
-    finally:
-        process.join()
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_measured, function, arguments).result()
 
 
-def _measured(function: Callable[..., Any], arguments: Sequence[Any], to: Connection) -> None:
-    start = time.perf_counter()
-    function(*arguments)
-    seconds = time.perf_counter() - start
-    to.send((_resident_bytes(), seconds))
+def _measured(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[int, float]:
+    seconds = seconds_of(partial(function, *arguments))
+    return _resident_bytes(), seconds
 
 
 def _resident_bytes() -> int:
@@ -198,8 +193,8 @@ class Options(argparse.ArgumentParser):
         defaults = f"default {usual}"
         defaults += f", on a GPU {on_gpu}" if on_gpu else ""
         defaults += f"; quick {quick}" if quick else ""
-        self.add_argument(option, type=positive, help=f"{about}; {defaults}")
-        self._usual[option.strip("-").replace("-", "_")] = usual, quick or usual, on_gpu or usual
+        added = self.add_argument(option, type=positive, help=f"{about}; {defaults}")
+        self._usual[added.dest] = usual, quick or usual, on_gpu or usual
 
     def layers(self) -> None:
         self.number("--layers", 4, "of each model, at most", quick=2, on_gpu=128)
@@ -225,11 +220,8 @@ class Options(argparse.ArgumentParser):
 
     def begin(self, arguments: Sequence[str] | None) -> Bench:
         """The benchmark with these options, without results."""
-        return self.bench(self.parse_args(arguments))
-
-    def bench(self, chosen: argparse.Namespace) -> Bench:
-        name = self.prog.split()[-1]
-        return Bench(name, device_name(chosen.device), chosen.command, chosen.quick, chosen=chosen)
+        chosen = self.parse_args(arguments)
+        return Bench(self.prog.split()[-1], device_name(chosen.device), chosen.command, chosen.quick, chosen=chosen)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")

@@ -222,7 +222,3 @@ def _model_and_sample(bench: Bench, name: str, length: int, labels: Sequence[str
     """A model, and one sample of random tokens, at most 32 of small shapes."""
     view = model_of(name, bench.chosen, labels)
     return view, random_sample(view, *_lengths(bench, [length]))
-
-
-if __name__ == "__main__":
-    main()

@@ -240,7 +240,3 @@ def schedule(
     if promised:
         over_bound = simulated.makespan_s / simulated.lower_bound_s
         bench.ratio(f"paper on {title}, makespan over bound", over_bound, 1.25, "lower")
-
-
-if __name__ == "__main__":
-    main()

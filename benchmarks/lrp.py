@@ -156,7 +156,3 @@ def batching(bench: Bench, view: ModelView, size: int) -> None:
     bench.row(part="batching", batch=size, samples_per_s=1 / median_s)
     target = 20.0 if bench.chosen.on_gpu else 2.5
     bench.paired("bucketed / batch 1 throughput", seconds.values(), target, "higher")
-
-
-if __name__ == "__main__":
-    main()

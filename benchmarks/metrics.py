@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Runs, interleave, parser
+from benchmarks.harness import RowsInMemory, Runs, interleave, parser
 from benchmarks.parts.views import write_columns
 from evaluation.schema import RELEVANCE, VIEW
 from evaluation.scoring.metrics import METRICS, score
@@ -28,7 +28,6 @@ Array = np.ndarray
 #: Fewest and most tokens of a sample, and samples, by task.
 TASKS = {"ra": (4, 21, 1_000), "sva": (8, 55, 30_000), "qa": (60, 400, 10_000)}
 TARGET = 20
-WANTED_ROWS, MEMORY_TARGET_GIB = 10_000_000, 8.0
 SHARD_ROWS = 10_000
 LENGTHS = (8, 30)  # tokens of a sample whose memory is asked for, fewest and most
 
@@ -50,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
             rates.append([tokens[name] / value for value in seconds])
             bench.row(task=task, scoring=name, samples=len(whole[3]) - 1, tokens_per_s=summary(rates[-1]))
         bench.paired(f"{task}: tokens/s at once / loop", rates, TARGET, "higher")
-    sizes, process = (bench.chosen.rows // 4, bench.chosen.rows), "the worker that scores it"
-    bench.many_rows(sizes, _prepare, _score, WANTED_ROWS, MEMORY_TARGET_GIB, "samples of a cell", process)
+    bench.memory_of_rows(CELL, sizes=(bench.chosen.rows // 4, bench.chosen.rows))
     return bench.finish()
 
 
@@ -92,6 +90,9 @@ def _prepare(root: str, rows: int) -> None:
         }
         write_columns(store, f"views/{start:09d}.parquet", view, VIEW)
         write_columns(store, f"relevance/{start:09d}.parquet", explained, RELEVANCE)
+
+
+CELL = RowsInMemory(_prepare, _score, 10_000_000, 8.0, "samples of a cell", "the worker that scores it")
 
 
 def made_up(shortest: int, longest: int, samples: int) -> tuple[Array, ...]:
@@ -210,7 +211,3 @@ ONE_SAMPLE: dict[str, Callable[[Array, Array], float]] = {
     "dot": _rma,
     "dot_softmax": _dot_softmax,
 }
-
-
-if __name__ == "__main__":
-    main()

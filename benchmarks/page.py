@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.bench.record import met
 from jobs.bench.storage import SHIPPED
-from jobs.commands.documents import DOCS, rewritten
+from jobs.commands.documents import DOCS, markdown, rewritten
 
 PAGE = DOCS / "performance.md"
 FOLDERS = (Path(__file__).with_name("results"), SHIPPED)
@@ -81,17 +81,8 @@ def tables(result: Mapping[str, Any]) -> str:
         if model not in models:
             models.append(model)
     pivoted = [[*label, *(cells.get(model, "") for model in models)] for label, cells in of_models.items()]
-    written = [_table(["ratio", "target", *models], pivoted), _table(["ratio", "target", "value"], others)]
-    return "\n".join(filter(None, written))
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; nothing without rows."""
-    if not rows:
-        return ""
-    first, *lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in (header, *rows)]
-    rule = "|" + "---|" * len(header) + "\n"
-    return "".join([first, rule, *lines])
+    written = [(models, pivoted), (["value"], others)]
+    return "\n".join(markdown(["ratio", "target", *columns], rows) for columns, rows in written if rows)
 
 
 def _value(ratio: Mapping[str, Any]) -> str:

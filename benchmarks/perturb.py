@@ -170,7 +170,3 @@ def _sample(view: ModelView, row: dict[str, Any], states: int) -> Sample:
     """The curves of one random relevance in both orders, with so many `states` in all or one less."""
     relevance = np.random.default_rng(0).normal(size=(1, len(row["input_ids"])))
     return row, _states(view, row, relevance, max(1, states // 2))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness import Bench, parser
+from benchmarks.harness import Bench, RowsInMemory, parser
 from benchmarks.parts import matrix
 from benchmarks.parts.object_store import object_store
 from benchmarks.parts.views import write_views
@@ -24,7 +24,6 @@ from jobs.store import Ledger, Store
 
 LATENCY_S = 0.025
 NOTHING_TARGET_S = 15.0
-WANTED_ROWS, MEMORY_TARGET_GIB = 10_000_000, 2.0
 FILE_ROWS = 100_000
 LENGTHS = (8, 29)  # tokens, fewest and most
 
@@ -36,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     bench = options.begin(arguments)
     nothing_to_do(bench)
     rows, models = bench.chosen.rows, bench.chosen.models
-    sizes, subject = (rows // 2, rows), f"rows for {models} models"
-    bench.many_rows(sizes, _prepare, _plan, WANTED_ROWS, MEMORY_TARGET_GIB, subject, "the driver", models=models)
+    memory = RowsInMemory(_prepare, _plan, 10_000_000, 2.0, f"rows for {models} models", "the driver")
+    bench.memory_of_rows(memory, sizes=(rows // 2, rows), models=models)
     return bench.finish()
 
 
@@ -85,7 +84,3 @@ def _plan(root: str, rows: int, models: int) -> None:
     works = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
     if sum(group.size for work in works for group in work.groups) != rows * models:
         raise RuntimeError("the plan is not of all rows")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Time and memory of building the benchmark: a replica of published data, as large as asked, through `prepare`.
 
-`python -m benchmarks.prepare --data DIR [--rows 70000]`, with DIR laid out for the config `real`. Published rows are
+`closelook bench prepare --data DIR [--rows 70000]`, with DIR laid out for the config `real`. Published rows are
 repeated with small changes that make them distinct: 1,000 of ra and, as in Close Look, 3 of sva to 4 of qa. A run at a
 seventh of the size beside the full one shows whether memory grows with the rows.
 """
@@ -133,7 +133,3 @@ def _memory(pid: int) -> tuple[int, int]:
     kib = [field_of(status, name) or "0" for name in ("RssAnon", "RssShmem")]
     anonymous, shared = (1024 * int(size.split()[0]) for size in kib)
     return anonymous, shared
-
-
-if __name__ == "__main__":
-    main()

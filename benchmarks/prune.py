@@ -189,7 +189,3 @@ def _masked(view: ModelView, batch: Batch, mask: Any) -> Tensor:
     heads = [HeadsLeft(parents, layer.expand(rows, -1)) for layer in kept]
     with heads_removed(view, heads):
         return view.logits(view.hidden(batch), batch)
-
-
-if __name__ == "__main__":
-    main()

@@ -64,7 +64,3 @@ def published_units(config: RunConfig) -> int:
             if task in heads:
                 total += -(-(heads[task] or samples) // config.shard_rows)
     return total
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Bench, Runs, peak_bytes
+from benchmarks.harness import Bench, Runs
 from benchmarks.parts.samples import logits_at, random_sample
 from lrp_core import Batch, ModelView
 from lrp_core.attention import around_attention
@@ -105,8 +105,5 @@ def _captum(view: ModelView, batch: Batch, token: Tensor, rows: int) -> Tensor:
 def _memory(bench: Bench, view: ModelView, length: int, runs: Runs) -> None:
     """The memory that the token budget bounds: the bytes of a method, and of bare passes of as many tokens."""
     method, *_ = runs
-    peaks = []
-    for way, run in runs.items():
-        peaks.append(peak_bytes(run, view.device))
-        bench.row(part="memory", method=method, length=length, way=way, peak_bytes=peaks[-1])
-    bench.ratio(f"T={length}: {method}, peak bytes / bare", peaks[0] / peaks[1], MEMORY_TARGET, "lower")
+    ours, bare = bench.peaks(runs, view.device, {"part": "memory", "method": method, "length": length})
+    bench.ratio(f"T={length}: {method}, peak bytes / bare", ours / bare, MEMORY_TARGET, "lower")

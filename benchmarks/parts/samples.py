@@ -59,10 +59,11 @@ def random_row(view: ModelView, length: int, source: random.Random) -> dict[str,
     return row | {"position": length // 2 if view.kind.slot else length - 1, "target_id": target, "foil_id": foil}
 
 
-def random_sample(view: ModelView, length: int) -> Batch:
-    """A batch of one sample of `length` random tokens, on the device of the model."""
-    row = random_row(view, length, random.Random(0))
-    return alone(row).to(view.device)
+def random_sample(view: ModelView, length: int, count: int = 1) -> Batch:
+    """A batch of `count` samples of `length` random tokens, on the device of the model."""
+    source = random.Random(0)
+    rows = [random_row(view, length, source) for _ in range(count)]
+    return Batch.collate(rows, pad_id=0).to(view.device)
 
 
 def logits_at(view: ModelView, position: int, **inputs: Tensor) -> Tensor:

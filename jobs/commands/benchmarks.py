@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from jobs.config.file import nearest
 from lrp_core.types import UserError
 
 CLONE = Path(__file__).parents[2]
@@ -22,6 +21,8 @@ def names() -> tuple[str, ...]:
 
 def benchmark(name: str) -> ModuleType:
     """The module of a benchmark. Raises UserError without a clone, and for a name that is empty or unknown."""
+    from jobs.config.file import nearest
+
     known = names()
     if not known:
         raise UserError(NEEDS_CLONE)

@@ -28,12 +28,12 @@ def test_models_are_columns_and_missed_targets_say_so():
     result = page.tables(a_result()).splitlines()
     assert result == [
         "| ratio | target | gpt2 | llama |",
-        "|---|---|---|---|",
+        "| --- | --- | --- | --- |",
         "| attnlrp / plain | ≤ 1.05 | 0.97 | 1.051, missed |",
         "| together / apart | ≤ 0.5 |  | 0.20 |",
         "",
         "| ratio | target | value |",
-        "|---|---|---|",
+        "| --- | --- | --- |",
         "| worst error | ≤ 0.2 | 0.004 |",
     ]
 
