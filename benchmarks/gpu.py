@@ -1,4 +1,4 @@
-"""What is proven on the CPU, proven on a device: `make gpu`, for a machine with torch, transformers and accelerate.
+"""Checks of a device against the CPU: `make gpu`, for a machine with torch, transformers and accelerate.
 
 Nothing is installed, and neither Ray nor spaCy is imported. Checks run one after the other, each says its finding or
 why it was left out, then the benchmarks write their results files into the same folder. Ends with 1 if a check failed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import peak_bytes
+from benchmarks.parts.samples import random_row
 from jobs.bench.record import device_name, met
 from jobs.methods import METHODS
 from jobs.plan.geometries import GEOMETRIES
@@ -48,7 +50,7 @@ class Checked:
 
     name: str
     state: str  # passed | FAILED | left out
-    said: str  # the finding, or the reason
+    finding: str  # or the reason why it failed or was left out
     seconds: float
 
 
@@ -142,8 +144,8 @@ def methods(device: torch.device) -> str:
             if error > worst[dtype][0]:
                 worst[dtype] = error, f"{name} on {shape}"
             count += 1
-    found = [f"{dtype} at worst {error:.1e} ({subject})" for dtype, (error, subject) in worst.items() if subject]
-    return f"{count} comparisons; {'; '.join(found) or 'no difference'}"
+    largest = [f"{dtype} at worst {error:.1e} ({subject})" for dtype, (error, subject) in worst.items() if subject]
+    return f"{count} comparisons; {'; '.join(largest) or 'no difference'}"
 
 
 def out_of_memory(device: torch.device) -> str:
@@ -157,7 +159,7 @@ def out_of_memory(device: torch.device) -> str:
         raise LeftOut(f"the job's packages are not all here ({error})") from None
     view = _model("gpt2", "float32", device)
     explainer = Explainer(view, (Request("attnlrp", "target", "full"),))
-    rows = [dict(_rows()[-1], sample_id=str(index)) for index in range(64)]
+    rows = [dict(_rows(view)[-1], sample_id=str(index)) for index in range(64)]
     peak = peak_bytes(partial(explainer.batch, rows), device)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()
@@ -237,15 +239,13 @@ def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
     return random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype, device=str(device))
 
 
-def _rows() -> list[dict[str, Any]]:
-    draw = torch.Generator().manual_seed(0)
-    texts = [torch.randint(5, 1000, (length,), generator=draw).tolist() for length in LENGTHS]
-    return [{"input_ids": ids, "position": len(ids) - 1, "target_id": 7, "foil_id": 8} for ids in texts]
+def _rows(view: ModelView) -> list[dict[str, Any]]:
+    return [random_row(view, length, random.Random(length)) for length in LENGTHS]
 
 
 def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> Tensor:
     """Token relevance [B, T] on the CPU, in float64."""
-    batch = Batch.collate(_rows(), pad_id=0)
+    batch = Batch.collate(_rows(view), pad_id=0)
     return METHODS[name](view, batch, **options).tokens.detach().cpu().double()
 
 

@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     options.number("--rows", 400_000, "samples of the larger cell", quick=2_000)
     bench = options.begin(arguments)
     for task, (shortest, longest, samples) in TASKS.items():
-        whole = made_up(shortest, longest, samples // 20 if bench.quick else samples)
-        # The loop sees every tenth sample: its cost is the same for each, and it is slow.
-        part = every(10, *whole)
+        count = samples // 20 if bench.quick else samples
+        whole = made_up(shortest, longest, count)
+        part = made_up(shortest, longest, count // 10)  # for the loop, which is slow, at the same cost a sample
         at_once: Callable[..., object] = score
         runs: Runs = {"at once": partial(at_once, *whole), "loop": partial(loop, *part)}
         tokens = {"at once": int(whole[3][-1]), "loop": int(part[3][-1])}
@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _score(root: str, rows: int) -> None:
-    place = {"model": "m", "task": "sva", "dtype": "float32", "method": "lrp"}
-    store, relevance, scores = Store(root), Artifact("relevance", **place), Artifact("scores", **place)
+    cell = {"model": "m", "task": "sva", "dtype": "float32", "method": "lrp"}
+    store, relevance, scores = Store(root), Artifact("relevance", **cell), Artifact("scores", **cell)
     shards, views = tuple(store.files("relevance")), tuple(store.files("views"))
     metrics: Metrics = [[name, 1] for name in METRICS]
     node = ScoresNode(artifact=scores, made_of=(relevance,), scored_by=metrics, views=views, values=rows)
@@ -107,14 +107,6 @@ def made_up(shortest: int, longest: int, samples: int) -> tuple[Array, ...]:
     return relevance, evidence, chosen, offsets
 
 
-def every(step: int, relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> tuple[Array, ...]:
-    """Every `step`-th sample."""
-    lengths = np.diff(offsets)[::step]
-    starts = offsets[:-1:step]
-    token = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
-    return relevance[token], evidence[token], chosen[token], np.concatenate(([0], np.cumsum(lengths)))
-
-
 def loop(relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> dict[str, list[float]]:
     """The metrics of :func:`score`, one sample and one metric after the other."""
     values: dict[str, list[float]] = {name: [] for name in ONE_SAMPLE}
@@ -129,29 +121,29 @@ def loop(relevance: Array, evidence: Array, chosen: Array, offsets: Array) -> di
 # metrics of one sample: relevance r and evidence e of its chosen tokens
 
 
-def _pg(r: Array, e: Array) -> float:
+def pg(r: Array, e: Array) -> float:
     return float(e[r.argmax()])
 
 
-def _pg2(r: Array, e: Array) -> float:
+def pg2(r: Array, e: Array) -> float:
     return float(e[np.argsort(-r, kind="stable")[:2]].any())
 
 
-def _mrr(r: Array, e: Array) -> float:
+def mrr(r: Array, e: Array) -> float:
     dense_rank = np.unique(r, return_inverse=True)[1] + 1
     return (1 / (len(r) - dense_rank[e] + 1)).max()
 
 
-def _mrr_strict(r: Array, e: Array) -> float:
+def mrr_strict(r: Array, e: Array) -> float:
     return 1 / (1 + (r > r[e].max()).sum())
 
 
-def _rma(r: Array, e: Array) -> float:
+def rma(r: Array, e: Array) -> float:
     positive = np.clip(r, 0, None)
     return positive[e].sum() / positive.sum() if positive.any() else 0.0
 
 
-def _pta(r: Array, e: Array) -> float:
+def pta(r: Array, e: Array) -> float:
     return ((r > 0) == e).mean()
 
 
@@ -162,7 +154,7 @@ def _top(r: Array, e: Array) -> Array:
     return marks
 
 
-def _rra(r: Array, e: Array) -> float:
+def rra(r: Array, e: Array) -> float:
     return (_top(r, e) & e).sum() / e.sum()
 
 
@@ -170,44 +162,31 @@ def _overlap(first: Array, second: Array) -> float:
     return (first & second).sum() / (first | second).sum()
 
 
-def _iou(r: Array, e: Array) -> float:
+def iou(r: Array, e: Array) -> float:
     return _overlap(_top(r, e) & (r > 0), e)
 
 
-def _iou_positive(r: Array, e: Array) -> float:
+def iou_positive(r: Array, e: Array) -> float:
     return _overlap(r > 0, e)
 
 
-def _iou_soft(r: Array, e: Array) -> float:
+def iou_soft(r: Array, e: Array) -> float:
     positive = np.clip(r, 0, None)
     share = positive / positive.max() if positive.any() else positive
     return np.minimum(share, e).sum() / np.maximum(share, e).sum()
 
 
-def _ap(r: Array, e: Array) -> float:
+def ap(r: Array, e: Array) -> float:
     values, rank = np.unique(-r, return_inverse=True)
     hits = np.bincount(rank, e, len(values))
     precision = hits.cumsum() / np.bincount(rank, minlength=len(values)).cumsum()
     return (hits * precision).sum() / e.sum()
 
 
-def _dot_softmax(r: Array, e: Array) -> float:
+def dot_softmax(r: Array, e: Array) -> float:
     share = np.exp(r - r.max())
     return share[e].sum() / share.sum()
 
 
-ONE_SAMPLE: dict[str, Callable[[Array, Array], float]] = {
-    "pg": _pg,
-    "pg2": _pg2,
-    "mrr": _mrr,
-    "mrr_strict": _mrr_strict,
-    "rma": _rma,
-    "pta": _pta,
-    "iou": _iou,
-    "iou_positive": _iou_positive,
-    "iou_soft": _iou_soft,
-    "rra": _rra,
-    "ap": _ap,
-    "dot": _rma,
-    "dot_softmax": _dot_softmax,
-}
+_METRICS = (pg, pg2, mrr, mrr_strict, rma, pta, iou, iou_positive, iou_soft, rra, ap, dot_softmax)
+ONE_SAMPLE = {metric.__name__: metric for metric in _METRICS} | {"dot": rma}

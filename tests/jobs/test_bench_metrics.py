@@ -15,11 +15,6 @@ def test_the_loop_gives_the_numbers_of_scoring_at_once():
         np.testing.assert_allclose(scores[name], values, rtol=1e-5)
 
 
-def test_every_other_sample_is_the_samples_themselves():
-    drawn = metrics.made_up(4, 20, 9)
-    np.testing.assert_array_equal(score(*metrics.every(2, *drawn)).values["rma"], score(*drawn).values["rma"][::2])
-
-
 def test_it_runs_and_reports_the_ratio_of_every_task(tmp_path, capsys):
     metrics.main(["--quick", "--json", str(tmp_path / "metrics.json")])
     written = json.loads((tmp_path / "metrics.json").read_text())
