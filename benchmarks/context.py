@@ -17,7 +17,7 @@ from itertools import combinations
 import torch
 
 from benchmarks.harness import Bench, Runs, interleave, parser, peak_bytes, positive
-from benchmarks.parts.context_ways import (
+from benchmarks.parts.context_variants import (
     ATTNLRP,
     CHECKPOINT,
     FORWARD,
@@ -217,7 +217,7 @@ def kernels(bench: Bench, subject: Subject, view: ModelView, length: int) -> Non
 
 
 def by_layers(bench: Bench, subject: Subject, length: int) -> None:
-    """How the peak bytes, of one forward's, grow with layers; table 2's exponent beside them."""
+    """Growth of peak bytes, relative to one forward's, with the layers; table 2's exponent beside it."""
     assert subject.geometry is not None
     layers = subject.geometry.layers
     peaks: Curves = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""What a long corpus costs the driver: the largest resident memory while neurons are looked up in it, under Ray.
+"""Memory of the driver over a long corpus: the most that is resident while neurons are looked up in it, under Ray.
 
 Sentences of the demo's grammar, read by the demo's gpt2 on every core: of a number of tokens, and of four times as
 many. The driver merges what workers commit, a unit of the corpus after the other, and holds no more than what is kept
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import SCRATCH, in_own_process, parser
+from benchmarks.parts.runs import small_run
 from evaluation.benchmark.demo.grammar import generate
-from jobs.config import RunConfig
 from jobs.stages.run import run
 from jobs.store import Ledger, Store
 
@@ -69,17 +69,9 @@ def read(file: str, root: str) -> None:
     """The stages up to the contexts of all neurons."""
     cores = os.cpu_count() or 1
     corpus = {"source": "text", "path": file, "explain": None}
-    config = RunConfig.model_validate(
-        {
-            "name": "corpus",
-            "root": root,
-            "device": "cpu",
-            "tasks": {"sva": {"source": "demo", "limit": 4}},
-            "models": [{"name": "gpt2", "id": "demo/gpt2", "workers": [cores, cores]}],
-            "methods": ["attnlrp"],
-            "neurons": {"tasks": {}, "knockout": None, "corpus": corpus},
-        }
-    )
+    model = {"name": "gpt2", "id": "demo/gpt2", "workers": [cores, cores]}
+    neurons = {"tasks": {}, "knockout": None, "corpus": corpus}
+    config = small_run(root, {"sva": 4}, [model], ["attnlrp"], neurons=neurons)
     store = Store(config.root)
     store.create()
     for summary in run(config, store, ("prepare", "neurons")):

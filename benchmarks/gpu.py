@@ -220,19 +220,8 @@ def planner(device: torch.device) -> str:
     return f"{name}: {ratio['value']:.2f}"
 
 
-def peak(device: torch.device) -> str:
-    """Bytes beyond the weights of every gradient method."""
-    view = _model("gpt2", "float32", device)
-    held = [
-        f"{name} {peak_bytes(partial(_relevance, name, view, {}), device)}"
-        for name in ("gradient_x_input", "lrp", "attnlrp")
-    ]
-    return f"bytes beyond the weights: {', '.join(held)}"
-
-
-CHECKS: Mapping[str, Callable[[torch.device], str]] = {
-    check.__name__: check for check in (kernel, methods, out_of_memory, offload, checkpointing, planner, peak)
-}
+_ALL = (kernel, methods, out_of_memory, offload, checkpointing, planner)
+CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for check in _ALL}
 
 
 def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:

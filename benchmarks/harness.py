@@ -29,6 +29,8 @@ from lrp_core.memory import peak_memory
 
 GIB = 2**30
 Runs = Mapping[str, Callable[[], object]]  # computations to time, by name
+Facts = Mapping[str, Any]  # of a row: the subject and the settings of what is measured
+Seconds = dict[str, list[float]]  # of each run, one a repeat
 SCRATCH = "closelook-bench-"  # prefix of temporary folders
 #: Options that name a path on the machine, with the word that stands for it in the recorded command ("": left out).
 _PATHS = {"--json": "", "--root": "", "--data": "DIR", "--lxt": "PYTHON"}
@@ -55,9 +57,7 @@ class Bench(Results):
 
     chosen: argparse.Namespace = field(default_factory=argparse.Namespace)  # the options
 
-    def timed(
-        self, runs: Runs, repeats: int, facts: Mapping[str, Any], column: str = "way", measure: str | None = None
-    ) -> dict[str, list[float]]:
+    def timed(self, runs: Runs, repeats: int, facts: Facts, column: str = "way", measure: str = "") -> Seconds:
         """Seconds of each run, taking turns; a row of each has `facts`, its name in `column`, its summary in `measure`.
 
         Without `measure`, median and quartiles are fields of the row itself.
@@ -69,7 +69,7 @@ class Bench(Results):
             self.row(**facts, **{column: name}, **measured)
         return seconds
 
-    def peaks(self, runs: Runs, device: torch.device, facts: Mapping[str, Any] | None = None) -> list[int]:
+    def peaks(self, runs: Runs, device: torch.device, facts: Facts | None = None) -> list[int]:
         """Peak bytes of each run: with `facts` in a row of its own, else in the last rows, those of `timed`."""
         measured = [peak_bytes(run, device) for run in runs.values()]
         last = self.rows[-len(runs) :]
@@ -133,12 +133,12 @@ def table(result: Mapping[str, Any]) -> str:
 # measuring
 
 
-def interleave(runs: Runs, repeats: int, warmup: int = 1) -> dict[str, list[float]]:
+def interleave(runs: Runs, repeats: int, warmup: int = 1) -> Seconds:
     """Seconds of each run, A B A B..., so that a drifting machine disturbs all alike.
 
     A run that returns a float times itself (its number counts), any other is timed by the clock around it.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: Seconds = {name: [] for name in runs}
     for turn in range(warmup + repeats):
         for name, run in runs.items():
             elapsed = seconds_of(run)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 
 from benchmarks.harness import GIB, Bench, Runs, interleave, parser, peak_bytes
-from benchmarks.parts.heads_ways import bare, every_layer_again, products
+from benchmarks.parts.heads_baselines import bare, every_layer_again, products
 from benchmarks.parts.samples import model_of, random_sample
 from jobs.bench.record import summary
 from jobs.config import RunConfig

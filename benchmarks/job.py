@@ -1,4 +1,4 @@
-"""What the Ray path costs over a bare loop, what a second worker brings, and how long the whole paper would take.
+"""Overhead of Ray over a bare loop, gain of a second worker, and hours that the whole paper would take.
 
 The bare loop is the worker itself, called in a process of its own on the same units, with the same reads and commits.
 Whole runs count from the plan to the last manifest, with the imports and the loading of the model on either side; only
@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import SCRATCH, Bench, parser
+from benchmarks.parts.runs import small_run
 from benchmarks.parts.simulation import Relative, paper, paper_jobs, simulate
 from benchmarks.parts.slow_store import SlowStore
 from benchmarks.parts.views import write_views
@@ -39,10 +40,8 @@ LENGTHS = {"ra": (4, 8), "sva": (8, 40), "qa": (120, 260)}  # tokens, fewest and
 OVERHEAD_ROWS = {"qa": 20}
 COST_ROWS = {"ra": 100, "sva": 40, "qa": 4}
 #: Eight GPUs of each kind that jobs/deploy starts, the smaller ones slow at float64.
-MIXED = [
-    NodesConfig(count=8, gpus=1, labels={"gpu-memory": "24gb", "float64": "slow"}),
-    NodesConfig(count=8, gpus=1, labels={"gpu-memory": "80gb", "float64": "fast"}),
-]
+_KINDS = ({"gpu-memory": "24gb", "float64": "slow"}, {"gpu-memory": "80gb", "float64": "fast"})
+MIXED = [NodesConfig(count=8, gpus=1, labels=labels) for labels in _KINDS]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -61,11 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         overhead(bench.about(geometry="gpt2"), runs, chosen.repeats, chosen.latency_ms / 1000)
         for geometry in chosen.geometry or ["bert-base", "gpt2"]:
             relative |= cost_table(bench.about(geometry=geometry), runs)
-    for gpus in (8, 64):
-        schedule(bench, paper(), relative, [NodesConfig(gpus=gpus)], f"{gpus} GPUs")
-    schedule(bench, paper(), relative, MIXED, "16 mixed GPUs, float64 where it is fast")
-    anywhere = paper("ray.precisions={}")  # for comparison: nobody runs it
-    schedule(bench, anywhere, relative, MIXED, "16 mixed GPUs, float64 anywhere", promised=False)
+    clusters = {f"{gpus} GPUs": [NodesConfig(gpus=gpus)] for gpus in (8, 64)}
+    clusters["16 mixed GPUs, float64 where it is fast"] = MIXED
+    for title, nodes in clusters.items():
+        over_bound = schedule(bench, paper(), relative, nodes, title)
+        bench.ratio(f"paper on {title}, makespan over bound", over_bound, 1.25, "lower")
+    anywhere = paper("ray.precisions={}")  # for comparison, without a target: nobody runs it
+    schedule(bench, anywhere, relative, MIXED, "16 mixed GPUs, float64 anywhere")
     return bench.finish()
 
 
@@ -88,18 +89,8 @@ class Runs:
             "workers": [workers, workers],
         }
         limits = {task: min(count, 8) if self.quick else count for task, count in rows.items()}
-        return RunConfig.model_validate(
-            {
-                "name": "bench",
-                "root": str(self._folder / str(self._count)),
-                "device": "cpu",
-                "tasks": {task: {"source": "demo", "limit": limit} for task, limit in limits.items()},
-                "models": [model],
-                "methods": methods,
-                "token_budget": 512,
-                "shard_rows": 2,
-            }
-        )
+        root = str(self._folder / str(self._count))
+        return small_run(root, limits, [model], methods, token_budget=512, shard_rows=2)
 
     def prepared(self, config: RunConfig, latency_s: float = 0.0) -> Store:
         store = Store(config.root)
@@ -216,27 +207,16 @@ def cost_table(bench: Bench, runs: Runs) -> Relative:
     return relative
 
 
-def schedule(
-    bench: Bench,
-    config: RunConfig,
-    relative: Relative,
-    nodes: Sequence[NodesConfig],
-    title: str,
-    promised: bool = True,
-) -> None:
-    """The simulated schedule of the config on `nodes`, with its target where it is `promised`."""
+def schedule(bench: Bench, config: RunConfig, relative: Relative, nodes: Sequence[NodesConfig], title: str) -> float:
+    """Simulate the schedule of the config on `nodes`; returns its makespan over the lower bound."""
     precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     simulated = simulate(paper_jobs(relative, config), nodes, precisions)
-    bench.row(
-        what="simulation",
-        nodes=title,
-        makespan_hours=simulated.makespan_s / 3600,
-        busy_gpu_hours=simulated.busy_s / 3600,
-        utilisation=simulated.utilisation,
-        longest_tail_hours=simulated.tail_s / 3600,
-        bound_by=f"{simulated.last} on {simulated.last_workers} GPUs",
-        lower_bound_hours=simulated.lower_bound_s / 3600,
-    )
-    if promised:
-        over_bound = simulated.makespan_s / simulated.lower_bound_s
-        bench.ratio(f"paper on {title}, makespan over bound", over_bound, 1.25, "lower")
+    hours = {
+        "makespan_hours": simulated.makespan_s / 3600,
+        "busy_gpu_hours": simulated.busy_s / 3600,
+        "longest_tail_hours": simulated.tail_s / 3600,
+        "lower_bound_hours": simulated.lower_bound_s / 3600,
+    }
+    bound_by = f"{simulated.last} on {simulated.last_workers} GPUs"
+    bench.row(what="simulation", nodes=title, **hours, utilisation=simulated.utilisation, bound_by=bound_by)
+    return simulated.makespan_s / simulated.lower_bound_s

@@ -73,21 +73,15 @@ def _prepare(root: str, rows: int) -> None:
         count = len(offsets) - 1
         ids = [f"{start + index:020x}" for index in range(count)]
         lists = partial(pa.ListArray.from_arrays, pa.array(offsets, pa.int32()))
-        view = {
-            "sample_id": ids,
-            "input_ids": lists(pa.array(np.zeros(offsets[-1], np.int32))),
-            "evidence_mask": lists(pa.array(evidence)),
-            "special_mask": lists(pa.array(~chosen)),
-            "length": np.diff(offsets),
-        }
-        explained = {
-            "sample_id": ids * 2,
-            "explanation": ["contrastive"] * count + ["target"] * count,
-            "embedding": ["full"] * 2 * count,
-            "relevance": pa.concat_arrays([lists(pa.array(relevance)), lists(pa.array(-relevance))]),
-            "logit_target": draw.standard_normal(count).tolist() * 2,
-            "logit_foil": draw.standard_normal(count).tolist() * 2,
-        }
+        view = {"sample_id": ids, "length": np.diff(offsets)}
+        view["input_ids"] = lists(pa.array(np.zeros(offsets[-1], np.int32)))
+        view["evidence_mask"] = lists(pa.array(evidence))
+        view["special_mask"] = lists(pa.array(~chosen))
+        explained = {"sample_id": ids * 2, "embedding": ["full"] * 2 * count}
+        explained["explanation"] = ["contrastive"] * count + ["target"] * count
+        explained["relevance"] = pa.concat_arrays([lists(pa.array(relevance)), lists(pa.array(-relevance))])
+        for logit in ("logit_target", "logit_foil"):
+            explained[logit] = draw.standard_normal(count).tolist() * 2
         write_columns(store, f"views/{start:09d}.parquet", view, VIEW)
         write_columns(store, f"relevance/{start:09d}.parquet", explained, RELEVANCE)
 

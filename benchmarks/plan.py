@@ -1,4 +1,4 @@
-"""What planning costs: of a matrix that is complete, on a slow object store, and of very many samples and models.
+"""Cost of planning: a complete matrix on a slow object store, and very many samples and models.
 
 The first is the stage `attribute` with nothing to do: every cell of the config `paper` complete, each request of its
 store taking 25 ms. The second plans two numbers of rows of one tokenizer for many models, each in a process of its own:
@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.harness import Bench, RowsInMemory, parser
 from benchmarks.parts import matrix
 from benchmarks.parts.object_store import object_store
+from benchmarks.parts.runs import small_run
 from benchmarks.parts.views import write_views
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
@@ -62,15 +63,7 @@ def nothing_to_do(bench: Bench) -> None:
 
 
 def _config(root: str, models: int) -> RunConfig:
-    return RunConfig.model_validate(
-        {
-            "name": "bench",
-            "root": root,
-            "tasks": {"sva": {"source": "demo"}},
-            "models": [{"name": f"m{index}", "id": "demo/gpt2"} for index in range(models)],
-            "methods": ["attnlrp", "gradient_x_input", "random"],
-        }
-    )
+    return small_run(root, {"sva": None}, [{"name": f"m{index}", "id": "demo/gpt2"} for index in range(models)])
 
 
 def _prepare(root: str, rows: int, models: int) -> None:

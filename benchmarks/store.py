@@ -1,4 +1,4 @@
-"""How many requests the paper's matrix makes of an object store: its cells and units, with nothing computed.
+"""Requests that the paper's matrix makes of an object store: its cells and units, with nothing computed.
 
 The stage `attribute` plans, hands out units, commits shards and closes cells of the config `paper` on an S3 server that
 counts, once with some samples of each task and once with twice as many. What the second run makes more is the cost of

@@ -1,4 +1,4 @@
-"""What a composite of rules costs: one backward pass of a vision transformer, against that of the plain gradient.
+"""Cost of a composite of rules: one backward pass of a vision transformer, against that of the plain gradient.
 
 The three stand side by side on every image. On a CPU seconds are those of the processor, which a busy machine disturbs
 less than the clock.

@@ -1,4 +1,4 @@
-"""How a measured number grows: the exponent that a power law has, and where two curves cross. No torch here."""
+"""Growth of measured numbers: the exponent of a power law, and the points where two curves cross. Needs no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _fit(curve: Curve) -> tuple[float, float]:
 
 
 def crossings(first: Curve, second: Curve) -> list[Overtaking]:
-    """Where both are measured, straight lines between the logarithms; where these never cross, the power laws may.
+    """Points where two curves cross, as straight lines between logarithms; where these never do, as power laws.
 
     Crossings further outside the measured range than that is wide are left out.
     """

@@ -40,16 +40,12 @@ class Lxt:
         config, family = geometry.config(), geometry.model_family
         fields = [*_FIELDS, family.max_length_field, family.feed_forward_field]
         fields += ["num_key_value_heads"] * family.grouped
-        self._order = {
-            "family": family.name,
-            "auto": family.kind.auto,
-            "sizes": {name: getattr(config, name) for name in fields},
-            "dtype": dtype,
-            "device": device,
-            "options": dict(family.kind.forward_options),
-            "transform": family.head_dense and family.head_dense.rpartition(".")[0],
-            "threads": torch.get_num_threads(),
-        }
+        sizes = {name: getattr(config, name) for name in fields}
+        model = {"family": family.name, "auto": family.kind.auto, "sizes": sizes}
+        self._order: dict[str, Any] = {**model, "dtype": dtype, "device": device}
+        self._order["options"] = dict(family.kind.forward_options)
+        self._order["transform"] = family.head_dense and family.head_dense.rpartition(".")[0]
+        self._order["threads"] = torch.get_num_threads()
         self._python = python
         self._stack = ExitStack()
 
@@ -57,13 +53,8 @@ class Lxt:
         """Raises UserError when the interpreter cannot be started, or lxt not be imported there."""
         self._errors = self._stack.enter_context(tempfile.TemporaryFile("w+"))
         try:
-            self._process = subprocess.Popen(
-                [self._python, "-I", str(SCRIPT)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-            )
+            command, pipe = [self._python, "-I", str(SCRIPT)], subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
         except OSError as error:
             self._stack.close()
             raise UserError(f"--lxt {self._python}: {error.strerror}") from None

@@ -123,7 +123,7 @@ def simulate(jobs: Sequence[PoolWork], nodes: Sequence[NodesConfig], precisions:
 
 
 def _pool(job: PoolWork, nodes: Sequence[NodesConfig], start: float) -> tuple[list[float], float]:
-    """When each worker of the pool ends, and the seconds that all compute: units go to whoever is free."""
+    """The end of each worker of the pool, and the seconds that all compute: units go to the first free worker."""
     free = [(start + START_S, worker) for worker in range(len(nodes))]
     spent = 0.0
     for unit in range(len(job.unit_s)):

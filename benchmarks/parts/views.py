@@ -31,17 +31,10 @@ def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:
     draw, index = random.Random(0), 0
     while True:
         length = draw.randint(*lengths)
-        marks = [False] * length
-        yield {
-            "sample_id": f"{task}{index:013d}",
-            "input_ids": [draw.randrange(5, 60) for _ in range(length)],
-            "position": length - 1,
-            "target_id": 7,
-            "foil_id": 8,
-            "evidence_mask": marks,
-            "special_mask": marks,
-            "length": length,
-        }
+        ids = [draw.randrange(5, 60) for _ in range(length)]
+        marks = dict.fromkeys(("evidence_mask", "special_mask"), [False] * length)
+        predicted = {"position": length - 1, "target_id": 7, "foil_id": 8}
+        yield {"sample_id": f"{task}{index:013d}", "input_ids": ids, "length": length, **predicted, **marks}
         index += 1
 
 

@@ -1,4 +1,4 @@
-"""How much a backward pass does, whatever the machine: operations, and bytes that they read and write.
+"""Work of a backward pass on any machine: its operations, and the bytes that they read and write.
 
 Two methods that do the same work and differ in time tell of the machine, or of what calling an operation costs.
 """

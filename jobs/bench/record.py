@@ -68,16 +68,11 @@ class Results:
         self.ratio(name, median, target, better, **ratio, **details)
 
     def result(self) -> dict[str, Any]:
-        return {
-            "bench": self.name,
-            "device": self.device,
-            "command": self.command or f"closelook bench {self.name}",
-            "quick": self.quick,
-            "written": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "versions": versions(),
-            "rows": self.rows,
-            "ratios": self.ratios,
-        }
+        """The JSON of the results."""
+        command = self.command or f"closelook bench {self.name}"
+        written = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        facts = {"bench": self.name, "device": self.device, "command": command, "quick": self.quick}
+        return {**facts, "written": written, "versions": versions(), "rows": self.rows, "ratios": self.ratios}
 
 
 def met(ratio: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import context
-from benchmarks.parts.context_ways import CHECKPOINT, FORWARD, PERTURBATION
+from benchmarks.parts.context_variants import CHECKPOINT, FORWARD, PERTURBATION
 from benchmarks.parts.growth import Overtaking, crossings, power_law
 from jobs.bench.storage import numbers
 from lrp_core.types import UserError

@@ -49,30 +49,18 @@ def train(name: str, out: Path, recipe: AnswerRecipe) -> dict[str, float]:
     def measure(trained: PreTrainedModel) -> dict[str, float]:
         return {task: accuracy(ModelView.of(trained), tokenizer, task, recipe.evaluated, recipe.seed + 1)}
 
-    return fitting.train_model(name, model, recipe, losses, measure, card, out, tokenizer)
+    return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A freshly initialised T5 1.1 (gated GELU, output embeddings of its own): twice two layers, no dropout."""
-    config = AutoConfig.for_model(
-        "t5",
-        vocab_size=len(tokenizer),
-        d_model=_WIDTH,
-        d_kv=_WIDTH // fitting.HEADS,
-        d_ff=2 * _WIDTH,
-        num_layers=_LAYERS,
-        num_decoder_layers=_LAYERS,
-        num_heads=fitting.HEADS,
-        relative_attention_num_buckets=16,
-        relative_attention_max_distance=32,
-        n_positions=_MAX_LENGTH,
-        dropout_rate=0.0,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-    )
+    sizes = {"d_model": _WIDTH, "d_kv": _WIDTH // fitting.HEADS, "d_ff": 2 * _WIDTH, "num_heads": fitting.HEADS}
+    sizes |= {"num_layers": _LAYERS, "num_decoder_layers": _LAYERS, "vocab_size": len(tokenizer)}
+    sizes |= {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 32, "n_positions": _MAX_LENGTH}
+    form = {"dropout_rate": 0.0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    pad = tokenizer.pad_token_id
+    tokens = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": tokenizer.eos_token_id}
+    config = AutoConfig.for_model("t5", **sizes, **form, **tokens)
     model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(config)
     return model
 

@@ -116,69 +116,59 @@ def split(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
     return [samples[at : at + TOGETHER] for at in range(0, len(samples), TOGETHER)]
 
 
-def train_model(
-    name: str,
-    model: PreTrainedModel,
-    recipe: Recipe,
-    losses: Losses,
-    measure: Callable[[PreTrainedModel], Mapping[str, float]],
-    card: Card,
-    out: Path,
-    tokenizer: PreTrainedTokenizerFast | None = None,
-) -> dict[str, float]:
-    """Train the model in place, write it with its tokenizer and card into `out`, and return its scores by task.
+@dataclass(frozen=True)
+class Training:
+    """A fresh model with all that its training needs."""
 
-    Each step goes down the sum of the `losses`, by task, which draw their batch anew with every call. `measure` gives
-    the scores of the trained model.
-    """
-    _descend(name, model.train(), recipe, losses)
-    scores = dict(measure(model.eval()))
-    model.save_pretrained(out)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(out)
-    (out / "README.md").write_text(_written(name, model, recipe, card, scores), encoding="utf-8")
-    return scores
+    name: str
+    model: PreTrainedModel  # trained in place
+    recipe: Recipe
+    losses: Losses  # by task, of a batch that is drawn anew with every call; each step goes down their sum
+    measure: Callable[[PreTrainedModel], Mapping[str, float]]  # scores of the trained model, by task
+    card: Card
+    tokenizer: PreTrainedTokenizerFast | None = None
 
+    def run(self, out: Path) -> dict[str, float]:
+        """Train the model, write it with its tokenizer and card into `out`, and return its scores by task."""
+        self._descend()
+        scores = dict(self.measure(self.model.eval()))
+        self.model.save_pretrained(out)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(out)
+        (out / "README.md").write_text(self._card_text(scores), encoding="utf-8")
+        return scores
 
-def _descend(name: str, model: PreTrainedModel, recipe: Recipe, losses: Losses) -> None:
-    """AdamW under one cycle; prints the losses of every hundredth step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
-    for step in range(1, recipe.steps + 1):
-        by_task = losses()
-        optimizer.zero_grad()
-        torch.stack(list(by_task.values())).sum().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 0 or step == recipe.steps:
-            listed = "  ".join(f"{task} {float(loss.detach()):.3f}" for task, loss in by_task.items())
-            print(f"{name} step {step:5d}  {listed}", flush=True)
+    def _descend(self) -> None:
+        """AdamW under one cycle; prints the losses of every hundredth step."""
+        model, recipe = self.model.train(), self.recipe
+        optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, recipe.steps, pct_start=0.1)
+        for step in range(1, recipe.steps + 1):
+            by_task = self.losses()
+            optimizer.zero_grad()
+            torch.stack(list(by_task.values())).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            if step % 100 == 0 or step == recipe.steps:
+                listed = "  ".join(f"{task} {float(loss.detach()):.3f}" for task, loss in by_task.items())
+                print(f"{self.name} step {step:5d}  {listed}", flush=True)
 
-
-def _written(name: str, model: PreTrainedModel, recipe: Recipe, card: Card, scores: Mapping[str, float]) -> str:
-    """The text of the model card."""
-    config = model.config
-    heads = f"{config.num_attention_heads} attention heads"
-    if name == "llama":
-        heads += f" over {config.num_key_value_heads} key/value heads"
-    train = f"python -m tools.demo_models.train --models {name} --steps {recipe.steps} --seed {recipe.seed}"
-    drawn = f"{recipe.pool:,} draws a task ({', '.join(scores)}), seed {recipe.seed}, the training side of the split"
-    return _CARD.format(
-        card=card,
-        recipe=recipe,
-        config=config,
-        heads=heads,
-        kind=type(model).__name__,
-        parameters=model.num_parameters(),
-        language=card.language and f"language: {card.language}\n",
-        command=card.command or train,
-        data=card.data or drawn,
-        layers=card.layers or config.num_hidden_layers,
-        meaning=card.meaning.format(n=recipe.evaluated, seed=recipe.seed + 1),
-        scores="\n".join(f"| {task} | {score:{card.form}} |" for task, score in scores.items()),
-        wall_s=time.monotonic() - card.started,
-    )
+    def _card_text(self, scores: Mapping[str, float]) -> str:
+        card, recipe, config = self.card, self.recipe, self.model.config
+        command = f"python -m tools.demo_models.train --models {self.name} --steps {recipe.steps} --seed {recipe.seed}"
+        tasks = ", ".join(scores)
+        data = f"{recipe.pool:,} draws a task ({tasks}), seed {recipe.seed}, the training side of the split"
+        texts = {"kind": type(self.model).__name__, "command": card.command or command, "data": card.data or data}
+        texts["heads"] = f"{config.num_attention_heads} attention heads"
+        if self.name == "llama":
+            texts["heads"] += f" over {config.num_key_value_heads} key/value heads"
+        texts["language"] = card.language and f"language: {card.language}\n"
+        texts["layers"] = card.layers or str(config.num_hidden_layers)
+        texts["meaning"] = card.meaning.format(n=recipe.evaluated, seed=recipe.seed + 1)
+        texts["scores"] = "\n".join(f"| {task} | {score:{card.form}} |" for task, score in scores.items())
+        numbers = {"parameters": self.model.num_parameters(), "wall_s": time.monotonic() - card.started}
+        return _CARD.format(card=card, recipe=recipe, config=config, **texts, **numbers)
 
 
 def share_right(

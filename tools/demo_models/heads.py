@@ -67,7 +67,7 @@ def train(name: str, out: Path, recipe: HeadRecipe) -> dict[str, float]:
     def measure(trained: PreTrainedModel) -> dict[str, float]:
         return {task: measured(trained, tokenizer, task, recipe.evaluated, recipe.seed + 1)}
 
-    return fitting.train_model(name, model, recipe, losses, measure, card, out, tokenizer)
+    return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)
 
 
 def new_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:

@@ -119,7 +119,7 @@ def train(name: str, out: Path, recipe: WordsRecipe) -> dict[str, float]:
         view = ModelView.of(trained)
         return {task: accuracy(view, tokenizer, task, recipe.evaluated, recipe.seed + 1) for task in TASKS}
 
-    return fitting.train_model(name, model, recipe, losses, measure, card, out, tokenizer)
+    return fitting.Training(name, model, recipe, losses, measure, card, tokenizer).run(out)
 
 
 def training_of(name: str) -> tuple[Callable[[str, Path, Any], dict[str, float]], fitting.Recipe]:

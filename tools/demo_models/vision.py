@@ -54,11 +54,14 @@ class Images:
         return replace(self, pixels=self.pixels[chosen], labels=self.labels[chosen])
 
 
+Sides = tuple[Images, Images]  # of the split: for training, for measuring
+
+
 def train(name: str, out: Path, recipe: VisionRecipe) -> dict[str, float]:
     """Train the demo's model, write it with its settings and card into `out`, and return its accuracy by task."""
     card = _card_of(recipe.evaluated, _OF_SHAPES)
     seen, unseen = drawn(recipe.pool, recipe.seed, "train"), drawn(recipe.evaluated, recipe.seed + 1, "test")
-    return _train(name, "shapes", out, recipe, seen, unseen, card)
+    return _train(name, "shapes", out, recipe, (seen, unseen), card)
 
 
 def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, float]:
@@ -76,7 +79,7 @@ def train_digits(folder: Path, out: Path, recipe: VisionRecipe) -> dict[str, flo
         command=f"{command} --steps {recipe.steps} --seed {recipe.seed}",
         data=f"{len(seen.labels):,} of {len(labels):,} images, each moved by up to {recipe.shift} pixels",
     )
-    return _train("mnist", "mnist", out, recipe, seen, unseen, card)
+    return _train("mnist", "mnist", out, recipe, (seen, unseen), card)
 
 
 def _card_of(n: int, about: str) -> fitting.Card:
@@ -91,9 +94,8 @@ def drawn(count: int, seed: int, split: Split) -> Images:
     return Images(pixels, np.array([drawing.label for drawing in drawings]), LABELS)
 
 
-def _train(
-    name: str, task: str, out: Path, recipe: VisionRecipe, seen: Images, unseen: Images, card: fitting.Card
-) -> dict[str, float]:
+def _train(name: str, task: str, out: Path, recipe: VisionRecipe, sides: Sides, card: fitting.Card) -> dict[str, float]:
+    seen, unseen = sides
     torch.manual_seed(recipe.seed)
     _, height, width, channels = seen.pixels.shape
     assert height == width
@@ -111,7 +113,7 @@ def _train(
     def measure(trained: PreTrainedModel) -> dict[str, float]:
         return {task: accuracy(trained, inputs, unseen)}
 
-    scores = fitting.train_model(name, model, recipe, losses, measure, card, out)
+    scores = fitting.Training(name, model, recipe, losses, measure, card).run(out)
     (out / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")
     return scores
 
@@ -127,17 +129,10 @@ def new_model(size: int, channels: int, labels: tuple[str, ...]) -> PreTrainedMo
 
 def preprocessing_settings(size: int, channels: int, mean: float) -> dict[str, object]:
     """The `preprocessor_config.json` of a model of images with this edge."""
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": size, "width": size},
-        "resample": 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [mean] * channels,
-        "image_std": [0.5] * channels,
-    }
+    resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}
+    rescale = {"do_rescale": True, "rescale_factor": 1 / 255}
+    normalise = {"do_normalize": True, "image_mean": [mean] * channels, "image_std": [0.5] * channels}
+    return {"image_processor_type": "ViTImageProcessor", **resize, **rescale, **normalise}
 
 
 def _inputs(preprocessing: Preprocessing, pixels: np.ndarray) -> Tensor:
