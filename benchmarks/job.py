@@ -115,21 +115,21 @@ def overhead(bench: Bench, runs: Runs, repeats: int, latency_s: float = 0.0) -> 
 
     With a latency also by one worker whose store, and the driver's, takes so much longer for every request.
     """
-    ways = {"bare loop": (0, 0.0), "ray, one worker": (1, 0.0), "ray, two workers": (2, 0.0)}
+    variants = {"bare loop": (0, 0.0), "ray, one worker": (1, 0.0), "ray, two workers": (2, 0.0)}
     if latency_s:
-        ways[f"ray, one worker, {1000 * latency_s:g} ms a request"] = (1, latency_s)
-    whole: dict[str, list[float]] = {name: [] for name in ways}
-    steady: dict[str, list[float]] = {name: [] for name in ways}
+        variants[f"ray, one worker, {1000 * latency_s:g} ms a request"] = (1, latency_s)
+    whole: dict[str, list[float]] = {name: [] for name in variants}
+    steady: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
-        for name, (workers, added_s) in ways.items():
+        for name, (workers, added_s) in variants.items():
             config = runs.config("gpt2", workers or 1, OVERHEAD_ROWS)
             store = runs.prepared(config, added_s)
             whole[name].append(by_ray(config, store) if workers else in_own_process(config, store))
             steady[name].append(steady_s(store))
             print(f"{name}: {whole[name][-1]:.1f} s, steady {steady[name][-1]:.1f} s", flush=True)
-    for name in ways:
+    for name in variants:
         bench.row(what=name, seconds=summary(whole[name]), steady_seconds=summary(steady[name]))
-    bare, single, double, *slow = ways
+    bare, single, double, *slow = variants
     for name in slow:
         ratio = paired_ratio(steady[name], steady[bare])["median"]
         bench.ratio(f"{name}, over bare loop, steady", ratio, OVERHEAD_TARGET, "lower")

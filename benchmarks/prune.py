@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def speed(bench: Bench, case: PruneCase) -> None:
-    """Seconds a sample and point of a curve: one forward each, and four ways to batch them."""
+    """Seconds a sample and point of a curve: one forward each, and four variants that batch them."""
 
     def steps_batched() -> float:
         return _sweeps([case.sweep(slice(index, index + 1), shared=False) for index in range(2)], case)
@@ -138,7 +138,7 @@ def agreement(bench: Bench, case: PruneCase) -> None:
     bench.ratio("sweep - one at a time, largest difference", float(difference), 1e-3, "lower")
 
 
-# ways to run masks, in seconds per sample and mask
+# variants of running masks, in seconds per sample and mask
 
 
 def _one_at_a_time(case: PruneCase) -> float:

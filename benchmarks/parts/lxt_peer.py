@@ -28,8 +28,8 @@ def main() -> None:
     answer({"versions": {name: version(name) for name in ("lxt", "transformers", "torch")}})
     for line in sys.stdin:
         sample = json.loads(line)
-        ways = {"same_logits_s": peer.same_logits, "as_documented_s": peer.as_documented}
-        answer({name: peer.timed(way, sample) for name, way in ways.items()})
+        variants = {"same_logits_s": peer.same_logits, "as_documented_s": peer.as_documented}
+        answer({name: peer.timed(variant, sample) for name, variant in variants.items()})
 
 
 def answer(record: dict[str, Any]) -> None:
@@ -54,13 +54,13 @@ class Peer:
         self.options = order["options"]
         self.transform = model.get_submodule(order["transform"]) if order["transform"] else None
 
-    def timed(self, way: Callable[..., Any], sample: dict[str, Any]) -> float:
+    def timed(self, variant: Callable[..., Any], sample: dict[str, Any]) -> float:
         """Seconds of forward, backward and aggregation; an untimed run before it warms caches up."""
         ids = torch.tensor([sample["input_ids"]], device=self.device)
         for _ in range(2):
             self.synchronise()
             start = time.perf_counter()
-            way(ids, sample)
+            variant(ids, sample)
             self.synchronise()
         return time.perf_counter() - start
 
