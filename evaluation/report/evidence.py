@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.report.drawing import POINT, Line, Panel, Plot, looks
-from evaluation.report.faithfulness import DELTA, DIGITS, Drawn, area_cell, ordered
+from evaluation.report.faithfulness import DELTA, DIGITS, Drawn, ordered, summary_cell
 from evaluation.report.page import Figure
-from evaluation.report.results import Place, Results, label
-from evaluation.report.table import DONE, Cell, Column, Entry, Table, interval_of, known
-from evaluation.scoring.areas import rank_correlation
-from evaluation.scoring.faithfulness import MEASURES
+from evaluation.report.results import Results, label
+from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table
+from evaluation.scoring.areas import Agreement
+from evaluation.scoring.faithfulness import MEASURES, summarise
 from evaluation.scoring.metrics import METRICS, lead
 
 
@@ -26,28 +26,32 @@ class Point:
     forwards: float
 
 
-def points(one: Drawn, results: Results, forwards: Mapping[str, float]) -> list[Point]:
-    """Methods that have both sides; not those whose relevance in the setting of table 1 is nothing but rounding.
+@dataclass(frozen=True)
+class Held:
+    """The curves of a model and task held against the evidence of the same relevance on the same samples."""
 
-    `forwards` are the costs of methods.
-    """
-    compared = results.comparisons.get((one.model, one.task, one.dtype))
-    both = []
-    if compared is None:
-        return []
-    for method in ordered(one.areas.variants, results.methods):
-        noise = results.is_noise(Place(one.model, one.task, one.dtype, method))
-        at = compared.at(method, lead())
-        delta = area_cell(one, method, DELTA)
-        if at is not None and not noise and delta.value is not None:
-            low, high = interval_of(compared, method, lead())
-            evidence = Cell(float(compared.mean[at]), DONE, compared.n, low, high)
-            both.append(Point(method, evidence, delta, forwards[method]))
-    return both
+    drawn: Drawn
+    points: Sequence[Point]
+    agreement: Agreement  # of the two rankings, random relevance left out
+
+    @classmethod
+    def of(cls, one: Drawn, results: Results, forwards: Mapping[str, float], resamples: int, seed: int) -> Held | None:
+        """None where no method has both sides. `forwards` are the costs of methods."""
+        if one.beside is None or not len(one.beside.evidence):
+            return None
+        at, points = {name: index for index, name in enumerate(one.beside.methods)}, []
+        for method in ordered(one.beside.methods, results.methods):
+            sides = (one.beside.evidence[:, at[method]], one.beside.delta[:, at[method]])
+            ends = ((0.0, METRICS[lead()].scale), None)
+            pairs = zip(sides, ends, strict=True)
+            evidence, delta = (summary_cell(summarise(values, resamples, seed, within)) for values, within in pairs)
+            points.append(Point(method, evidence, delta, forwards[method]))
+        floors = [name for name in one.beside.methods if results.methods[name].family == "baseline"]
+        return cls(one, points, one.beside.agreement(floors, resamples, seed))
 
 
-def evidence_table(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]], results: Results) -> Table:
-    """Both sides of every method; `points_of` are those of each of `drawn`."""
+def evidence_table(held: Sequence[Held], results: Results) -> Table:
+    """Both sides of every method."""
     metric = METRICS[lead()]
     columns = (
         Column("", metric.label),
@@ -55,49 +59,49 @@ def evidence_table(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]],
         Column("", "forwards", significant=3),
     )
     frame = []
-    for one, own in zip(drawn, points_of, strict=True):
-        for point in own:
-            row = one.row(label(results.methods, point.method))
+    for one in held:
+        for point in one.points:
+            row = one.drawn.row(label(results.methods, point.method))
             for column, cell in zip(columns, (point.evidence, point.delta, Cell(point.forwards)), strict=True):
                 frame.append(Entry(*row, column, cell))
     return Table(
         "evidence_faithfulness",
         "Evidence against faithfulness",
-        f"How often a method's most relevant token is evidence ({metric.label}, {metric.unit}, in the setting of "
-        "table 1), how faithful it is (ΔA), and what it costs in forwards of the sample, a backward counted as one. "
-        "95 % bootstrap intervals.",
+        f"How often a method's most relevant token is evidence ({metric.label}, {metric.unit}), how faithful the same "
+        "relevance is on the same samples, predicted correctly (ΔA), and what it costs in forwards of the sample, a "
+        "backward counted as one. 95 % intervals.",
         ("model", "method"),
         columns,
     ).filled(frame)
 
 
-def agreement(of_methods: Sequence[Point]) -> float:
-    """Spearman's rank correlation of methods by evidence and by faithfulness; NaN where there is none."""
-    return rank_correlation([p.evidence.value or 0.0 for p in of_methods], [p.delta.value or 0.0 for p in of_methods])
-
-
-def agreement_table(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]]) -> Table:
+def agreement_table(held: Sequence[Held]) -> Table:
+    """The rank correlation of each model and task, with its interval and the number of methods."""
     frame = []
-    for one, own in zip(drawn, points_of, strict=True):
-        row, value = (one.task, (one.setting(),)), agreement(own)
-        correlation = Column("", "rank correlation", digits=DIGITS)
-        frame.append(Entry(*row, correlation, known(None if math.isnan(value) else value)))
-        frame.append(Entry(*row, Column("", "methods", digits=0), Cell(len(own))))
+    for one in held:
+        row, value = (one.drawn.task, (one.drawn.setting(),)), one.agreement
+        cell = UNDEFINED_CELL
+        if not math.isnan(value.value):
+            cell = Cell(value.value, DONE, value.n, value.low, value.high)
+        frame.append(Entry(*row, Column("", "rank correlation", digits=DIGITS), cell))
+        frame.append(Entry(*row, Column("", "methods", digits=0), Cell(value.methods)))
+        frame.append(Entry(*row, Column("", "samples", digits=0), Cell(value.n)))
     return Table(
         "evidence_faithfulness_ranks",
         "Do both rankings agree?",
-        "Spearman's rank correlation of methods by evidence and by faithfulness: 1 where both order them alike.",
+        "Spearman's rank correlation of methods by evidence and by faithfulness, of the same relevance on the same "
+        "samples: 1 where both order them alike, random relevance left out. 95 % bootstrap intervals over samples.",
         ("model",),
     ).filled(frame)
 
 
-def evidence_figure(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]], results: Results) -> list[Figure]:
+def evidence_figure(held: Sequence[Held], results: Results) -> list[Figure]:
     """Every method a point: evidence found against faithfulness, a panel a model and task; none without points."""
-    look = looks({point.method for own in points_of for point in own}, results.methods, results.baseline)
+    look = looks({point.method for one in held for point in one.points}, results.methods, results.baseline)
     panels = []
-    for one, own in zip(drawn, points_of, strict=True):
+    for one in held:
         lines = []
-        for point in own:
+        for point in one.points:
             x, y = point.evidence, point.delta
             at = (x.value or 0.0, y.value or 0.0)
             thin = {"linewidth": 0.9}
@@ -108,15 +112,14 @@ def evidence_figure(drawn: Sequence[Drawn], points_of: Sequence[Sequence[Point]]
             size = {"markersize": 4 + 1.6 * math.log2(1 + point.forwards), "alpha": 0.85}
             drawn_point = look[point.method] | POINT | size
             lines.append(Line(label(results.methods, point.method), at[:1], at[1:], drawn_point, bars=bars))
-        value = agreement(own)
+        value = one.agreement.value
         rho = "" if math.isnan(value) else f" · ρ = {value:.2f}"
-        if lines:
-            panels.append(Panel(f"{one.model} · {one.task}{rho}", lines, {"xlim": (-4, 104)}))
+        panels.append(Panel(f"{one.drawn.model} · {one.drawn.task}{rho}", lines, {"xlim": (-4, 104)}))
     metric = METRICS[lead()]
     caption = (
         "Each point is a method; its size grows with its cost in forwards, lines are 95 % intervals. "
         f"{metric.label} tells how often the most relevant token is evidence. ρ is the rank correlation of the two "
-        "rankings."
+        "rankings, random relevance left out; its interval stands in the table."
     )
     axes = (f"evidence: {metric.label}, {metric.unit}", "faithfulness: ΔA")
     plot = Plot("evidence_faithfulness", "Evidence against faithfulness", caption, axes)

@@ -27,7 +27,7 @@ from evaluation.report.table import (
     difference_cell,
     known,
 )
-from evaluation.scoring.areas import AREAS, GRID, Areas, MeanCurve
+from evaluation.scoring.areas import AREAS, GRID, Areas, Beside, MeanCurve
 from evaluation.scoring.faithfulness import MEASURES, Summary
 from evaluation.scoring.metrics import METRICS, overlap
 from evaluation.scoring.statistics import TEST, step_down
@@ -67,6 +67,7 @@ class Drawn(Setting):
     lacking: Sequence[str] = ()  # methods whose curves are wanted and not drawn
     noise: Sequence[str] = ()  # methods whose curves follow nothing but rounding: they have no areas here
     overlap: Mapping[str, Summary] = field(default_factory=dict)  # IoU of evidence and the same relevance, by method
+    beside: Beside | None = None  # evidence of the same relevance on the same samples
     published: str | None = None  # the model in AttnLRP's tables
     bases: Mapping[str, str] = field(default_factory=dict)  # what configured methods are called there, by name
 

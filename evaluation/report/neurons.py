@@ -15,7 +15,8 @@ from evaluation.report.results import Methods, label, rank
 from evaluation.report.table import DONE, MISSING, NOT_FINITE, Cell, Column, Entry, Table, difference_cell, interval_of
 from evaluation.schema import NEURONS
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, interval
+from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.statistics import Comparison, compare
 
 _NAMES = {RANDOM: "Random", ACTIVATION: "Activation"}
 _DIGITS = 2
@@ -79,7 +80,7 @@ def knockout_figure(
     for one in shown:
         lines = []
         for at, name in enumerate(one.rankings):
-            low, high = interval(bootstrap_means(one.drops[:, at], max(1, resamples), seed))
+            low, high = mean_intervals(one.drops[:, at], max(1, resamples), seed)
             points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
             lines.append(Line(named(methods, name), one.counts, one.drops[:, at].mean(0), points, low, high))
         scale = SymmetricalLogScale(None, linthresh=1)

@@ -7,7 +7,7 @@ methods, S points of a grid.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, summarise
 from evaluation.scoring.flips import ORDERS
-from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, interval, sign_flip_p
+from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
 from lrp_core.near_ties import ROUNDING
 
 AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "area"]
@@ -38,6 +39,36 @@ class Areas:
     variants: Mapping[str, Variant]  # of each method the one that is told
     comparison: Comparison | None  # on the samples that all methods have
     p_zero: Mapping[str, float]  # of each method, that `delta_area` is not zero, not adjusted for the number of methods
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Evidence and faithfulness of the same relevance, on the samples that all methods have."""
+
+    methods: tuple[str, ...]
+    evidence: np.ndarray  # [N, M] of the leading metric, in its unit
+    delta: np.ndarray  # [N, M] `delta_area`
+
+    def agreement(self, without: Collection[str], resamples: int, seed: int) -> Agreement:
+        """Spearman's correlation of the means of methods, those in `without` left out."""
+        kept = [at for at, method in enumerate(self.methods) if method not in without]
+        sides = np.concatenate([self.evidence[:, kept], self.delta[:, kept]], axis=1)  # [N, 2 M]
+        drawn = bootstrap_means(sides, resamples, seed) if len(sides) else np.empty((0, 2 * len(kept)))
+        correlations = np.array([_between_halves(means) for means in drawn])
+        low, high = finite_interval(correlations)
+        value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
+        return Agreement(value, low, high, len(kept), len(sides))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Spearman's correlation of two rankings of methods, with its 95 % bootstrap interval over samples."""
+
+    value: float  # NaN where a ranking has no order
+    low: float
+    high: float
+    methods: int
+    n: int  # samples
 
 
 @dataclass(frozen=True)
@@ -63,6 +94,27 @@ def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, 
     ids, stacked = together(values)  # [N, M, 3]
     compared = paired(stacked, tuple(values), AREAS, resamples, seed) if ids else None
     return Areas(summaries, variants, compared, p_zero)
+
+
+def beside(evidence: Mapping[str, Mapping[str, float]], tables: Mapping[str, pa.Table], perturbation: str) -> Beside:
+    """`evidence` by method and sample beside the areas of `tables` (of AREA_COLUMNS); samples without either are left
+    out."""
+    _, rows = by_sample({name: tables[name] for name in evidence}, perturbation, ORDERS, ["area"])
+    values = {}
+    for method, samples in rows.items():
+        deltas = {name: _areas(sample)[0] for name, sample in samples.items()}
+        known = {name: delta for name, delta in deltas.items() if name in evidence[method] and np.isfinite(delta)}
+        if known:
+            values[method] = {name: np.array([evidence[method][name], delta]) for name, delta in known.items()}
+    ids, stacked = together(values)
+    stacked = stacked.reshape(len(ids), len(values), 2)
+    return Beside(tuple(values), stacked[..., 0], stacked[..., 1])
+
+
+def _between_halves(means: np.ndarray) -> float:
+    """The rank correlation of the first half of `means` [2 M] with the second."""
+    first, second = np.split(means, 2)
+    return rank_correlation(first.tolist(), second.tolist())
 
 
 def by_sample(
@@ -125,7 +177,7 @@ def mean_curves(
 def mean_curve(rows: np.ndarray, resamples: int, seed: int) -> MeanCurve:
     """The mean of finite `rows` [N, S], N at least 1."""
     mean = rows.mean(axis=0)
-    low, high = interval(bootstrap_means(rows, resamples, seed)) if resamples else (mean, mean)
+    low, high = mean_intervals(rows, resamples, seed) if resamples else (mean, mean)
     return MeanCurve(mean, low, high, len(rows))
 
 

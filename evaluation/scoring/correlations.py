@@ -11,7 +11,8 @@ from itertools import combinations
 import numpy as np
 
 from evaluation.scoring.faithfulness import Summary
-from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, even_parts, finite_interval, holm
+from evaluation.scoring.intervals import even_parts
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, holm
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation.scoring.head_orders import area
-from evaluation.scoring.statistics import Comparison, bootstrap_means, compare, finite_interval
+from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.statistics import Comparison, compare
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,18 @@ class Summary:
     """A mean over samples; NaN where no sample is left."""
 
     value: float
-    low: float  # ends of the 95 % bootstrap interval; NaN without resamples
+    low: float  # ends of the 95 % interval; NaN where there is none
     high: float
     n: int
     left_out: int  # samples that are not finite
 
 
-def summarise(values: np.ndarray, resamples: int, seed: int) -> Summary:
-    """The mean of `values` [N], samples that are not finite left out and counted."""
+def summarise(values: np.ndarray, resamples: int, seed: int, bounds: tuple[float, float] | None = None) -> Summary:
+    """The mean of `values` [N], samples that are not finite left out and counted; for `bounds` see `mean_intervals`."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Summary(np.nan, np.nan, np.nan, 0, len(values))
-    low, high = (
-        finite_interval(bootstrap_means(finite[:, None], resamples, seed)[:, 0]) if resamples else (np.nan, np.nan)
-    )
+    low, high = (float(end[0]) for end in mean_intervals(finite[:, None], resamples, seed, bounds))
     return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
 
 

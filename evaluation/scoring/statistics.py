@@ -1,7 +1,6 @@
-"""How sure the means are: bootstrap intervals over samples, and paired tests between methods on the same samples.
+"""How sure the means are: intervals over samples, and paired tests between methods on the same samples.
 
-Methods are compared on the very same resamples, so an interval of a difference takes their correlation into account.
-Shapes: N samples, M methods, K metrics, R resamples.
+Shapes: N samples, M methods, K metrics, R resamples, G clusters.
 """
 
 from __future__ import annotations
@@ -11,13 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evaluation.scoring.intervals import (
+    difference_intervals,
+    even_parts,
+    mean_intervals,
+    resampled,
+    smallest_difference,
+)
+
 LEVEL = 0.95
+SURE = 0.05  # p of a difference that is told as one
 FLIPS = 10  # random signs for each resample: Holm needs small p values
 TEST = (
     "two-sided paired sign-flip permutation test on the per-sample differences, "
     "p values adjusted by Holm's method over the pairs of methods of one model, task and metric"
 )
-_CHUNK = 1 << 22  # random numbers at a time
 
 
 @dataclass(frozen=True)
@@ -28,17 +35,39 @@ class Comparison:
     metrics: tuple[str, ...]
     n: int
     mean: np.ndarray  # [M, K]
-    low: np.ndarray  # [M, K] ends of the 95 % bootstrap interval
+    low: np.ndarray  # [M, K] ends of the 95 % interval
     high: np.ndarray
     difference_low: np.ndarray  # [M, M, K] the same for row's mean minus column's
     difference_high: np.ndarray
     p: np.ndarray  # [M, M, K] adjusted; 1 on the diagonal
+    #: [K] the smallest difference of two methods that n samples tell with a power of 0.8; None where nobody knows.
+    smallest: np.ndarray | None = None
 
     def at(self, method: str, metric: str) -> tuple[int, int] | None:
         """The indices of a method into M and of a metric into K; None for one that is not compared."""
         if method not in self.methods or metric not in self.metrics:
             return None
         return self.methods.index(method), self.metrics.index(metric)
+
+    def groups(self, metric: str, higher_is_better: bool = True) -> list[tuple[str, ...]]:
+        """The methods in groups, the best first: a group are those that no other of the methods left beats.
+
+        One beats another where its mean is better and the test tells them apart. A first group of a single method is a
+        winner. Raises ValueError for a metric that is not compared.
+
+        >>> values = np.random.default_rng(0).normal([[[1.0], [0.0], [0.0]]], 1.0, (60, 3, 1))
+        >>> compare(values, ("a", "b", "c"), ("score",), 500, 0).groups("score")
+        [('a',), ('b', 'c')]
+        """
+        k = self.metrics.index(metric)
+        mean = self.mean[:, k] if higher_is_better else -self.mean[:, k]
+        beats = (mean[:, None] > mean[None]) & (self.p[:, :, k] < SURE)
+        left, groups = list(range(len(self.methods))), []
+        while left:
+            unbeaten = [at for at in left if not beats[left, at].any()]
+            groups.append(tuple(self.methods[at] for at in sorted(unbeaten, key=lambda at: -mean[at])))
+            left = [at for at in left if at not in unbeaten]
+        return groups
 
 
 def compare(
@@ -48,37 +77,52 @@ def compare(
     resamples: int,
     seed: int,
     scale: float | np.ndarray = 100.0,
+    shares: bool | np.ndarray = False,
+    clusters: np.ndarray | None = None,
 ) -> Comparison | None:
     """How M methods compare by K metrics, from the `values` [N, M, K] of N samples.
 
-    They are told times `scale`, one number or [K]; by default shares are told in percent. None when there is
-    nothing to resample.
+    They are told times `scale`, one number or [K]; by default in percent. `shares` tells whether values lie between 0
+    and 1, of all metrics or of each [K]; `clusters` [N] are numbers of the samples' clusters. None when there is
+    nothing to resample. Of fewer clusters than log2(40 x pairs of methods) no difference is tested: all p are 1.
     """
-    samples, shape = len(values), values.shape[1:]
-    if not samples or not resamples or not values.size:
+    n, m, k = values.shape
+    if not n or not resamples or not values.size:
         return None
-    flat = (scale * values).reshape(samples, -1)
-    means = bootstrap_means(flat, resamples, seed).reshape(-1, *shape)  # [R, M, K]
-    differences = means[:, :, None] - means[:, None]  # [R, M, M, K]
-    low, high = interval(means)
-    difference_low, difference_high = interval(differences)
-    p = sign_flip_p(flat.reshape(samples, *shape), FLIPS * resamples, seed)
-    return Comparison(
-        methods, metrics, samples, flat.mean(axis=0).reshape(shape), low, high, difference_low, difference_high, holm(p)
-    )
+    values, scale = values.astype(np.float64), np.broadcast_to(np.asarray(scale, float), k)
+    low, high = np.empty((m, k)), np.empty((m, k))
+    difference_low, difference_high, smallest = np.zeros((m, m, k)), np.zeros((m, m, k)), np.empty(k)
+    pairs = m * (m - 1) // 2
+    first, second = np.triu_indices(m, 1)
+    for at, share in enumerate(np.broadcast_to(shares, k)):
+        own = values[:, :, at]  # [N, M]
+        low[:, at], high[:, at] = mean_intervals(own, resamples, seed, (0.0, 1.0) if share else None, clusters)
+        differences = own[:, first] - own[:, second]  # [N, pairs]
+        ends = difference_intervals(differences, 1.0 if share else None, clusters)
+        difference_low[first, second, at], difference_high[first, second, at] = ends
+        difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
+        smallest[at] = smallest_difference(differences, max(1, pairs))
+    p = sign_flip_p(_by_cluster(values, clusters), FLIPS * resamples, seed)
+    if clusters is not None and len(np.unique(clusters)) < np.log2(40 * max(1, pairs)):
+        p = np.ones_like(p)
+    low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
+    mean = scale * values.mean(axis=0)
+    return Comparison(methods, metrics, n, mean, low, high, difference_low, difference_high, holm(p), scale * smallest)
+
+
+def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+    """The sums of clusters [G, M, K], whose signs flip together; each sample is one where `clusters` is None."""
+    if clusters is None:
+        return values
+    _, of = np.unique(clusters, return_inverse=True)
+    sums = np.zeros((of.max() + 1, *values.shape[1:]))
+    np.add.at(sums, of, values)
+    return sums
 
 
 def bootstrap_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """Means [R, C] of `values` [N, C] over samples drawn with replacement."""
-    rng = np.random.default_rng(seed)
-    samples = len(values)
-
-    def weights(count: int) -> np.ndarray:
-        drawn = rng.integers(0, samples, (count, samples))
-        drawn += samples * np.arange(count)[:, None]
-        return np.bincount(drawn.ravel(), minlength=count * samples).reshape(count, samples)
-
-    parts = [weights(count) @ values / samples for count in even_parts(resamples, samples)]
+    parts = [weights @ values / len(values) for weights in resampled(len(values), resamples, seed)]
     return np.concatenate([np.empty((0, values.shape[1])), *parts])
 
 
@@ -146,9 +190,3 @@ def _stepped(p: np.ndarray) -> np.ndarray:
 def stars(p: float) -> str:
     """The usual marks: * below 0.05, ** below 0.01."""
     return "**" if p < 0.01 else "*" if p < 0.05 else ""
-
-
-def even_parts(total: int, samples: int) -> list[int]:
-    """`total` cut so that count x samples stays within _CHUNK."""
-    step = max(1, _CHUNK // max(1, samples))
-    return [min(step, total - done) for done in range(0, total, step)]

@@ -6,7 +6,7 @@ Colours follow the scheme and layout follows the width, neither follows both: tw
 import numpy as np
 import pytest
 
-from evaluation.report.evidence import agreement_table, evidence_figure, evidence_table, points
+from evaluation.report.evidence import agreement_table, evidence_figure, evidence_table
 from evaluation.report.explorer import Explorer
 from evaluation.report.faithfulness import areas_table, curve_figures, overview_table, pairs_table
 from evaluation.report.heatmap import EVERY_LABEL, Line, data
@@ -16,7 +16,7 @@ from evaluation.report.neurons import Knockouts, knockout_figure, knockout_table
 from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
 from tests.browser.axe import emulate, violations
 from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, write_page
-from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, some_results
+from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results
 
 pytestmark = [
     pytest.mark.browser,
@@ -40,11 +40,11 @@ def samples(*models):
 def faithfulness():
     """Both parts of that page, as a run with curves has them."""
     results, drawn = some_results(), [drawn_of(), drawn_of("next_word")]
-    points_of = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn[:1]]
+    held = [held_of(drawn[0], results)]
     made = [overview_table(drawn, results), areas_table(drawn, results)]
-    title, tables = "Evidence against faithfulness", [evidence_table(drawn[:1], points_of, results)]
-    tables += [agreement_table(drawn[:1], points_of)]
-    figures = evidence_figure(drawn[:1], points_of, results)
+    title, tables = "Evidence against faithfulness", [evidence_table(held, results)]
+    tables += [agreement_table(held)]
+    figures = evidence_figure(held, results)
     yield Part("Faithfulness", "", curve_figures(drawn, results), made, details=[pairs_table(drawn, results)])
     yield Part(title, "", figures, tables, note="1 set of curves is not drawn: run `closelook perturb`.")
 

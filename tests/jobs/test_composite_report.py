@@ -6,8 +6,10 @@ import pytest
 from evaluation.scoring.trials import ROUNDING
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
 from jobs.stages.report.parts.composites import composites_part
 from jobs.stages.report.parts.extremes import extremes_part
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
 from lrp_core import Batch, load_model
@@ -33,7 +35,7 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     plan, ledger = make_plan(config, store), Ledger(store)
     results = results_of(config, plan, store)
 
-    part = composites_part(config, plan, ledger, results)
+    part = composites_part(Reported(Run(config, plan, ledger), results))
     assert [figure.name for figure in part.figures] == ["composites_softmax", "composites_linear"]
     assert "AttnLRP's figure 12" in part.figures[0].caption
     assert [part.figures[0].svg.count(f">{rule}</text>") for rule in GRID["softmax"]] == [1, 1, 1]
@@ -48,7 +50,7 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     assert told["softmax"] == next((rule for rule in ("zplus", "constant") if rule in wanted), "epsilon")
     assert (told["convolution"], told["norm"]) == ("epsilon", "identity")
 
-    part = extremes_part(config, plan, ledger, results)
+    part = extremes_part(Reported(Run(config, plan, ledger), results))
     [figure, layers], [table], [by_layer] = part.figures, part.tables, part.details
     assert {row.labels[1] for row in table.rows} == {results.label(name) for name in results.methods}
     [rival] = [row for row in table.rows if row.labels[1] == results.label("lrp_identity_softmax")]
@@ -80,6 +82,6 @@ def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, m
     plan = make_plan(config, store)
     results = results_of(config, plan, store)
     for part in (composites_part, extremes_part):
-        empty = part(config, plan, Ledger(store), results)
+        empty = part(Reported(Run(config, plan, Ledger(store)), results))
         assert not empty.figures
         assert not empty.tables

@@ -8,7 +8,9 @@ from evaluation.schema import LAYER_SCORES, LAYER_SCORES_SAMPLES, LAYERS
 from jobs.commands.status import collect
 from jobs.methods import METHODS
 from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
 from jobs.stages.report.parts.layers import layers_part
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
 from lrp_core import Batch, Method, load_model
@@ -64,7 +66,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
         samples = store.read(f"layer_scores_samples/bert.sva.float32.{name}.parquet", LAYER_SCORES_SAMPLES, ["correct"])
         assert len(samples) == len(entries) * 2, "special tokens count, or do not"
     results = results_of(config, plan, store)
-    part = layers_part(config, plan, Ledger(store), results)
+    part = layers_part(Reported(Run(config, plan, Ledger(store)), results))
     (figure,), (table, differences) = part.figures, part.details
     assert not part.note
     best = store.read("layer_scores/bert.sva.float32.alti.parquet", LAYER_SCORES).to_pylist()
@@ -102,7 +104,7 @@ def _but_the_slot(relevance: list[float], row: dict) -> list[np.ndarray]:
 def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_named(run):
     config, store, _ = run
     plan = make_plan(config, store)
-    part = layers_part(config, plan, Ledger(store), results_of(config, plan, store))
+    part = layers_part(Reported(Run(config, plan, Ledger(store)), results_of(config, plan, store)))
     assert part.note.startswith(f"{len(NAMES)} cells of layers have no scores")
     without = config.model_copy(update={"layers": None})
     assert {planned.artifact.product for planned in make_plan(without, store).cells()} == {"relevance"}

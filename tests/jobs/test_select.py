@@ -15,11 +15,13 @@ from jobs.config.file import ConfigError
 from jobs.methods import METHODS, left_open
 from jobs.plan.cells import make_plan
 from jobs.plan.choices import in_words
+from jobs.plan.node import Run
 from jobs.products import trials as stage
 from jobs.products.curves import curves_of
 from jobs.runner import driver
 from jobs.runner.worker import Worker
 from jobs.stages.report.parts.faithfulness import faithfulness_part
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.store import Ledger
 from lrp_core.option import Option
@@ -108,7 +110,7 @@ def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and
     assert any(f"smoothgrad on gpt2/sva/float32: sigma={settings[best]['sigma']}" in line for line in summary.lines)
     results = results_of(config, make_plan(config, store), store)
     assert results.label("smoothgrad") == f"SmoothGrad ({in_words(settings[best])}, tuned)"
-    part = faithfulness_part(config, make_plan(config, store), Ledger(store), results)
+    part = faithfulness_part(Reported(Run(config, make_plan(config, store), Ledger(store)), results))
     [table] = [table for table in part.tables if table.title == "Options that were chosen"]
     assert "| gpt2, float32, zeroed | Smooth" in (text := markdown(table))
     assert [row.labels[2] for row in table.rows if row.cells[3].state == "chosen"] == [

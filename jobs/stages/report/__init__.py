@@ -25,6 +25,7 @@ from jobs.products.pages import VERSION, report_of
 from jobs.products.scores import metrics_lacking
 from jobs.stages.report.neurons import neuron_explorer
 from jobs.stages.report.parts import PARTS
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import results_of
 from jobs.stages.report.samples import explorer
 from jobs.stages.run import StageSummary
@@ -53,11 +54,12 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     samples = Explorer.of(explorer(config, plan, store, results))
     run = Run(config, plan, ledger)
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
+    reported = Reported(run, results)
     site = Site(
         provenance=provenance(config, plan, ledger),
         results=results,
         tables=all_tables(store, results),
-        parts=(*(part(config, plan, ledger, results) for part in PARTS), *added),
+        parts=(*(part(reported) for part in PARTS), *added),
         samples=samples,
         neurons=neuron_explorer(config, plan, store, results, samples.ids),
         summary=_summary(plan, results),

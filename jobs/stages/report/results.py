@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from evaluation.report.papers import close_look
 from evaluation.report.results import Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES
-from evaluation.scoring.metrics import applicable
+from evaluation.scoring.metrics import Metric, applicable
 from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
@@ -53,8 +53,8 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
     )
     groups: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
-    for place in results.defaults:  # done, and not empty
-        if place.dtype == results.dtypes[place.model, place.task][0]:
+    for place in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
+        if place.dtype == results.dtypes[place.model, place.task][0] and not results.is_noise(place):
             groups[place[:3]].append(place)
     comparisons = {}
     for key, places in groups.items():
@@ -121,8 +121,14 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
         values.append(np.stack([rows[name].to_numpy() for name in measured], axis=1))  # [N, K]
     methods = tuple(place.method for place in places)
     stacked = np.stack(values, axis=1)  # [N, M, K]
-    scale = np.array([metric.scale for metric in measured.values()], stacked.dtype)
-    return compare(stacked, methods, tuple(measured), config.report.resamples, config.seed, scale)
+    scale, shares = scale_of(measured.values())
+    return compare(stacked, methods, tuple(measured), config.report.resamples, config.seed, scale, shares)
+
+
+def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each metric the factor that turns its numbers into its unit, and whether they are shares."""
+    every = list(metrics)
+    return np.array([metric.scale for metric in every]), np.array([metric.unit == "%" for metric in every])
 
 
 def _methods(config: RunConfig, plan: Plan) -> dict[str, Method]:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
-from evaluation.report.evidence import agreement, evidence_figure, evidence_table, points
+from evaluation.report.evidence import Held, agreement_table, evidence_figure, evidence_table
 from evaluation.report.faithfulness import (
     Drawn,
     against_zero,
@@ -16,9 +17,9 @@ from evaluation.report.faithfulness import (
 )
 from evaluation.report.papers import attnlrp
 from evaluation.report.render import markdown
-from evaluation.report.results import Place, Results, Score, Variant
+from evaluation.report.results import Results
 from evaluation.report.table import MISSING, NOISE, UNDEFINED
-from evaluation.scoring.areas import areas_of, mean_curves
+from evaluation.scoring.areas import Beside, areas_of, beside, mean_curves
 from evaluation.scoring.faithfulness import summarise
 from evaluation.scoring.metrics import lead
 from evaluation.scoring.statistics import compare
@@ -34,6 +35,17 @@ def drawn_of(task="sva", model="gpt2", tables=TABLES, **changes):
     areas = areas_of(tables, "zero", 300, 0)
     curves = {method: mean_curves(tables[method], "zero", v, 300, 0) for method, v in areas.variants.items()}
     return Drawn(model, task, "float32", "zero", areas, curves, **changes)
+
+
+def hits_of(samples):
+    """Whether each of the samples' top tokens is evidence, by method."""
+    drawn = np.random.default_rng(0).random((len(samples), 3)) < [0.9, 0.1, 0.6]
+    return {name: dict(zip(samples, 100.0 * drawn[:, at], strict=True)) for at, name in enumerate(TABLES)}
+
+
+def held_of(one, results, samples=tuple(f"s{at}" for at in range(N)), tables=TABLES):
+    both = beside(hits_of(samples), tables, "zero")
+    return Held.of(replace(one, beside=both), results, dict.fromkeys(NAMES, 1.0), 300, 0)
 
 
 def some_results():
@@ -126,15 +138,41 @@ def test_every_pair_of_methods_is_tested(results):
     assert cells["LRP", "Random"].value == -cells["Random", "LRP"].value
 
 
-def test_methods_with_both_sides_are_points_and_their_rankings_are_compared(results):
-    one = drawn_of()
-    points_of = points(one, results, {"lrp": 2.0, "random": 1.0, "gradient_x_input": 2.0})
-    assert [point.method for point in points_of] == list(NAMES)
-    assert agreement(points_of) == pytest.approx(1.0)
-    assert points(drawn_of("next_word"), results, {}) == [], "a task without evidence"
-    table = evidence_table([one], [points_of], results)
-    assert by_method(table, "forwards")["LRP"].value == 2.0
-    assert by_method(table, "PG")["LRP"].value == points_of[0].evidence.value
+def test_evidence_and_faithfulness_are_of_the_same_samples_and_random_is_not_ranked(results):
+    some = tuple(f"s{at}" for at in range(0, N, 3))
+    held = held_of(drawn_of(), results, some)
+    assert [point.method for point in held.points] == list(NAMES)
+    means = []
+    for name in ("lrp", "gradient_x_input"):
+        area = {(row["sample_id"], row["order"]): row["area"] for row in TABLES[name].to_pylist()}
+        delta = np.mean([area[sample, "lerf"] - area[sample, "morf"] for sample in some])
+        point = held.points[NAMES.index(name)]
+        assert point.delta.value == pytest.approx(delta)
+        assert point.evidence.value == pytest.approx(np.mean([hits_of(some)[name][sample] for sample in some]))
+        assert point.evidence.n == point.delta.n == len(some)
+        means.append((point.evidence.value, delta))
+    assert held.agreement.value == pytest.approx(np.sign((means[0][0] - means[1][0]) * (means[0][1] - means[1][1])))
+    assert (held.agreement.methods, held.agreement.n) == (2, len(some))
+    assert held.agreement.low <= held.agreement.value <= held.agreement.high
+    table = evidence_table([held], results)
+    assert by_method(table, "PG")["LRP"].value == held.points[0].evidence.value
+    cells = agreement_table([held]).rows[0].cells
+    assert (cells[0].value, cells[1].value, cells[2].value) == (held.agreement.value, 2, len(some))
+
+
+def test_the_correlation_of_rankings_is_spearmans_and_its_interval_that_of_resampled_samples(results):
+    rng = np.random.default_rng(1)
+    evidence, delta = rng.normal(size=(2, 40, 5)) + np.arange(5) * [[[0.2]], [[0.1]]]
+    told = Beside(tuple("abcde"), evidence, delta).agreement((), 400, 0)
+    assert told.value == pytest.approx(spearmanr(evidence.mean(0), delta.mean(0)).statistic)
+    drawn = [rng.integers(0, 40, 40) for _ in range(400)]
+    again = [spearmanr(evidence[at].mean(0), delta[at].mean(0)).statistic for at in drawn]
+    assert (told.low, told.high) == pytest.approx(np.quantile(again, [0.025, 0.975]), abs=0.25)
+
+
+def test_without_evidence_nothing_is_held_against_it(results):
+    assert Held.of(drawn_of("next_word"), results, {}, 300, 0) is None
+    assert held_of(drawn_of(), results, samples=("other",)) is None
 
 
 def test_figures_have_a_panel_for_each_model_and_order(results):
@@ -144,11 +182,9 @@ def test_figures_have_a_panel_for_each_model_and_order(results):
     for text in ("gpt2 · most relevant first", "llama · difference", "Gradient×Input"):
         assert text in first.svg
     assert f"{N} samples" in first.caption
-    points_of = [points(one, results, dict.fromkeys(NAMES, 1.0)) for one in drawn]
-    [map_of_methods] = evidence_figure(drawn, points_of, results)
+    [map_of_methods] = evidence_figure([held_of(drawn[0], results)], results)
     assert "gpt2 · sva · ρ = 1.00" in map_of_methods.svg
-    assert "llama" not in map_of_methods.svg
-    assert evidence_figure(drawn, [[], [], []], results) == []
+    assert evidence_figure([], results) == []
 
 
 def test_overlap_stands_beside_the_area_where_a_task_has_evidence_and_nothing_elsewhere(results):
@@ -203,7 +239,8 @@ def test_inverted_relevance_swaps_the_orders_and_is_neither_ranked_nor_tested(re
 def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
     kept = {name: table for name, table in TABLES.items() if name != "gradient_x_input"}
     one = drawn_of(tables=kept, noise=["gradient_x_input"], overlap={"lrp": summarise(np.ones(3), 100, 0)})
-    assert all(p.method != "gradient_x_input" for p in points(one, results, dict.fromkeys(NAMES, 1.0)))
+    held = held_of(one, results, tables={**kept, "gradient_x_input": kept["lrp"].slice(0, 0)})
+    assert all(point.method != "gradient_x_input" for point in held.points)
     assert set(against_zero([one])) == {(0, "lrp"), (0, "random")}
     table = areas_table([one], results)
     assert by_method(table, "ΔA")["Gradient×Input"].state == NOISE
@@ -216,10 +253,3 @@ def test_rounding_is_marked_and_left_out_of_rankings_and_tests(results):
     [figure] = curve_figures([one], results)
     assert "Gradient×Input" not in figure.svg
     assert "noise" not in areas_table([drawn_of()], results).caption
-
-
-def test_a_method_that_finds_evidence_by_rounding_is_no_point(results):
-    place, variant = Place("gpt2", "sva", "float32", "lrp"), Variant("contrastive", "full", "non_special", "full")
-    scores = {(place, variant, lead()): Score(50.0, 9), (place, variant._replace(tokens="all"), NOISE): Score(90.0, 9)}
-    points_of = points(drawn_of(), replace(results, scores=scores), dict.fromkeys(NAMES, 1.0))
-    assert [point.method for point in points_of] == ["gradient_x_input", "random"]

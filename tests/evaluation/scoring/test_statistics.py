@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from evaluation.scoring import statistics
+from evaluation.scoring import intervals
 from evaluation.scoring.statistics import bootstrap_means, compare, holm, interval, sign_flip_p, stars
 
 
@@ -65,7 +65,7 @@ def test_a_clear_difference_is_found_and_its_interval_excludes_zero():
 def test_chunks_and_a_second_call_give_the_same_numbers(monkeypatch):
     values = np.random.default_rng(5).random((20, 2, 2))
     first = compare(values, ("a", "b"), ("x", "y"), 100, seed=7)
-    monkeypatch.setattr(statistics, "_CHUNK", 64)
+    monkeypatch.setattr(intervals, "_CHUNK", 64)
     again = compare(values, ("a", "b"), ("x", "y"), 100, seed=7)
     np.testing.assert_allclose(first.low, again.low)
     np.testing.assert_array_equal(first.p, again.p)
@@ -74,6 +74,53 @@ def test_chunks_and_a_second_call_give_the_same_numbers(monkeypatch):
 def test_without_samples_or_resamples_there_is_no_comparison():
     assert compare(np.zeros((0, 2, 1)), ("a", "b"), ("x",), 100, 0) is None
     assert compare(np.zeros((3, 2, 1)), ("a", "b"), ("x",), 0, 0) is None
+
+
+def worlds(better, count=400, methods=5, n=60):
+    """The first groups of `count` comparisons of methods on the same samples, one of them better by so many standard
+    deviations of a paired difference.
+    """
+    rng = np.random.default_rng(6)
+    firsts = []
+    for _ in range(count):
+        values = rng.normal(size=(n, 1, 1)) + rng.normal(size=(n, methods, 1))
+        values[:, 0] += better * np.sqrt(2)
+        names = tuple(map(str, range(methods)))
+        firsts.append(compare(values, names, ("x",), 200, 0, scale=1.0).groups("x")[0])
+    return firsts
+
+
+def test_among_equal_methods_a_winner_is_hardly_ever_named():
+    assert np.mean([len(first) == 1 for first in worlds(0.0)]) <= 0.07
+
+
+def test_a_better_method_is_named_the_winner():
+    assert np.mean([first == ("0",) for first in worlds(0.8)]) >= 0.8
+
+
+def test_groups_go_from_the_best_down_and_follow_the_metrics_direction():
+    means = np.array([3.0, 2.9, 2.0, 1.0])
+    values = means[None, :, None] + 0.3 * np.random.default_rng(7).normal(size=(40, 4, 1))
+    told = compare(values, tuple("abcd"), ("x",), 500, 0, scale=1.0)
+    assert [set(group) for group in told.groups("x")] == [{"a", "b"}, {"c"}, {"d"}]
+    assert [set(group) for group in told.groups("x", higher_is_better=False)] == [{"d"}, {"c"}, {"a", "b"}]
+
+
+def test_signs_of_a_cluster_flip_together_and_few_clusters_test_nothing():
+    rng = np.random.default_rng(8)
+    clusters = np.repeat(np.arange(12), 10)
+    shared = rng.normal(size=(12, 2, 1))[clusters]
+    alone, together = (compare(shared, ("a", "b"), ("x",), 500, 0, clusters=c) for c in (None, clusters))
+    assert together.p[0, 1, 0] > alone.p[0, 1, 0]
+    shared[:, 0] += 9
+    few = compare(shared, ("a", "b"), ("x",), 500, 0, clusters=clusters % 5)
+    assert (few.p == 1).all()
+
+
+def test_a_share_of_all_samples_has_an_interval_with_a_width():
+    told = compare(np.ones((30, 2, 1)), ("a", "b"), ("pg",), 500, 0, shares=True)
+    assert told.low[0, 0] == pytest.approx(88.4, abs=0.1)
+    assert told.high[0, 0] == 100
 
 
 def test_stars():

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evaluation.report.page import Part
-from evaluation.report.results import Results
-from jobs.config import RunConfig
-from jobs.plan.cells import Plan
 from jobs.stages.report.parts.composites import composites_part
 from jobs.stages.report.parts.extremes import extremes_part
 from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
@@ -21,10 +18,10 @@ from jobs.stages.report.parts.pruning import pruning_part
 from jobs.stages.report.parts.runtime import runtime_part
 from jobs.stages.report.parts.sample import sample_part
 from jobs.stages.report.parts.shares import shares_part
-from jobs.store import Ledger
+from jobs.stages.report.reported import Reported
 
 #: In the order of the page. A part says itself what to run where there is nothing to show.
-PARTS: tuple[Callable[[RunConfig, Plan, Ledger, Results], Part], ...] = (
+PARTS: tuple[Callable[[Reported], Part], ...] = (
     evidence_part,
     faithfulness_part,
     shares_part,

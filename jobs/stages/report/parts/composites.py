@@ -6,23 +6,21 @@ from collections.abc import Iterator
 
 from evaluation.report.composite_search import Search, best_table, search_figures
 from evaluation.report.page import Part
-from evaluation.report.results import Methods, Results
-from jobs.config import RunConfig
+from evaluation.report.results import Methods
 from jobs.config.composites import KEY
-from jobs.plan.cells import Plan
 from jobs.plan.choices import Choice
-from jobs.store import Ledger
+from jobs.stages.report.reported import Reported
 from lrp_core.composites import Spec
 
 
-def composites_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def composites_part(report: Reported) -> Part:
     """The trials of every method whose composite a list or a grid left open."""
-    searches = [one for model in plan.models for choice in model.choices for one in _searched(choice, results.methods)]
+    methods = report.results.methods
+    choices = (choice for model in report.run.plan.models for choice in model.choices)
+    searches = [search for choice in choices for search in _searched(choice, methods)]
     how = "No composite is left open: give `attnlrp` a list or a grid as its `composite`, and run `closelook select`."
-    tables = [best_table(searches, results.methods)] if searches else []
-    return Part(
-        "Rules by groups of layers", how, search_figures(searches, results.methods), tables, page="faithfulness.html"
-    )
+    tables = [best_table(searches, methods)] if searches else []
+    return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page="faithfulness.html")
 
 
 def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:

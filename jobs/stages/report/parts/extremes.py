@@ -8,10 +8,11 @@ import numpy as np
 
 from evaluation.report.extremes import Extremes, extremes_figures, extremes_tables
 from evaluation.report.page import Part
-from evaluation.report.results import Results
+from evaluation.report.results import Methods
 from evaluation.schema import NEURONS, RELEVANCE
-from jobs.config import RunConfig
-from jobs.plan.cells import Cell, Plan
+from jobs.plan.cells import Cell
+from jobs.plan.node import Run
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import place_of, relevance_cells
 from jobs.store import Ledger
 from lrp_core.capabilities import RULES
@@ -19,27 +20,28 @@ from lrp_core.capabilities import RULES
 _COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "explained", "residual"]
 
 
-def extremes_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def extremes_part(report: Reported) -> Part:
     """Cells of rules that are done, where some method of the same model, task and precision is unstable."""
-    of_neurons = (planned for planned in plan.cells() if planned.artifact.product == "neurons")
+    ledger, methods = report.run.ledger, report.results.methods
+    of_neurons = (planned for planned in report.run.plan.cells() if planned.artifact.product == "neurons")
     kept = [planned for planned in of_neurons if ledger.is_done(planned.artifact)]
     inside = {place_of(planned.artifact): planned for planned in kept}
-    done = _beside_unstable(plan, ledger, results)
+    done = _beside_unstable(report.run, methods)
     extremes = [_extremes(ledger, planned, inside.get(place_of(planned.artifact))) for planned in done]
     how = "No method with unstable rules is computed: `closelook methods` names them, for comparison."
-    figures, (table, by_layer) = extremes_figures(extremes, results.methods), extremes_tables(extremes, results.methods)
+    figures, (table, by_layer) = extremes_figures(extremes, methods), extremes_tables(extremes, methods)
     tables, details = [table] if extremes else [], [by_layer] if by_layer.rows else []
     note = "With `neurons:` in the config it is shown layer by layer, too." if extremes and not details else ""
     return Part("Unstable rules", how, figures, tables, note, page="faithfulness.html", details=details)
 
 
-def _beside_unstable(plan: Plan, ledger: Ledger, results: Results) -> list[Cell]:
+def _beside_unstable(run: Run, methods: Methods) -> list[Cell]:
     """Cells of relevance by rules, of models, tasks and precisions of which there is one by unstable rules."""
-    done = [planned for planned in relevance_cells(plan) if ledger.is_done(planned.artifact)]
+    done = [planned for planned in relevance_cells(run.plan) if run.ledger.is_done(planned.artifact)]
     places = [(one.artifact.model, one.artifact.task, one.artifact.dtype) for one in done]
-    unstable = {at for at, one in zip(places, done, strict=True) if results.methods[one.artifact.method].unstable}
+    unstable = {at for at, one in zip(places, done, strict=True) if methods[one.artifact.method].unstable}
     beside = (one for at, one in zip(places, done, strict=True) if at in unstable)
-    conserving = {name for name, method in results.methods.items() if method.conserves and RULES in method.needs}
+    conserving = {name for name, method in methods.items() if method.conserves and RULES in method.needs}
     return [cell for cell in beside if cell.artifact.method in conserving]
 
 

@@ -10,27 +10,27 @@ import pyarrow.compute as pc
 
 from evaluation.report.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
 from evaluation.report.page import Part
-from evaluation.report.results import Results
 from evaluation.schema import LAYER_SCORES as SCHEMA
 from evaluation.schema import LAYER_SCORES_SAMPLES
 from evaluation.scoring.metrics import METRICS
 from evaluation.scoring.statistics import Comparison, compare
-from jobs.config import RunConfig
-from jobs.plan.cells import Plan
 from jobs.plan.node import Run
 from jobs.products.scores import LAYER_SCORES
-from jobs.store import Artifact, Ledger, Store
+from jobs.stages.report.reported import Reported
+from jobs.stages.report.results import scale_of
+from jobs.store import Artifact, Store
 from lrp_core.explained import EXPLAINED, NONE, TARGET
 
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
 
 
-def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def layers_part(report: Reported) -> Part:
     """Scores of layers that are done: of the target alone where it is explained, in a context where there is one."""
     scores: list[LayerScore] = []
     lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
-    for one in LAYER_SCORES.nodes(Run(config, plan, ledger)):
+    ledger, methods = report.run.ledger, report.results.methods
+    for one in LAYER_SCORES.nodes(report.run):
         artifact = one.artifact
         if one.state(ledger) != "done":
             lacking.add((artifact.task, artifact.model, artifact.method))
@@ -46,26 +46,26 @@ def layers_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results)
         scores += own
         if own:
             together[artifact.task, artifact.model].append((artifact, explained[0], scope, own))
-    compared = {place: _compared(config, ledger.store, shown) for place, shown in together.items()}
+    compared = {place: _compared(report.run, shown) for place, shown in together.items()}
     known = {place: comparison for place, comparison in compared.items() if comparison is not None}
     how = "No layers are kept and scored: set `layers` in the config, run `closelook attribute` and `evaluate`."
     note = (
         f"{len(lacking)} cells of layers have no scores: run `closelook attribute` and `evaluate`." if lacking else ""
     )
-    figures, missing = layer_figures(scores, results.methods), frozenset(lacking)
+    figures, missing = layer_figures(scores, methods), frozenset(lacking)
     tables = (layer_table, layer_differences) if scores else ()
-    details = [table(scores, results.methods, missing, known) for table in tables]
+    details = [table(scores, methods, missing, known) for table in tables]
     return Part("Evidence by layer", how, figures, note=note, page="faithfulness.html", details=details)
 
 
 _Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and of which explanation and scope
 
 
-def _compared(config: RunConfig, store: Store, shown: list[_Shown]) -> Comparison | None:
+def _compared(run: Run, shown: list[_Shown]) -> Comparison | None:
     """Methods of one task and model on the correctly predicted samples that all of them have, by layer and metric."""
     columns = sorted({(score.layer, score.metric) for _, _, _, own in shown for score in own})
     metrics = list(dict.fromkeys(metric for _, metric in columns))
-    values = [_values(store, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
+    values = [_values(run.store, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
     common = sorted(set.intersection(*(set(scores) for scores in values)))
     if not common:
         return None
@@ -75,8 +75,8 @@ def _compared(config: RunConfig, store: Store, shown: list[_Shown]) -> Compariso
     )
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
-    scale = np.array([METRICS[metric].scale for _, metric in columns])
-    return compare(stacked, methods, names, config.report.resamples, config.seed, scale)
+    scale, shares = scale_of(METRICS[metric] for _, metric in columns)
+    return compare(stacked, methods, names, run.config.report.resamples, run.config.seed, scale, shares)
 
 
 def _values(

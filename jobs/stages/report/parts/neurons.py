@@ -16,30 +16,30 @@ from evaluation.report.neurons import (
     knockout_table,
 )
 from evaluation.report.page import Part
-from evaluation.report.results import Methods, Results, rank
+from evaluation.report.results import Methods, rank
 from evaluation.schema import KNOCKOUTS, NEURONS
-from jobs.config import RunConfig
-from jobs.plan.cells import Plan
 from jobs.products.knockouts import KnockoutNode, knockouts_of
+from jobs.stages.report.reported import Reported
 from jobs.store import Ledger
 
 PAGE = "neurons.html"
 
 
-def knockouts_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def knockouts_part(report: Reported) -> Part:
     """Rankings that are knocked out, on the samples that all of a task have."""
     groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
     lacking = []
-    for cell in (cell for model in plan.models for cell in knockouts_of(config, model, ledger)):
+    config, ledger, methods = report.run.config, report.run.ledger, report.results.methods
+    for cell in (cell for model in report.run.plan.models for cell in knockouts_of(config, model, ledger)):
         if ledger.is_done(cell.artifact):
             groups[cell.artifact.task, cell.artifact.model].append(cell)
         else:
             lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
-    knockouts = [_knockouts(ledger, cells, results.methods) for cells in groups.values()]
+    knockouts = [_knockouts(ledger, cells, methods) for cells in groups.values()]
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
     drawn = (config.report.resamples, config.seed, value)
-    figures = knockout_figure(knockouts, results.methods, *drawn)
-    tables = [knockout_table(knockouts, results.methods, lacking, *drawn)] if knockouts else []
+    figures = knockout_figure(knockouts, methods, *drawn)
+    tables = [knockout_table(knockouts, methods, lacking, *drawn)] if knockouts else []
     how = "No neuron is knocked out: set `neurons` in the config, run `closelook attribute` and `closelook neurons`."
     note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
     return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
@@ -55,10 +55,10 @@ def _knockouts(ledger: Ledger, cells: list[KnockoutNode], methods: Methods) -> K
     return Knockouts.of(first.artifact.model, first.artifact.task, first.explanation, counts[1:], told)
 
 
-def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def crossing_part(report: Reported) -> Part:
     """Cells of neurons of methods that promise a sum: means over samples."""
-    crossings = []
-    for planned in plan.cells():
+    crossings, methods, ledger = [], report.results.methods, report.run.ledger
+    for planned in report.run.plan.cells():
         cell = planned.artifact
         if cell.product != "neurons" or not ledger.is_done(cell):
             continue
@@ -71,6 +71,6 @@ def crossing_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Result
             kept = np.stack(by_reason, -1)
             crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
     how = "No relevance of neurons is kept: set `neurons` in the config and run `closelook attribute`."
-    figures = crossing_figure(crossings, results.methods)
-    details = [crossing_table(crossings, results.methods)] if crossings else []
+    figures = crossing_figure(crossings, methods)
+    details = [crossing_table(crossings, methods)] if crossings else []
     return Part("Conservation by layer", how, figures, page=PAGE, details=details)

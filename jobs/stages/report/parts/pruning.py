@@ -6,19 +6,19 @@ from typing import Any
 
 from evaluation.report.page import Part
 from evaluation.report.pruning import areas, curves_of, pruning_figures
-from evaluation.report.results import Results
 from evaluation.schema import PRUNING
-from jobs.config import PruneConfig, RunConfig
-from jobs.plan.cells import Plan
+from jobs.config import PruneConfig
 from jobs.products.pruning import pruning_of
-from jobs.store import Ledger
+from jobs.stages.report.reported import Reported
 
 
-def pruning_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def pruning_part(report: Reported) -> Part:
     """The wanted curves that are drawn; sets that are not are counted and marked missing."""
     rows: list[dict[str, Any]] = []
     lacking: set[tuple[str, str, str]] = set()
-    wanted = [c for model in plan.models for c in pruning_of(config, config.prune or PruneConfig(), model)]
+    results, ledger, prune = report.results, report.run.ledger, report.run.config.prune or PruneConfig()
+    models = report.run.plan.models
+    wanted = [curves for model in models for curves in pruning_of(report.run.config, prune, model)]
     for curves in wanted:
         place = {"model": curves.heads.model, "task": curves.heads.task}
         if ledger.is_done(curves.artifact):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from evaluation.report.page import Part
 from evaluation.report.picture_rows import picture_rows
-from evaluation.report.results import Results
 from evaluation.report.token_rows import token_rows, token_table
-from jobs.config import RunConfig
-from jobs.plan.cells import Plan
+from jobs.stages.report.reported import Reported
 from jobs.stages.report.samples import one_sample
-from jobs.store import Ledger
 from lrp_core.explained import NONE, TARGET, needs_foil
 
 TITLE = "One sample, every method"
 
 
-def sample_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def sample_part(report: Reported) -> Part:
     """Explanations of the target's logit where there are any, as curves follow it."""
     page, how = "faithfulness.html", "Nothing is explained and scored: run `closelook attribute` and `evaluate`."
-    entry = one_sample(plan, ledger.store, results)
+    entry = one_sample(report.run.plan, report.run.store, report.results)
     if entry is None:
         return Part(TITLE, how, page=page)
     explained = list(dict.fromkeys(row["explanation"] for row in entry["rows"] if row["explanation"] != NONE))

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 
 from evaluation.report import shares as tables
 from evaluation.report.page import Part
-from evaluation.report.results import Results
 from evaluation.report.shares import Taken
 from evaluation.scoring.flips import AREAS
 from evaluation.scoring.shares import SHARE_COLUMNS, shares_of
-from jobs.config import RunConfig
-from jobs.plan.cells import Plan
-from jobs.stages.report.parts.faithfulness import PAGE, perturbed
-from jobs.store import Ledger
+from jobs.stages.report.curves import perturbed
+from jobs.stages.report.parts.faithfulness import PAGE
+from jobs.stages.report.reported import Reported
 
 
-def shares_part(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Part:
+def shares_part(report: Reported) -> Part:
     """The wanted shares that are drawn."""
-    taken = list(_taken(config, plan, ledger, results))
+    results = report.results
+    taken = list(_taken(report))
     made = [tables.lead_table(taken, results), tables.shares_table(taken, results)] if taken else []
     figures = tables.share_figures(taken, results)
     return Part("Faithfulness on labels and scores", tables.NOT_DRAWN, figures, made, page=PAGE)
 
 
-def _taken(config: RunConfig, plan: Plan, ledger: Ledger, results: Results) -> Iterator[Taken]:
-    for one in perturbed(config, plan, ledger, results, SHARE_COLUMNS):
+def _taken(report: Reported) -> Iterator[Taken]:
+    config = report.run.config
+    for one in perturbed(report.run, report.results, SHARE_COLUMNS):
         model, task, dtype, _ = one.place
         inputs = one.model.inputs[task].table
         gold = dict(zip(inputs["sample_id"].to_pylist(), inputs["score"].to_pylist(), strict=True))

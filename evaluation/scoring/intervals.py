@@ -1,0 +1,152 @@
+"""95 % intervals of means over samples, one way for each kind of values.
+
+* Values of which half or more lie on a bound of their range, shares among them: the exact binomial interval of Clopper
+  and Pearson (1934) with the sum of the rescaled values as its number of successes, which need not be whole. A
+  bootstrap of such values covers too little, and its interval of 30 hits among 30 has no width.
+* Other values: the bootstrap-t (Efron 1981), whose resampled means are divided by their own standard errors.
+* Samples that come in clusters (of one template, of one article): whole clusters are resampled, or counted.
+
+Shapes: N samples, C columns, G clusters, R resamples.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+FEWEST_CLUSTERS = 10  # fewer tell nothing of how clusters differ: there is no interval
+_CHUNK = 1 << 22  # random numbers at a time
+
+Ends = tuple[np.ndarray, np.ndarray]
+
+
+def clopper_pearson(successes: np.ndarray | float, n: int, level: float = LEVEL) -> Ends:
+    """(low, high) of a share of which `successes`, not necessarily whole, are counted among `n`.
+
+    >>> low, high = clopper_pearson(30, 30)
+    >>> print(f"{low:.3f} {high:.3f}")
+    0.884 1.000
+    """
+    outside = (1 - level) / 2
+    k = np.asarray(successes, float)
+    low = np.where(k > 0, stats.beta.ppf(outside, np.maximum(k, 1e-300), n - k + 1), 0.0)
+    high = np.where(k < n, stats.beta.ppf(1 - outside, k + 1, np.maximum(n - k, 1e-300)), 1.0)
+    return low, high
+
+
+def mean_intervals(
+    values: np.ndarray,
+    resamples: int,
+    seed: int,
+    bounds: tuple[float, float] | None = None,
+    clusters: np.ndarray | None = None,
+) -> Ends:
+    """(low, high) [C] of the means of finite `values` [N, C] that lie within `bounds`, if there are any.
+
+    `clusters` [N] are the numbers of the samples' clusters. Ends are NaN where there is no interval: of a single sample
+    without bounds, without `resamples` where one has to resample, and of fewer than FEWEST_CLUSTERS clusters.
+    """
+    columns = values.shape[1]
+    low, high = np.full(columns, np.nan), np.full(columns, np.nan)
+    on_bound = np.zeros(columns, bool)
+    if bounds is not None and len(values):
+        on_bound = np.isin(values, bounds).mean(axis=0) >= 0.5
+    if clusters is not None:
+        values = _cluster_means(values, clusters)
+        if len(values) < FEWEST_CLUSTERS:
+            return low, high
+    n = len(values)
+    if bounds is not None and n:
+        least, most = bounds
+        ends = clopper_pearson((values[:, on_bound] - least).sum(axis=0) / (most - least), n)
+        low[on_bound], high[on_bound] = (least + (most - least) * end for end in ends)
+    if n > 1 and resamples and not on_bound.all():
+        low[~on_bound], high[~on_bound] = _bootstrap_t(values[:, ~on_bound], resamples, seed)
+        if bounds is not None:
+            low, high = np.clip(low, *bounds), np.clip(high, *bounds)
+    return low, high
+
+
+def _bootstrap_t(values: np.ndarray, resamples: int, seed: int) -> Ends:
+    """Resamples of equal values, which are many of small samples alone, have no standard error and do not count."""
+    n = len(values)
+    centred = values - values.mean(axis=0)
+    studentised = []
+    for weights in resampled(n, resamples, seed):
+        means = weights @ centred / n
+        spread = np.sqrt(np.maximum(weights @ centred**2 / n - means**2, 0) / (n - 1))
+        varies = spread > 1e-9 * np.abs(centred).max(axis=0)
+        studentised.append(np.divide(means, spread, out=np.full_like(means, np.nan), where=varies))
+    outside = (1 - LEVEL) / 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns that do not vary at all
+        least, most = np.nanquantile(np.concatenate(studentised), [outside, 1 - outside], axis=0)
+    error = values.std(axis=0, ddof=1) / np.sqrt(n)
+    with np.errstate(invalid="ignore"):
+        ends = values.mean(axis=0) - most * error, values.mean(axis=0) - least * error
+    return np.where(error > 0, ends[0], values.mean(axis=0)), np.where(error > 0, ends[1], values.mean(axis=0))
+
+
+def resampled(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each of `n` samples is drawn in each of `resamples` draws with replacement: parts [r, N] of [R, N]."""
+    rng = np.random.default_rng(seed)
+    for count in even_parts(resamples, n):
+        drawn = rng.integers(0, n, (count, n)) + n * np.arange(count)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=count * n).reshape(count, n)
+
+
+def even_parts(total: int, samples: int) -> list[int]:
+    """`total` cut so that count x samples stays within _CHUNK."""
+    step = max(1, _CHUNK // max(1, samples))
+    return [min(step, total - done) for done in range(0, total, step)]
+
+
+def difference_intervals(
+    differences: np.ndarray, reach: float | np.ndarray | None = None, clusters: np.ndarray | None = None
+) -> Ends:
+    """(low, high) [C] of the means of paired `differences` [N, C] by Student's t.
+
+    Differences of bounded values lie within `reach` of zero. Where all are equal, a share of others that the samples
+    would miss once in forty could lie anywhere there (Clopper and Pearson's interval of 0 among N): t alone would say
+    that nothing is uncertain. NaN as of :func:`mean_intervals`.
+    """
+    if clusters is not None:
+        differences = _cluster_means(differences, clusters)
+    n, columns = differences.shape
+    if n < (2 if clusters is None else FEWEST_CLUSTERS):
+        return np.full(columns, np.nan), np.full(columns, np.nan)
+    mean, error = differences.mean(axis=0), differences.std(axis=0, ddof=1) / np.sqrt(n)
+    half = stats.t.ppf((1 + LEVEL) / 2, n - 1) * error
+    low, high = mean - half, mean + half
+    if reach is not None:
+        unseen = clopper_pearson(0, n)[1]
+        constant = error <= 1e-12 * np.maximum(1.0, np.abs(mean))
+        low = np.where(constant, mean - unseen * (mean + reach), np.maximum(low, -np.asarray(reach)))
+        high = np.where(constant, mean + unseen * (reach - mean), np.minimum(high, reach))
+    return low, high
+
+
+def smallest_difference(differences: np.ndarray, tests: int = 1, power: float = 0.8) -> float:
+    """The smallest true mean difference that a two-sided t test of level 0.05 / `tests` finds with this power.
+
+    `differences` [N, P] are the paired ones of P pairs, whose median standard deviation counts. NaN of fewer than three
+    samples. It is what a table's number of samples can tell; smaller differences may be there and go unseen.
+    """
+    n = len(differences)
+    if n < 3 or not differences.size:
+        return float("nan")
+    error = float(np.median(differences.std(axis=0, ddof=1))) / np.sqrt(n)
+    critical = stats.t.ppf(1 - (1 - LEVEL) / 2 / tests, n - 1)
+    return float((critical + stats.t.ppf(power, n - 1)) * error)
+
+
+def _cluster_means(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """One row for each cluster, which sums to as much as its samples, scaled so that the mean of rows is theirs."""
+    _, of = np.unique(clusters, return_inverse=True)
+    sums = np.zeros((of.max(initial=-1) + 1, values.shape[1]))
+    np.add.at(sums, of, values)
+    return sums * len(sums) / max(1, len(values))

@@ -1,0 +1,89 @@
+"""Intervals cover what they promise: exactly where that can be enumerated, by simulation elsewhere."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evaluation.scoring.intervals import (
+    clopper_pearson,
+    difference_intervals,
+    mean_intervals,
+    smallest_difference,
+)
+
+WORLDS = 3000
+LEAST = 0.93  # of a nominal 0.95
+
+
+@pytest.mark.parametrize("n", [20, 30, 60])
+def test_clopper_pearson_covers_every_share(n):
+    k = np.arange(n + 1)
+    low, high = clopper_pearson(k, n)
+    for share in np.arange(0.5, 0.9981, 0.002):
+        covered = (low <= share) & (share <= high)
+        assert stats.binom.pmf(k[covered], n, share).sum() >= 0.95 - 1e-9
+
+
+def test_clopper_pearson_is_scipys_for_whole_numbers_and_has_a_width_at_the_ends():
+    for k in (0, 3, 29, 30):
+        exact = stats.binomtest(k, 30).proportion_ci(method="exact")
+        assert clopper_pearson(k, 30) == pytest.approx((exact.low, exact.high))
+    assert clopper_pearson(30, 30)[0] == pytest.approx(0.025 ** (1 / 30))
+
+
+def draws(name, n, rng):
+    """[N, worlds] of a distribution, its mean and bounds."""
+    if name == "bernoulli":
+        return (rng.random((n, WORLDS)) < 0.85).astype(float), 0.85, (0.0, 1.0)
+    if name == "ones":
+        ones = rng.random((n, WORLDS)) < 0.85
+        return np.where(ones, 1.0, rng.random((n, WORLDS))), 0.925, (0.0, 1.0)
+    if name == "normal":
+        return rng.normal(1.0, 2.0, (n, WORLDS)), 1.0, None
+    return rng.lognormal(0.0, 0.5, (n, WORLDS)), float(np.exp(0.125)), None
+
+
+@pytest.mark.parametrize("n", [20, 30, 60])
+@pytest.mark.parametrize("name", ["bernoulli", "ones", "normal", "lognormal"])
+def test_intervals_of_means_cover(name, n):
+    values, mean, bounds = draws(name, n, np.random.default_rng([n, len(name)]))
+    low, high = mean_intervals(values, 1000, 0, bounds)
+    assert ((low <= mean) & (mean <= high)).mean() >= LEAST
+
+
+@pytest.mark.parametrize("sizes", [[5] * 20, [2, 8] * 20])
+def test_intervals_of_clusters_cover_where_those_of_single_samples_do_not(sizes):
+    rng = np.random.default_rng(1)
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    values = rng.normal(0, 1, (len(sizes), WORLDS))[clusters] + rng.normal(0, 0.3, (len(clusters), WORLDS))
+    covered = {}
+    for name, given in (("clusters", clusters), ("samples", None)):
+        low, high = mean_intervals(values, 1000, 0, clusters=given)
+        covered[name] = ((low <= 0) & (high >= 0)).mean()
+    assert covered["clusters"] >= LEAST > 0.8 > covered["samples"]
+
+
+def test_few_clusters_and_single_samples_have_no_interval():
+    values = np.random.default_rng(0).normal(size=(40, 3))
+    for ends in (mean_intervals(values, 100, 0, clusters=np.arange(40) % 9), mean_intervals(values[:1], 100, 0)):
+        assert np.isnan(ends).all()
+    assert np.isnan(difference_intervals(values, clusters=np.arange(40) % 9)).all()
+    assert np.isfinite(mean_intervals(values, 100, 0, clusters=np.arange(40) % 10)).all()
+
+
+def test_intervals_of_differences_cover_and_equal_ones_are_not_certain():
+    rng = np.random.default_rng(2)
+    differences = rng.normal(0.3, 1, (25, WORLDS))
+    low, high = difference_intervals(differences)
+    assert ((low <= 0.3) & (high >= 0.3)).mean() >= LEAST
+    low, high = difference_intervals(np.zeros((30, 1)), 1.0)
+    unseen = 1 - 0.025 ** (1 / 30)
+    assert (low[0], high[0]) == pytest.approx((-unseen, unseen))
+
+
+def test_the_smallest_difference_is_found_four_times_in_five():
+    rng, n, tests = np.random.default_rng(3), 40, 10
+    smallest = smallest_difference(rng.normal(0, 2, (4000, 1))[:n] * 0 + rng.normal(0, 2, (n, 400)), tests)
+    told = stats.ttest_1samp(rng.normal(smallest, 2, (n, WORLDS)), 0).pvalue < 0.05 / tests
+    assert told.mean() == pytest.approx(0.8, abs=0.05)
+    assert np.isnan(smallest_difference(np.zeros((2, 1))))
