@@ -1,15 +1,32 @@
 """The metrics one sample at a time, in plain Python, as their definitions read."""
 
 import math
+from itertools import chain, permutations, product
+
+
+def orders(relevance):
+    """Every order of the tokens, largest first, in which equal tokens may stand."""
+    groups = [[at for at, own in enumerate(relevance) if own == value] for value in sorted(set(relevance))[::-1]]
+    for parts in product(*(permutations(group) for group in groups)):
+        yield list(chain.from_iterable(parts))
+
+
+def _expected(relevance, of_order):
+    """The mean of a function of the order over all tie orders, which are as likely."""
+    told = [of_order(order) for order in orders(relevance)]
+    return sum(told) / len(told)
 
 
 def pg(relevance, evidence):
-    return float(evidence[relevance.index(max(relevance))])
+    return _expected(relevance, lambda order: evidence[order[0]])
 
 
 def pg2(relevance, evidence):
-    largest_first = sorted(range(len(relevance)), key=lambda token: (-relevance[token], token))
-    return float(any(evidence[token] for token in largest_first[:2]))
+    return _expected(relevance, lambda order: any(evidence[token] for token in order[:2]))
+
+
+def tied_tops(relevance, evidence):
+    return float(relevance.count(max(relevance)) > 1)
 
 
 def mrr(relevance, evidence):
@@ -33,15 +50,14 @@ def pta(relevance, evidence):
     return sum((value > 0) == marked for value, marked in zip(relevance, evidence, strict=True)) / len(relevance)
 
 
-def _top(relevance, evidence):
-    """As many tokens as there is evidence, largest first."""
-    return sorted(range(len(relevance)), key=lambda token: (-relevance[token], token))[: sum(evidence)]
-
-
 def iou(relevance, evidence):
-    top = {token for token in _top(relevance, evidence) if relevance[token] > 0}
     marked = {token for token, inside in enumerate(evidence) if inside}
-    return len(top & marked) / len(top | marked)
+
+    def overlap(order):
+        top = {token for token in order[: len(marked)] if relevance[token] > 0}
+        return len(top & marked) / len(top | marked)
+
+    return _expected(relevance, overlap)
 
 
 def iou_positive(relevance, evidence):
@@ -58,7 +74,8 @@ def iou_soft(relevance, evidence):
 
 
 def rra(relevance, evidence):
-    return sum(evidence[token] for token in _top(relevance, evidence)) / sum(evidence)
+    size = sum(evidence)
+    return _expected(relevance, lambda order: sum(evidence[token] for token in order[:size]) / size)
 
 
 def ap(relevance, evidence):

@@ -7,11 +7,23 @@ of all rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 BLOCK_TOKENS = 1 << 16  # padding included; a block and its temporaries fit a core's cache
+
+
+@dataclass(frozen=True)
+class Largest:
+    """So many tokens of largest relevance, of each row [B]: those above a value, and places that equal tokens share."""
+
+    value: np.ndarray  # of the last
+    tied: np.ndarray  # tokens of that value
+    places: np.ndarray  # for these, between 1 and `tied`: every choice of as many is as likely
+    evidence_above: np.ndarray
+    evidence_tied: np.ndarray  # among those of that value
 
 
 class Block:
@@ -78,20 +90,15 @@ class Block:
         """[E] tokens of the row with relevance as large or larger, itself included."""
         return self.relevance.shape[1] - self._place(np.less)
 
-    @cached_property
-    def among_largest(self) -> np.ndarray:
-        """[E] whether it is one of the row's tokens of largest relevance, as many as the row has evidence.
-
-        Of equal tokens the first count.
-        """
-        size = self.size[self.evidence_rows]
-        inside = self.at_least <= size
-        (split,) = np.nonzero(~inside & (self.above < size))  # some of the tokens equal to these are in, some out
-        at, rows = self._evidence_at[split] % self.relevance.shape[1], self.evidence_rows[split]
-        equal = self.relevance[rows] == self.evidence_values[split, None]
-        before = row_count(equal & (np.arange(self.relevance.shape[1]) < at[:, None]))
-        inside[split] = self.above[split] + before < size[split]
-        return inside
+    def largest(self, size: np.ndarray) -> Largest:
+        """The `size` [B] tokens of largest relevance of each row, no more than it has."""
+        value = self.ascending[self.rows, self.relevance.shape[1] - size]
+        above = row_count(self.relevance > value[:, None]).astype(int)
+        tied = row_count(self.relevance == value[:, None]).astype(int)
+        of_evidence = value[self.evidence_rows]
+        evidence_above = self.evidence_total(self.evidence_values > of_evidence).astype(int)
+        evidence_tied = self.evidence_total(self.evidence_values == of_evidence).astype(int)
+        return Largest(value, tied, size - above, evidence_above, evidence_tied)
 
     def evidence_total(self, values: np.ndarray) -> np.ndarray:
         """[B] of `values` [E] over each row's evidence."""

@@ -3,7 +3,8 @@
 * Values of which half or more lie on a bound of their range, shares among them: the exact binomial interval of Clopper
   and Pearson (1934) with the sum of the rescaled values as its number of successes, which need not be whole. A
   bootstrap of such values covers too little, and its interval of 30 hits among 30 has no width.
-* Other values: the bootstrap-t (Efron 1981), whose resampled means are divided by their own standard errors.
+* Other values: the bootstrap-t (Efron 1981), whose resampled means are divided by their own standard errors; of fewer
+  than FEWEST values Student's t, since resamples of so few are often all but equal.
 * Samples that come in clusters (of one template, of one article): whole clusters are resampled, or counted.
 
 Shapes: N samples, C columns, G clusters, R resamples.
@@ -18,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
+FEWEST = 10  # values that are resampled
 FEWEST_CLUSTERS = 10  # fewer tell nothing of how clusters differ: there is no interval
 _CHUNK = 1 << 22  # random numbers at a time
 
@@ -65,7 +67,9 @@ def mean_intervals(
         ends = clopper_pearson((values[:, on_bound] - least).sum(axis=0) / (most - least), n)
         low[on_bound], high[on_bound] = (least + (most - least) * end for end in ends)
     if n > 1 and resamples and not on_bound.all():
-        low[~on_bound], high[~on_bound] = _bootstrap_t(values[:, ~on_bound], resamples, seed)
+        others = values[:, ~on_bound]
+        ends = _bootstrap_t(others, resamples, seed) if n >= FEWEST else difference_intervals(others)
+        low[~on_bound], high[~on_bound] = ends
         if bounds is not None:
             low, high = np.clip(low, *bounds), np.clip(high, *bounds)
     return low, high
@@ -127,7 +131,7 @@ def difference_intervals(
         constant = error <= 1e-12 * np.maximum(1.0, np.abs(mean))
         low = np.where(constant, mean - unseen * (mean + reach), np.maximum(low, -np.asarray(reach)))
         high = np.where(constant, mean + unseen * (reach - mean), np.minimum(high, reach))
-    return low, high
+    return np.minimum(low, mean), np.maximum(high, mean)  # which rounding may part
 
 
 def smallest_difference(differences: np.ndarray, tests: int = 1, power: float = 0.8) -> float:

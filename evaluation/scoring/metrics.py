@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import hypergeom
 
-from evaluation.scoring.blocks import Block, blocks, row_count
+from evaluation.scoring.blocks import Block, Largest, blocks, row_count
 from evaluation.tasks import Task
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
@@ -105,20 +106,35 @@ def overlap() -> str:
     return shown(OVERLAP)[0]
 
 
-@metric("PG", shown=(OVERVIEW, SETTINGS, LEAD))
+@metric("PG", shown=(OVERVIEW, SETTINGS, LEAD), version=2)
 def pg(block: Block) -> np.ndarray:
-    """Pointing game: the token with the largest relevance, the first of several, is evidence."""
-    return block.evidence[block.rows, block.top]
+    """Pointing game: the token with the largest relevance is evidence; of several, the share that is."""
+    return _hit(block.largest(np.ones_like(block.size)), 1)
 
 
-@metric("PG2")
+@metric("PG2", version=2)
 def pg2(block: Block) -> np.ndarray:
-    """Pointing game, top 2 (Close Look v1): one of the two tokens with the largest relevance is evidence."""
-    largest = block.relevance[block.rows, block.top]
-    block.relevance[block.rows, block.top] = -np.inf
-    second = block.relevance.argmax(axis=1)
-    block.relevance[block.rows, block.top] = largest  # without a copy of the block
-    return pg(block) | block.evidence[block.rows, second]
+    """Pointing game, top 2 (Close Look v1): one of the two tokens with the largest relevance is evidence.
+
+    Of equal tokens every choice is as likely.
+    """
+    size = np.minimum(block.count, 2).astype(int)
+    return _hit(block.largest(size), size)
+
+
+def _hit(top: Largest, size: np.ndarray | int) -> np.ndarray:
+    """[B] the probability that one of the `size` largest is evidence, when equal tokens are chosen among at random."""
+    missed = np.ones(len(top.tied))
+    for place in range(int(np.max(size, initial=1))):  # C(t - e, k) / C(t, k), a place after the other
+        taken = place < top.places
+        missed *= np.where(taken, (top.tied - top.evidence_tied - place) / np.maximum(top.tied - place, 1), 1)
+    return np.where(top.evidence_above > 0, 1.0, 1 - np.maximum(missed, 0))
+
+
+@metric("Tied tops", higher_is_better=False)
+def tied_tops(block: Block) -> np.ndarray:
+    """Several tokens share the largest relevance: which of them a method points at is chance."""
+    return block.largest(np.ones_like(block.size)).tied > 1
 
 
 @metric("MRR", shown=(OVERVIEW, SETTINGS))
@@ -157,14 +173,24 @@ def pta(block: Block) -> np.ndarray:
     return 1 - row_count(block.positive != block.evidence) / block.count
 
 
-@metric("IoU", shown=(OVERLAP,))
+@metric("IoU", shown=(OVERLAP,), version=2)
 def iou(block: Block) -> np.ndarray:
     """Overlap of the evidence and as many tokens of the largest positive relevance, over their union (AttnLRP 4.1).
 
-    AttnLRP prints no formula; of the readings this one fits its numbers. The first of several equal tokens count.
+    AttnLRP prints no formula; of the readings this one fits its numbers. Of equal tokens every choice is as likely.
     """
-    shared = block.evidence_total(block.among_largest & (block.evidence_values > 0))
-    return shared / (np.minimum(row_count(block.positive), block.size) + block.size - shared)
+    top, positive = block.largest(block.size), row_count(block.positive)
+    among_positive = block.evidence_total(block.evidence_values > np.maximum(top.value, 0)[block.evidence_rows])
+    counted = top.value > 0  # else every positive token is among the largest
+    shared = among_positive + np.where(counted & (top.places == top.tied), top.evidence_tied, 0)
+    chosen = np.minimum(positive, block.size)
+    values = shared / (chosen + block.size - shared)
+    for row in np.flatnonzero(counted & (top.places < top.tied) & (top.evidence_tied > 0)):
+        drawn = np.arange(top.places[row] + 1)
+        likely = hypergeom.pmf(drawn, top.tied[row], top.evidence_tied[row], top.places[row])
+        both = shared[row] + drawn
+        values[row] = likely @ (both / (chosen[row] + block.size[row] - both))
+    return values
 
 
 @metric("IoU positive")
@@ -184,10 +210,14 @@ def iou_soft(block: Block) -> np.ndarray:
     return inside / (share @ np.ones(share.shape[1], share.dtype) - inside + block.size)
 
 
-@metric("RRA")
+@metric("RRA", version=2)
 def rra(block: Block) -> np.ndarray:
-    """Relevance rank accuracy (Arras et al. 2022): as many tokens of the largest relevance, the share on evidence."""
-    return block.evidence_total(block.among_largest) / block.size
+    """Relevance rank accuracy (Arras et al. 2022): as many tokens of the largest relevance, the share on evidence.
+
+    Of equal tokens every choice is as likely.
+    """
+    top = block.largest(block.size)
+    return (top.evidence_above + top.evidence_tied * top.places / top.tied) / block.size
 
 
 @metric("AP", shown=(BY_LAYER,))

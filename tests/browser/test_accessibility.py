@@ -70,7 +70,7 @@ def filled(tmp_path_factory):
     write_page(root, site, "faithfulness.html", "Faithfulness", (), parts=site.parts, published=False)
     shown = {"neurons": neurons, "parts": [knocked_out()], "published": False}
     write_page(root, site, "neurons.html", "Neurons", neurons.leaves, **shown)
-    for figure in (figure for part in site.parts for figure in part.figures):
+    for figure in (figure for part in (*site.parts, knocked_out()) for figure in part.figures):
         for name, text in figure.files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
