@@ -104,6 +104,7 @@ METRICS = {
     for function in (
         pg,
         pg2,
+        tied_tops,
         mrr,
         mrr_strict,
         rma,
