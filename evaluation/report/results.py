@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
+from evaluation.scoring.chance import Floor
 from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
@@ -69,6 +70,7 @@ class Results:
     comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)  # (model, task, dtype)
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, task) -> the model in Close Look
     sizes: Mapping[str, Size] = field(default_factory=dict)  # by model; not of models out of reach
+    floors: Mapping[tuple[str, str], Floor] = field(default_factory=dict)  # (model, task) -> the chance of its samples
 
     def state(self, place: Place) -> str:
         return self.states.get(place, UNDEFINED)

@@ -7,14 +7,16 @@ of relevance too, its chance is the mean over drawn uniform relevance, with a st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import comb
 from scipy.stats import binom, hypergeom
 
 from evaluation.scoring.metrics import Metric, score
+from evaluation.scoring.samples import Masks
 
 DRAWS = 400  # of relevance, for metrics without a closed form
 
@@ -88,6 +90,7 @@ class Chance:
 def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int = 0) -> Chance:
     """The chance of samples with so many chosen `tokens` [N], `evidence` [N] of them, each at least 1.
 
+    >>> from evaluation.scoring.metrics import METRICS
     >>> chance(METRICS["pg"], np.array([4, 5]), np.array([1, 1])).values
     array([0.25, 0.2 ])
     """
@@ -100,6 +103,30 @@ def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int =
     shares = np.bincount(of, minlength=len(pairs)) / max(1, len(of))
     variance = sum(share**2 * values.var(ddof=1) / DRAWS for share, values in zip(shares, drawn, strict=True))
     return Chance(np.array([values.mean() for values in drawn])[of], float(np.sqrt(variance)))
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The chance of a task's samples, which stands in place of a single draw of random relevance."""
+
+    masks: Masks
+    seed: int
+
+    def in_place_of(self, scores: pa.Table, tokens: str, scope: str, metrics: Mapping[str, Metric]) -> pa.Table:
+        """`scores` (sample_id, and a column for each of `metrics`) of one choice of tokens, with the chance in it.
+
+        A sample without evidence among the chosen tokens keeps its scores.
+        """
+        [chosen] = [marks for *choice, marks in self.masks.choices() if choice == [tokens, scope]]
+        sums = np.cumsum(np.stack([chosen, chosen & self.masks.evidence]), axis=1)
+        ends = np.concatenate([np.zeros((2, 1), int), sums], axis=1)[:, self.masks.offsets]
+        n, g = np.diff(ends, axis=1)[:, self.masks.samples.find(scores["sample_id"])]
+        known = g > 0
+        for name, metric in metrics.items():
+            values = scores[name].to_numpy().astype(float)
+            values[known] = chance(metric, n[known], g[known], self.seed).values
+            scores = scores.set_column(scores.schema.get_field_index(name), name, pa.array(values))
+        return scores
 
 
 def _drawn(metric: Metric, n: int, g: int, seed: int) -> np.ndarray:

@@ -46,10 +46,10 @@ BRACKETS = Task(
     labels=BALANCE,
     evidence="source",
     evidence_about=(
-        "of a string with one bracket of the wrong kind, every bracket whose flip to the other kind repairs it, by an "
-        "exact search. Balanced strings, and those where brackets have changed places, have none."
+        "every bracket whose flip to the other kind repairs the string, by an exact search. Samples are strings with "
+        "one bracket of the wrong kind; the demo's model has also learnt balanced ones, and those where brackets have "
+        "changed places, which have no evidence."
     ),
-    parts="fault",
     published=(1000, 11),
 )
 TRIGGERS = Task(

@@ -206,7 +206,7 @@ def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
         rows = (drawing.row(f"{SHAPES} {at}") for at, drawing in enumerate(shapes(seed, "test")))
     else:
         drawn = judged(task, seed, "test") if task in JUDGED else draws(task, seed, "test")
-        rows = (draw.row() for draw in drawn)
+        rows = (draw.row() for draw in drawn if draw.evidence)  # of a task, all samples have evidence or none
     count = 0
     for row in islice(rows, n):
         count += 1

@@ -3,7 +3,7 @@
 *brackets*: a string of round and square brackets, balanced or not. Half of the strings that are not balanced have one
 bracket of the wrong kind; their evidence is every bracket whose flip to the other kind repairs the string, by an exact
 search. In the other half two brackets have changed places, so that counting the kinds does not tell; no single flip
-repairs these, and they have no evidence.
+repairs these, and they have no evidence: like balanced strings, they are learnt and not among the task's samples.
 
 *triggers*: an opinion, as in *sentiment*, with the label complaint or praise. In half of the sentences a made-up word
 stands somewhere, and it alone decides the label, whatever the opinion. Evidence is that word, else the words of the

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.papers import close_look
-from evaluation.report.results import Place, Results, Score, Size, Variant
+from evaluation.report.results import ACCURACY, Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
-from evaluation.schema import SCORES, SCORES_SAMPLES
+from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
+from evaluation.scoring.chance import Floor
 from evaluation.scoring.metrics import Metric, applicable
-from evaluation.scoring.samples import VARIANT
+from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, tuned_label
@@ -51,7 +52,9 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         scores=scores,
         published=_published(config),
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
+        floors=dict(_floors(config, plan, store)),
     )
+    results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
     for place in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
         if place.dtype == results.dtypes[place.model, place.task][0] and not results.is_noise(place):
@@ -62,6 +65,27 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         if comparison is not None:
             comparisons[key] = comparison
     return replace(results, comparisons=comparisons)
+
+
+def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple[str, str], Floor]]:
+    for model in plan.models:
+        for task, inputs in model.inputs.items():
+            if config.task(task).evidence is not None:
+                masks = Masks.of(store.read(inputs.paths, VIEW, VIEW_COLUMNS))
+                yield (model.name, task), Floor(masks, config.seed)
+
+
+def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
+    """The means of chance, over the samples and in the settings of which random relevance has scores."""
+    for place, variant in {(place, variant): None for place, variant, _ in results.scores}:
+        if place.method != results.baseline or place[:2] not in results.floors or variant == ACCURACY:
+            continue
+        samples = samples_of_variant(store, results, place, variant)
+        samples = samples.filter(samples["correct"])
+        for name, metric in applicable(results.tasks[place.task]).items():
+            if len(samples):
+                mean = metric.scale * float(samples[name].to_numpy().mean())
+                yield (place, variant, name), Score(mean, len(samples))
 
 
 def relevance_cells(plan: Plan) -> Iterator[Cell]:
@@ -88,13 +112,17 @@ def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
 
 
 def samples_of_variant(store: Store, results: Results, place: Place, variant: Variant) -> pa.Table:
-    """The columns of `default_samples`, of another variant."""
+    """The columns of `default_samples`, of another variant. Random relevance has its chance in place of one draw."""
     scores = Artifact("scores", *place)
     path = f"{scores.folders[1]}/{scores.shard()}"
-    table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *applicable(results.tasks[place.task])])
+    metrics, floor = applicable(results.tasks[place.task]), results.floors.get((place.model, place.task))
+    table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
     for name, part in zip(VARIANT, variant, strict=True):
         table = table.filter(pc.field(name) == part)
-    return table.drop_columns(VARIANT)
+    table = table.drop_columns(VARIANT)
+    if floor is not None and place.method == results.baseline:
+        return floor.in_place_of(table, variant.tokens, variant.scope, metrics)
+    return table
 
 
 def _scores(store: Store, place: Place, cell: Artifact) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
