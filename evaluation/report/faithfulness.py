@@ -14,6 +14,7 @@ from evaluation.report.papers import attnlrp
 from evaluation.report.pruning import span
 from evaluation.report.results import Methods, Results, label
 from evaluation.report.table import (
+    BOLD,
     DONE,
     MISSING,
     NOISE,
@@ -26,6 +27,7 @@ from evaluation.report.table import (
     Table,
     difference_cell,
     known,
+    of_group,
 )
 from evaluation.scoring.areas import AREAS, GRID, Areas, Beside, MeanCurve
 from evaluation.scoring.faithfulness import MEASURES, Summary
@@ -92,7 +94,7 @@ class Shown(NamedTuple):
 
 def _area_column(measure: str, group: str = "") -> Column:
     record = MEASURES[measure]
-    return Column(group, record.label, digits=DIGITS, higher_is_better=record.higher_is_better)
+    return Column(group, record.label, digits=DIGITS)
 
 
 _LEFT_OUT = Column("", "left out", digits=0)
@@ -102,7 +104,7 @@ FAITHFULNESS = Table(
     "Areas under faithfulness curves",
     "The target's logit as tokens go, the most relevant first (MoRF) or the least (LeRF), by trapezoids over "
     "the share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
-    "95 % bootstrap intervals; the best of a model is bold. Stars on ΔA: it differs from zero, * p < 0.05, "
+    f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, "
     "** p < 0.01 (sign-flip test, Holm over the table). The last column is ΔA minus that of random relevance "
     "on the same samples (paired, Holm over pairs). Left out are samples whose relevance or logits are not "
     "finite.",
@@ -167,7 +169,7 @@ def _overview(drawn: Sequence[Drawn], results: Results) -> Iterator[Entry]:
         group = f"{PAPER}: {task} · {model}"
         for measure, column in ((DELTA, _area_column(DELTA, group)), (overlap(), _overlap_column(group))):
             if (task, model) not in own and any((task, model, name, measure) in attnlrp() for name in methods):
-                printed[task, model, measure] = replace(column, higher_is_better=None)
+                printed[task, model, measure] = column
     for shown in _shown(methods, results.methods):
         method, inverted = shown
         row = ("", (shown.label(results.methods),))
@@ -214,10 +216,11 @@ def area_cell(one: Drawn, method: str, measure: str, *, inverted: bool = False) 
     if summary is None:
         return Cell(state=NOISE if method in one.noise else MISSING if method in one.lacking else UNDEFINED)
     if not inverted:
-        return summary_cell(summary, _printed(one, method, measure))
+        cell = summary_cell(summary, _printed(one, method, measure))
+        return of_group(cell, one.areas.comparison, method, measure, MEASURES[measure].higher_is_better)
     if measure == DELTA:
         summary = replace(summary, value=-summary.value, low=-summary.high, high=-summary.low)
-    return replace(summary_cell(summary), ranked=False)
+    return summary_cell(summary)
 
 
 def ordered(names: Collection[str], methods: Methods) -> list[str]:
@@ -240,7 +243,7 @@ def _inverted_note(drawn: Sequence[Drawn], results: Results) -> str:
 
 
 def _overlap_column(group: str) -> Column:
-    return Column(group, METRICS[overlap()].label, digits=OVERLAP_DIGITS, higher_is_better=True)
+    return Column(group, METRICS[overlap()].label, digits=OVERLAP_DIGITS)
 
 
 def _overlap_cell(one: Drawn, row: Shown) -> Cell:

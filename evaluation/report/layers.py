@@ -22,6 +22,7 @@ from evaluation.report.table import (
     Table,
     difference_cell,
     interval_of,
+    of_group,
 )
 from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
 from evaluation.scoring.statistics import TEST, Comparison
@@ -38,13 +39,12 @@ DOUBTS = (
 LAYERS = Table(
     "layers",
     "Evidence by layer",
-    "What each layer says of the tokens, held against the evidence, in percent with 95 % bootstrap intervals: the "
+    "What each layer says of the tokens, held against the evidence, in percent with 95 % intervals: the "
     "map of that layer alone, or the head on its states. Layers are counted from the lowest. NormXLogit's numbers "
     "stand beside those of models named as its own, roberta-base and, fine-tuned, roberta-base-blimp5; those of "
     "random relevance, norms, LogAt and NormXLogit are read off its figures 4 and 5.",
     ("model", "layer"),
     paper="NormXLogit",
-    rivals="columns",
 )
 DIFFERENCES = Table(
     "layer_differences",
@@ -94,7 +94,7 @@ def _places(scores: Sequence[LayerScore], methods: Methods, missing: Missing) ->
         for name in names:
             for metric in shown(BY_LAYER):
                 record = METRICS[metric]
-                column = Column(label(methods, name), record.label, higher_is_better=record.higher_is_better)
+                column = Column(label(methods, name), record.label)
                 yield (task, model, layer, name, metric), column
 
 
@@ -107,7 +107,9 @@ def _scores(scores: Sequence[LayerScore], methods: Methods, missing: Missing, co
         if score is not None:
             low, high = interval_of(compared.get((task, model)), name, of_layer(layer, metric))
             paper = normxlogit_layers().get((task, model, name, str(layer), metric))
+            better = METRICS[metric].higher_is_better
             cell = Cell(score.value, DONE, score.n, low, high, reference=paper)
+            cell = of_group(cell, compared.get((task, model)), name, of_layer(layer, metric), better)
         yield Entry(task, (model, str(layer)), column, cell)
 
 
@@ -120,7 +122,7 @@ def _differences(
         if together is not None and together.at(name, measure) is not None:
             best = int(np.argmax(together.mean[:, together.metrics.index(measure)]))
             cell = difference_cell(together, name, together.methods[best], measure)
-        yield Entry(task, (model, str(layer)), replace(column, signed=True, higher_is_better=None), cell)
+        yield Entry(task, (model, str(layer)), replace(column, signed=True), cell)
 
 
 def _without(missing: Missing, task: str, model: str, method: str) -> Cell:

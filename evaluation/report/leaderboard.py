@@ -1,89 +1,185 @@
-"""The answer of a run on its first screen: methods in order for each task, a sentence each, and what its words mean."""
+"""The answer of a run on its first screen: for each model and task the methods in groups that tests tell apart."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from evaluation.report.render import number
-from evaluation.report.results import Place, Results
-from evaluation.report.table import Cell, Column, Row, Table
-from evaluation.report.tables import interval_cell, over_cell
+from evaluation.report.results import Results
+from evaluation.report.table import DONE, Cell, Column, Entry, Table, interval_of, known
+from evaluation.scoring.faithfulness import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
-from lrp_core.method import Method
+from evaluation.scoring.statistics import Comparison
 
-SURE = 0.05  # p of a difference that is told as one
-LENGTH = 30  # tokens of the sample that costs are told for
+DELTA = "delta_area"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A method on a task: means over the models that have it."""
+    """A method on a task of a model; cells without a value where nothing is known."""
 
-    task: str
     method: str
-    value: float
-    low: float | None  # means of the models' intervals, which is no narrower than the interval of the mean
-    high: float | None
-    over: float | None  # the difference from the baseline's mean over the same models
-    clear: bool  # whether that differs from zero on every model (p after Holm)
-    models: int
-    cost: float  # passes of a sample: forwards, and a backward where the method follows gradients
+    group: int  # from 1: the methods that no other of the groups from here on beats
+    evidence: Cell
+    faithfulness: Cell
+    is_faithful: bool  # no method is more faithful; False where that is not known
+    seconds: float | None  # of a sample, as measured in this run
 
 
-def standings(results: Results) -> dict[str, list[Standing]]:
-    """The methods of every task, the best first."""
-    return {task: sorted(_of_task(results, task), key=lambda one: (-one.value, one.method)) for task in results.scored}
+@dataclass(frozen=True)
+class Board:
+    """The methods of a model on a task, by groups."""
+
+    model: str
+    task: str
+    standings: Sequence[Standing]
+    conclusion: str
 
 
-def leaderboard(results: Results) -> Table:
-    """The standings as a table."""
-    metric, base = METRICS[lead()], results.baseline
-    columns = [Column("", "rank", digits=0), Column("", metric.label, unit=f" {metric.unit}")]
-    if base is not None:
-        columns.append(Column("", f"Δ {results.label(base)}", signed=True))
-    columns += [Column("", "models", digits=0), Column("", "cost", digits=0)]
-    rows = []
-    for task, standing in standings(results).items():
-        for rank, one in enumerate(standing, start=1):
-            cells = [Cell(rank), Cell(one.value, low=one.low, high=one.high, mark="best" if rank == 1 else "")]
-            if base is not None:
-                cells.append(Cell(one.over))
-            cells += [Cell(one.models), Cell(one.cost)]
-            rows.append(Row(task, (results.label(one.method),), tuple(cells)))
+@dataclass(frozen=True)
+class Beyond:
+    """What the first screen tells beside scores, by model and task."""
+
+    faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
+    seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of (model, task, method)
+
+
+def boards(results: Results, beyond: Beyond) -> list[Board]:
+    """A board for each model and task of which methods were compared, in the order of tasks and models."""
+    every = []
+    for task in results.scored:
+        for model in results.models:
+            dtypes = results.dtypes.get((model, task))
+            compared = results.comparisons.get((model, task, dtypes[0])) if dtypes else None
+            if compared is not None and lead() in compared.metrics:
+                every.append(_board(results, compared, beyond, model, task))
+    return every
+
+
+def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, task: str) -> Board:
+    faithful = beyond.faithfulness.get((model, task))
+    most = set() if faithful is None else set(faithful.groups(DELTA)[0])
+    standings = []
+    for at, group in enumerate(compared.groups(lead(), METRICS[lead()].higher_is_better), start=1):
+        for method in group:
+            cells = _cell(compared, method, lead()), _cell(faithful, method, DELTA)
+            seconds = beyond.seconds.get((model, task, method))
+            standings.append(Standing(method, at, *cells, method in most, seconds))
+    return Board(model, task, standings, conclusion(results, standings, compared, faithful))
+
+
+def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
+    at = None if compared is None else compared.at(method, measure)
+    if compared is None or at is None:
+        return known(None)
+    low, high = interval_of(compared, method, measure)
+    return Cell(float(compared.mean[at]), DONE, compared.n, low, high)
+
+
+def conclusion(
+    results: Results, standings: Sequence[Standing], compared: Comparison, faithful: Comparison | None
+) -> str:
+    """The method to use here, and how sure that is: what the tests say, in a sentence or two."""
+    metric, at = METRICS[lead()], compared.metrics.index(lead())
+    first = [one for one in standings if one.group == 1]
+    others = len(standings) - len(first)
+    smallest = float("nan") if compared.smallest is None else float(compared.smallest[at])
+    unseen = ""
+    if np.isfinite(smallest):
+        unseen = f" Differences below {number(smallest, 1)} points may go unseen with {compared.n} samples."
+    if not others:
+        return f"No method finds the evidence more often than another ({metric.label}, every pair tested).{unseen}"
+    if len(first) == 1:
+        best = f"{results.label(first[0].method)} finds the evidence more often than each of the {others} others"
+        return f"{best} ({_share(first[0])}){_also_faithful(first[0], faithful)}.{unseen}"
+    told = [results.label(one.method) for one in first]
+    names = f"{', '.join(told[:-1])} and {told[-1]}"
+    group = (
+        f"No test tells {names} apart, and each of the {others} others finds the evidence less often than one of them."
+    )
+    if results.baseline in [one.method for one in first]:
+        return f"{group} Random relevance is among them: by {metric.label}, nothing here is better than chance.{unseen}"
+    return f"{group}{_cheapest(results, first)}{unseen}"
+
+
+def _share(one: Standing) -> str:
+    cell, metric = one.evidence, METRICS[lead()]
+    low, high = (0.0 if end is None else end for end in (cell.low, cell.high))
+    return f"{metric.label} {number(cell.value or 0.0, 1)} {metric.unit}, {number(low, 1)} to {number(high, 1)}"
+
+
+def _also_faithful(best: Standing, faithful: Comparison | None) -> str:
+    if faithful is None or best.faithfulness.value is None:
+        return ""
+    if best.is_faithful:
+        return f", and no method is more faithful ({MEASURES[DELTA].label})"
+    return f"; others are more faithful ({MEASURES[DELTA].label})"
+
+
+def _cheapest(results: Results, first: Sequence[Standing]) -> str:
+    """The fastest of a group, of those that no method beats in faithfulness where there are such."""
+    faithful = [one for one in first if one.is_faithful]
+    timed = {one.method: one.seconds for one in faithful or first if one.seconds is not None}
+    if len(timed) < 2:
+        return ""
+    best = results.label(min(timed, key=lambda name: timed[name]))
+    return f" The fastest of them{' that no method beats in faithfulness' if faithful else ''} is {best}."
+
+
+def leaderboard(results: Results, beyond: Beyond) -> Table:
+    """The boards as a table, a method a row."""
+    metric, measure = METRICS[lead()], MEASURES[DELTA]
+    columns = (
+        Column("", "group", digits=0),
+        Column("", metric.label, unit=f" {metric.unit}"),
+        Column("", measure.label, digits=2),
+        Column("", "ms a sample", significant=3),
+    )
+    frame = []
+    for board in boards(results, beyond):
+        for one in board.standings:
+            milliseconds = None if one.seconds is None else 1000 * one.seconds
+            cells = (Cell(one.group), one.evidence, one.faithfulness, known(milliseconds))
+            for column, cell in zip(columns, cells, strict=True):
+                frame.append(Entry(board.task, (board.model, results.label(one.method)), column, cell))
     return Table(
         "leaderboard",
         "Leaderboard",
-        f"{metric.label} of every method's default setting, its mean over models, with the mean of their 95 % "
-        f"intervals; cost in passes of a sample of {LENGTH} tokens, as if methods shared none.",
-        ("method",),
-        tuple(columns),
-        tuple(rows),
-    )
+        f"Methods in groups: no other method of a group or of those below it is better by {metric.label} on the "
+        "samples that all have (paired test, Holm over the pairs). Intervals are of 95 %; seconds are the median over "
+        "the batches of this run, as if methods shared no pass.",
+        ("model", "method"),
+        columns,
+    ).filled(frame)
 
 
-def sentence(results: Results, one: Standing) -> str:
-    """What a standing says, in words."""
-    metric = METRICS[lead()]
-    share = f"{number(one.value, 1)} {metric.unit}"
-    said = f"Its most relevant token is evidence in {share} of the samples"
-    if one.method == results.baseline:
-        return f"{said}: what random relevance gives."
-    if one.over is None:
-        return f"{said}."
-    weak = "" if one.clear and one.over > 0 else results.methods[one.method].weak
-    if not round(one.over, 1):
-        return " ".join(filter(None, (f"{said}, as random relevance does.", weak)))
-    against = f"{number(abs(one.over), 1)} points {'above' if one.over > 0 else 'below'} random relevance"
-    sure = "" if one.clear else ", not clearly on every model"
-    return " ".join(filter(None, (f"{said}, {against}{sure}.", weak)))
+def method_seconds(results: Results, rows: Iterable[Mapping[str, object]]) -> dict[tuple[str, str, str], float]:
+    """Median seconds of a sample by model, task and method, from rows of the runtime schema with their place.
 
-
-def passes(method: Method) -> float:
-    """Forwards and backwards of one sample."""
-    return method.cost(LENGTH) + (method.rules is not None)
+    A method of a shared pass takes the pass's forward, its own backward and its own aggregation.
+    """
+    times: dict[tuple[object, ...], list[float]] = {}
+    for row in rows:
+        model, task = str(row["model"]), str(row["task"])
+        if row["dtype"] == results.dtypes.get((model, task), ("",))[0]:
+            seconds = float(str(row["wall_s"])) / int(str(row["batch"]))
+            times.setdefault((model, task, row["method"], row["stage"]), []).append(seconds)
+    median = {key: float(np.median(values)) for key, values in times.items()}
+    told = {}
+    for model, task in results.dtypes:
+        for name, method in results.methods.items():
+            parts = [median.get((model, task, name, stage)) for stage in ("backward", "aggregate")]
+            shared = median.get((model, task, method.passes, "forward"))
+            whole = median.get((model, task, name, "method"), median.get((model, task, method.passes, "method")))
+            if shared is not None and None not in parts:
+                told[model, task, name] = shared + sum(part for part in parts if part is not None)
+            elif shared is None and whole is not None:
+                told[model, task, name] = whole
+    return told
 
 
 def glossary(results: Results) -> list[tuple[str, str]]:
@@ -94,26 +190,17 @@ def glossary(results: Results) -> list[tuple[str, str]]:
     return [(word, meaning) for word, meaning in meanings if meaning]
 
 
-def _of_task(results: Results, task: str) -> Iterator[Standing]:
+def weak_points(results: Results, board: Board) -> Iterator[str]:
+    """Of methods that do no better than chance without a fault: the sentences of their records."""
     base = results.baseline
-    for method in results.ordered_methods():
-        places = [Place(model, task, dtypes[0], method) for (model, of), dtypes in results.dtypes.items() if of == task]
-        cells = {place: interval_cell(results, place, lead()) for place in places}
-        means = {place: cell.value for place, cell in cells.items() if cell.value is not None}
-        if not means:
-            continue
-        over = [] if base in (None, method) else [over_cell(results, place, base, lead()) for place in means]
-        value, difference = fmean(means.values()), _mean(cell.value for cell in over)
-        low, high = _mean(cells[place].low for place in means), _mean(cells[place].high for place in means)
-        clear = all(cell.p is not None and cell.p < SURE for cell in over)
-        cost = passes(results.methods[method])
-        yield Standing(task, method, value, low, high, difference, clear, len(means), cost)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean; None of no values, and where a value is not known."""
-    numbers = list(values)
-    return None if None in numbers or not numbers else fmean(number for number in numbers if number is not None)
+    compared = results.comparisons.get((board.model, board.task, results.dtypes[board.model, board.task][0]))
+    if compared is None or base not in compared.methods:
+        return
+    k, floor = compared.metrics.index(lead()), compared.methods.index(base)
+    for at, method in enumerate(compared.methods):
+        is_above = compared.mean[at, k] > compared.mean[floor, k] and compared.p[at, floor, k] < 0.05
+        if results.methods[method].weak and not is_above:
+            yield f"{results.label(method)}: {results.methods[method].weak}"
 
 
 def _first_line(function: object) -> str:

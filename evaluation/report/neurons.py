@@ -12,7 +12,19 @@ from matplotlib.scale import SymmetricalLogScale
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import DONE, MISSING, NOT_FINITE, Cell, Column, Entry, Table, difference_cell, interval_of
+from evaluation.report.table import (
+    BOLD,
+    DONE,
+    MISSING,
+    NOT_FINITE,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    difference_cell,
+    interval_of,
+    of_group,
+)
 from evaluation.schema import NEURONS
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from evaluation.scoring.intervals import mean_intervals
@@ -108,14 +120,14 @@ def knockout_table(
     `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`knockout_figure`.
     """
     caption = (
-        f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % bootstrap intervals; "
+        f"The drop of the explained number when the first n neurons {GONE[value]}, with 95 % intervals; "
         "p is of the difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of "
-        "rankings)."
+        f"rankings). {BOLD}"
     )
     lost = sum(one.lost for one in knockouts)
     note = f" {lost} samples are left out, which some ranking lacks or whose logits are not finite." if lost else ""
     counts = {count: None for one in knockouts for count in one.counts}
-    columns = {n: Column("neurons gone", str(n), digits=_DIGITS, higher_is_better=True) for n in sorted(counts)}
+    columns = {n: Column("neurons gone", str(n), digits=_DIGITS) for n in sorted(counts)}
     frame = []
     for one in knockouts:
         compared = one.compared(resamples, seed)
@@ -136,7 +148,8 @@ def _cell(one: Knockouts, compared: Comparison | None, name: str, count: int) ->
     at = one.rankings.index(name), one.counts.index(count)
     random = difference_cell(compared, name, RANDOM, str(count))
     low, high = interval_of(compared, name, str(count))
-    return Cell(float(one.drops[:, *at].mean()), DONE, len(one.drops), low, high, random.p)
+    cell = Cell(float(one.drops[:, *at].mean()), DONE, len(one.drops), low, high, random.p)
+    return of_group(cell, compared, name, str(count), higher_is_better=True)
 
 
 def named(methods: Methods, name: str) -> str:

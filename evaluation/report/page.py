@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from evaluation.report import heatmap
 from evaluation.report.explorer import Explorer
-from evaluation.report.leaderboard import glossary, leaderboard, sentence, standings
+from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, weak_points
 from evaluation.report.leaves import Leaves, script_hash
 from evaluation.report.neuron_explorer import NeuronExplorer
 from evaluation.report.overlay import css_ramp
@@ -108,6 +108,7 @@ class Site:
     summary: str = ""
     notes: Sequence[str] = field(default_factory=tuple)
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
+    beyond: Beyond = field(default_factory=Beyond)
 
     def files(self, close_look: bool = False) -> dict[str, str]:
         """Every file of the site by its name. `close_look` adds the paper's numbers to Markdown and LaTeX."""
@@ -125,7 +126,7 @@ class Site:
             shown = [table for part in parts for table in part.tables]
             printed = any(cell.reference is not None for table in shown for row in table.rows for cell in row.cells)
             files[page] = self._page(page, leaves, parts=parts, published=printed, neurons=self.neurons)
-        tables = [leaderboard(self.results), *self.tables]
+        tables = [leaderboard(self.results, self.beyond), *self.tables]
         for part in self.parts:
             tables += [*part.tables, *part.details]
             for figure in part.figures:
@@ -148,12 +149,10 @@ class Site:
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
         results = self.results
         methods = [results.label(method) for method in results.ordered_methods()]
-        board = []
-        for task, standing in standings(results).items():
-            if standing:
-                board.append((task, [(one, results.label(one.method), sentence(results, one)) for one in standing]))
+        board = [(each, list(weak_points(results, each))) for each in boards(results, self.beyond)]
         words, metrics = glossary(results), METRICS.values()
-        return {"wide": wide, "long": long, "board": board, "metric": METRICS[lead()], "glossary": words} | {
+        return {"wide": wide, "long": long, "boards": board, "metric": METRICS[lead()], "glossary": words} | {
+            "label": results.label,
             "terms": defaultdict(str, words),
             "summary": self.summary,
             "notes": self.notes,

@@ -140,9 +140,8 @@ AREAS = Table(
     "pruning_area",
     "Area under the pruning curves",
     "Mean accuracy over the share of heads removed, percent: higher is better where the least relevant heads go "
-    "first, lower where the most relevant do; the best of a model is bold. Random is the mean over orders.",
+    "first, lower where the most relevant do. Random is the mean over orders.",
     ("model", "method"),
-    second=False,
 )
 
 
@@ -172,5 +171,5 @@ def _areas(
                     value = measured.get((task, model, method, *setting))
                     state = MISSING if (task, model, method) in lacking else UNDEFINED
                     cell = Cell(state=state) if value is None else Cell(value, DONE)
-                    column = Column(ORDERS[order], POOLINGS[pooling], higher_is_better=order == "least_first")
+                    column = Column(ORDERS[order], POOLINGS[pooling])
                     yield Entry(task, (model, curve_label(methods, method)), column, cell)

@@ -55,7 +55,7 @@ def why(cell: Cell) -> str:
 def markdown(table: Table, close_look: bool = False) -> str:
     """One Markdown table for each section (task)."""
     escape = lambda text: text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")  # noqa: E731
-    marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
+    marks = {"best": "**{}**", "": "{}"}
     lines = [f"## {table.title}", "", escape(table.caption)]
     if close_look:
         lines += ["", f"In parentheses: the number of {table.paper}, and ours minus it."]
@@ -110,7 +110,7 @@ def _pages(columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
 
 def _tabular(table: Table, start: int, end: int, close_look: bool) -> list[str]:
     """Some columns of every row."""
-    marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
+    marks = {"best": r"\textbf{%s}", "": "%s"}
     columns, width = table.columns[start:end], len(table.heads)
     lines = [rf"\begin{{tabular}}{{{'l' * width}{'r' * len(columns)}}}"]
     lines += [r"\toprule", *_latex_heads(table.heads, columns), r"\midrule"]

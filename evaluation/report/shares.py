@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.faithfulness import WAYS, Setting, summary_cell
 from evaluation.report.page import Figure
 from evaluation.report.papers import normxlogit
 from evaluation.report.results import Results, label, rank
-from evaluation.report.table import MISSING, NOISE, UNDEFINED, Cell, Column, Entry, Table, difference_cell, known
+from evaluation.report.table import (
+    BOLD,
+    MISSING,
+    NOISE,
+    UNDEFINED,
+    Cell,
+    Column,
+    Entry,
+    Table,
+    difference_cell,
+    known,
+    of_group,
+)
 from evaluation.scoring.faithfulness import MEASURES
 from evaluation.scoring.flips import SHARES
 from evaluation.scoring.shares import OF_LABELS, OF_SCORES, Shares
@@ -77,7 +89,7 @@ def _leads(taken: Sequence[Taken], results: Results) -> Iterator[Entry]:
         has = any((task, model, method, lead) in normxlogit() for method in methods)
         if has and task in tasks and (task, model) not in own:
             column = _column(lead, f"{PAPER}: {task} · {model}")
-            printed[task, model, lead] = replace(column, higher_is_better=None)
+            printed[task, model, lead] = column
     for method in methods:
         row = ("", (label(results.methods, method),))
         for one in taken:
@@ -93,7 +105,7 @@ _LEFT_OUT = Column("", "left out", digits=0)
 
 def _column(measure: str, group: str = "") -> Column:
     record = MEASURES[measure]
-    return Column(group, record.label, digits=DIGITS, higher_is_better=record.higher_is_better)
+    return Column(group, record.label, digits=DIGITS)
 
 
 def _over(measure: str) -> Column:
@@ -103,8 +115,8 @@ def _over(measure: str) -> Column:
 EVERY = Table(
     "shares",
     "Shares of the top tokens taken away, and all others",
-    "Means over samples and over shares from 10 to 90 %, with 95 % bootstrap intervals; the best of a model is "
-    "bold. Correct is a prediction that equals the gold label. The last columns are differences to random "
+    "Means over samples and over shares from 10 to 90 %, with 95 % intervals. Correct is a "
+    f"prediction that equals the gold label. {BOLD} The last columns are differences to random "
     "relevance on the same samples (paired sign-flip test, and of r, which is of all samples at once, one that "
     "swaps what is said under both methods; Holm over pairs; * p < 0.05, ** p < 0.01). " + DOUBTS,
     ("model", "method"),
@@ -137,7 +149,8 @@ def _cell(one: Taken, method: str, measure: str) -> Cell:
     summary = one.shares.summaries.get((method, measure))
     if summary is None:
         return Cell(state=MISSING if method in one.lacking else UNDEFINED)
-    return summary_cell(summary, normxlogit().get((one.task, one.published or "", method, measure)))
+    cell = summary_cell(summary, normxlogit().get((one.task, one.published or "", method, measure)))
+    return of_group(cell, one.shares.comparison, method, measure, MEASURES[measure].higher_is_better)
 
 
 def share_figures(taken: Sequence[Taken], results: Results) -> list[Figure]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,9 +25,8 @@ class Cell:
     low: float | None = None  # 95 % interval
     high: float | None = None
     p: float | None = None  # of a difference
-    mark: str = ""  # best | second
+    mark: str = ""  # best: of the group that no other method beats
     reference: float | None = None
-    ranked: bool = True  # may be marked as the best
 
     @property
     def difference(self) -> float | None:
@@ -50,7 +49,6 @@ class Column:
     significant: int | None = None  # digits of numbers that differ by orders of magnitude, instead of `digits`
     unit: str = ""
     spread: str = "95 % interval"  # what `low` and `high` of its cells are
-    higher_is_better: bool | None = None  # None: no cell is marked as the best
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,6 @@ class Entry(NamedTuple):
     column: Column
     cell: Cell
 
-    def rivals(self, of: str) -> tuple[object, ...]:
-        """The key of the cells among which the best is marked: "rows" of a column, "columns", or "sides" of a pair."""
-        section, labels, column, _ = self
-        if of == "rows":
-            return section, labels[:-1], column
-        return section, labels, column.label, column.group if of == "sides" else ""
-
 
 @dataclass(frozen=True)
 class Table:
@@ -88,8 +79,6 @@ class Table:
     rows: tuple[Row, ...] = ()
     section: str = "task"  # what the sections of rows are
     paper: str = "Close Look"  # whose numbers stand beside ours
-    rivals: str = "rows"  # rows | columns | sides: see `Entry.rivals`
-    second: bool = True  # the second best is marked, too
 
     def filled(self, frame: Iterable[Entry], note: str = "") -> Table:
         """This table with the cells of `frame`, and `note` behind its caption; cells that it lacks are undefined.
@@ -99,7 +88,7 @@ class Table:
         cells: dict[tuple[str, tuple[str, ...]], dict[Column, Cell]] = defaultdict(dict)
         columns = dict.fromkeys(self.columns)
         states = set()
-        for section, labels, column, cell in self._marked(list(frame)):
+        for section, labels, column, cell in frame:
             cells[section, labels][column] = cell
             columns[column] = None
             states.add(cell.state)
@@ -114,33 +103,17 @@ class Table:
             note += "not relevance."
         return replace(self, columns=tuple(columns), rows=tuple(rows), caption=self.caption + note)
 
-    def _marked(self, entries: list[Entry]) -> list[Entry]:
-        """`entries` with the best of rivals marked."""
-        rivals = defaultdict(list)
-        for at, entry in enumerate(entries):
-            if entry.column.higher_is_better is not None and entry.cell.ranked:
-                rivals[entry.rivals(self.rivals)].append(at)
-        for own in rivals.values():
-            column = entries[own[0]].column
-            cells = mark([entries[at].cell for at in own], column.digits, self.second, not column.higher_is_better)
-            for at, cell in zip(own, cells, strict=True):
-                entries[at] = entries[at]._replace(cell=cell)
-        return entries
+
+BOLD = "Bold: no other method is better on the samples that all have (paired test, Holm); nothing where none differ."
 
 
-def mark(cells: Sequence[Cell], digits: int, second: bool = True, lower: bool = False) -> list[Cell]:
-    """`cells` of one metric with the best marked and the second best, as they are printed: equal digits are ties.
-
-    The best is the highest, or with `lower` the lowest.
-    """
-    shown = [None if cell.value is None else round(cell.value, digits) for cell in cells]
-    ranked = sorted({value for value in shown if value is not None}, reverse=not lower)
-    if len(ranked) < 2:
-        return list(cells)
-    marks: dict[float | None, str] = {ranked[0]: "best"}
-    if second:
-        marks[ranked[1]] = "second"
-    return [replace(cell, mark=marks.get(value, "")) for cell, value in zip(cells, shown, strict=True)]
+def of_group(cell: Cell, compared: Comparison | None, method: str, measure: str, higher_is_better: bool) -> Cell:
+    """`cell` marked where its method is of the group that no other beats, and some method is not of it."""
+    if compared is None or cell.value is None or compared.at(method, measure) is None:
+        return cell
+    first = compared.groups(measure, higher_is_better)[0]
+    is_marked = method in first and len(first) < len(compared.methods)
+    return replace(cell, mark="best") if is_marked else cell
 
 
 def known(value: float | None) -> Cell:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from evaluation.report.papers import close_look
 from evaluation.report.results import Place, Results, Score
 from evaluation.report.table import (
+    BOLD,
     DONE,
     MISSING,
     NOISE,
@@ -20,11 +21,16 @@ from evaluation.report.table import (
     difference_cell,
     interval_of,
     known,
+    of_group,
 )
 from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
 from evaluation.scoring.statistics import TEST
 
 DOUBLE = "float64"
+CHANCE = (
+    "Random is the chance of relevance that knows nothing: exact for each sample, and where a metric depends on the "
+    "sizes of relevance (IoU soft) a mean over draws."
+)
 Group = tuple[str, ...]  # methods that share a column
 
 
@@ -72,9 +78,8 @@ def overview(results: Results) -> Table:
         "table1",
         "Table 1. Overview",
         f"Contrastive explanations, full embeddings, no special tokens{scopes}. "
-        "Percent, over correctly predicted samples. The best of a row is bold, the second underlined.",
+        f"Percent, over correctly predicted samples. {CHANCE} {BOLD}",
         ("model",),
-        rivals="columns",
     ).filled(_overview(results))
 
 
@@ -83,7 +88,8 @@ def _overview(results: Results) -> Iterator[Entry]:
         for group in results.groups():
             own = first_defined(results, group, place)
             for metric in shown(OVERVIEW):
-                cell = score_cell(results, own, metric, "1", "left")
+                compared, better = results.comparisons.get(own[:3]), METRICS[metric].higher_is_better
+                cell = of_group(score_cell(results, own, metric, "1", "left"), compared, own.method, metric, better)
                 yield Entry(place.task, (place.model,), _metric_column(results, group, metric), cell)
 
 
@@ -92,8 +98,8 @@ def beside_random(results: Results) -> Table:
     return Table(
         "table1_random",
         "Table 1, beside random",
-        "The setting of table 1 with a method a row and 95 % bootstrap intervals. Δ is the difference from "
-        "random relevance on the same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs).",
+        f"The setting of table 1 with a method a row and 95 % intervals. {CHANCE} Δ is the difference from it on the "
+        "same samples: * p < 0.05, ** p < 0.01 (paired sign-flip test, Holm over pairs; rows of noise are not tested).",
         ("model", "method"),
     ).filled(_beside_random(results))
 
@@ -186,12 +192,9 @@ def pair_table(results: Results, pair: Pair) -> Table:
     return Table(
         f"table{pair.number}",
         f"Table {pair.number}. {pair.title}",
-        f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1; the better one is bold."
-        + pair.note,
+        f"Each pair is {pair.sides[0]}, {pair.sides[1]}; otherwise the setting of table 1." + pair.note,
         ("model", "default") if pair.precisions else ("model",),
         tuple(columns),
-        rivals="sides",
-        second=False,
     ).filled(entry for entry in frame if not (pair.distinct and (entry.section, entry.labels[0]) in same))
 
 
@@ -263,7 +266,7 @@ def _metric_column(results: Results, group: Group, metric: str, side: str = "") 
     record = METRICS[metric]
     label = "/".join(results.label(method) for method in group)
     unit = "" if record.unit == "%" else f" {record.unit}"
-    return Column(label, record.label, side, unit=unit, higher_is_better=record.higher_is_better)
+    return Column(label, record.label, side, unit=unit)
 
 
 def interval_cell(results: Results, place: Place, metric: str) -> Cell:

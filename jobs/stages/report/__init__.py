@@ -64,6 +64,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         neurons=neuron_explorer(config, plan, store, results, samples.ids),
         summary=_summary(plan, results),
         notes=(*lacking, *notes(plan, ledger, results)),
+        beyond=reported.beyond,
     )
     files = {f"{artifact.folder}/{name}": text for name, text in site.files(config.report.close_look).items()}
     for path, text in files.items():

@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from evaluation.report.faithfulness import Drawn
+from evaluation.report.leaderboard import Beyond, method_seconds
 from evaluation.report.results import Results
 from evaluation.schema import RUNTIME
+from evaluation.scoring.statistics import Comparison
 from jobs.plan.node import Run
 from jobs.stages.report.curves import drawn_curves
 
@@ -24,6 +26,15 @@ class Reported:
     def drawn(self) -> list[Drawn]:
         """The areas and mean curves of every task, model and perturbation."""
         return list(drawn_curves(self.run, self.results))
+
+    @property
+    def beyond(self) -> Beyond:
+        """Faithfulness, of the first way in which tokens go, and seconds of methods, for the first screen."""
+        faithfulness: dict[tuple[str, str], Comparison] = {}
+        for drawn in self.drawn:
+            if drawn.areas.comparison is not None:
+                faithfulness.setdefault((drawn.model, drawn.task), drawn.areas.comparison)
+        return Beyond(faithfulness, method_seconds(self.results, self.runtimes))
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:

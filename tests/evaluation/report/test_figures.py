@@ -118,13 +118,12 @@ def test_area_is_the_mean_accuracy_over_the_share_of_heads():
     assert table.rows[0].cells[0].value == pytest.approx((100 + 80) / 4 + (80 + 50) / 4)
 
 
-def test_the_best_area_is_marked_and_what_is_not_drawn_is_missing():
+def test_no_area_is_marked_without_a_test_and_what_is_not_drawn_is_missing():
     worse = points("lrp", shares=(1.0, 0.5, 0.5))
     rows = [*points(), *worse, *points(order="most_first"), *points("lrp", order="most_first", shares=(1.0, 0.5, 0.5))]
     table = areas(curves_of(rows), METHODS, lacking={("sva", "gpt2", "gradient_l1")})
     marks = {row.labels[1]: [(cell.mark, cell.state) for cell in row.cells] for row in table.rows}
-    assert marks["AttnLRP"] == [("best", "done"), ("", "done")]
-    assert marks["LRP"] == [("", "done"), ("best", "done")], "most relevant first: lower is better"
+    assert marks["AttnLRP"] == marks["LRP"] == [("", "done"), ("", "done")]
     assert marks["Gradient l1"] == [("", "missing")] * 2
 
 

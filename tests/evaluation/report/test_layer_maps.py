@@ -36,7 +36,7 @@ def test_the_table_has_the_numbers_of_the_paper_beside_those_of_its_models():
     assert [row.labels for row in table.rows] == [("roberta-base", "2"), ("roberta-base", "1")]
     cells = dict(zip(((c.group, c.label) for c in table.columns), table.rows[1].cells, strict=True))
     assert (cells["ALTI", "AP"].value, cells["ALTI", "AP"].reference) == (10.0, 24.85)
-    assert cells["NormXLogit", "AP"].mark == "best"
+    assert not cells["NormXLogit", "AP"].mark, "nothing was tested"
     assert cells["NormXLogit", "AP"].reference is None, "the paper has none of the pre-trained model"
     assert (cells["GlobEnc", "AP"].value, cells["GlobEnc", "AP"].state) == (None, "missing")
 

@@ -1,75 +1,120 @@
-"""The leaderboard: means over models, the best first, and sentences that say what the numbers say."""
+"""The first screen: methods in groups by tests, with sentences that say what the tests say."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from evaluation.report.leaderboard import glossary, leaderboard, sentence, standings
-from evaluation.report.results import Place
+from evaluation.report.leaderboard import Beyond, boards, glossary, leaderboard, method_seconds, weak_points
+from evaluation.report.results import Results
 from evaluation.scoring.metrics import METRICS, lead
-from tests.evaluation.report.test_tables import some_results
+from evaluation.scoring.statistics import compare
+from evaluation.tasks import TASKS
+from jobs.methods import METHODS
+
+NAMES = ("lrp", "attnlrp", "gradient_x_input", "random")
+N = 60
 
 
-def test_methods_stand_by_the_mean_of_their_models():
-    results = some_results(models=("gpt2", "llama"))
-    halved = {
-        (place, variant, metric): score._replace(value=score.value / 2) if place.model == "llama" else score
-        for (place, variant, metric), score in results.scores.items()
-    }
-    results = replace(results, scores=halved)
-    for task, standing in standings(results).items():
-        values = [one.value for one in standing]
-        assert values == sorted(values, reverse=True)
-        for one in standing:
-            own = [
-                score.value
-                for (place, variant, metric), score in results.scores.items()
-                if (place.task, place.method, metric) == (task, one.method, lead())
-                and variant == results.defaults[place]
-            ]
-            assert one.models == len(own) == 2
-            assert one.value == pytest.approx(sum(own) / 2)
-            assert one.cost == {"attnlrp": 2, "lrp": 2, "random": 1}[one.method], "a forward, and a backward by rules"
+def compared(shares, measure, scale=100.0, names=NAMES):
+    """A comparison of hits with these shares, drawn sample by sample."""
+    drawn = np.random.default_rng(0).random((N, 1, 1))
+    hits = (drawn < np.array(shares)[None, :, None]).astype(float)
+    return compare(hits, names, (measure,), 500, 0, scale, shares=True)
 
 
-def test_a_sentence_says_how_far_from_chance_a_method_is():
-    results = some_results()
-    said = {one.method: sentence(results, one) for one in standings(results)["sva"]}
-    best = next(one for one in standings(results)["sva"] if one.method == "attnlrp")
-    assert f"{best.value:.1f} %" in said["attnlrp"]
-    assert f"{best.over:.1f} points above random relevance" in said["attnlrp"]
-    assert said["random"].endswith("what random relevance gives.")
+def some_results(shares=(0.95, 0.95, 0.5, 0.1), names=NAMES):
+    return Results(
+        models=("gpt2", "llama"),
+        tasks={"sva": TASKS["sva"]},
+        methods={name: METHODS[name] for name in names},
+        dtypes={("gpt2", "sva"): ("float32",), ("llama", "sva"): ("float32",)},
+        states={},
+        scores={},
+        comparisons={("gpt2", "sva", "float32"): compared(shares, lead(), names=names)},
+    )
+
+
+def test_methods_stand_in_groups_by_model_and_task():
+    [board] = boards(some_results(), Beyond())
+    assert (board.model, board.task) == ("gpt2", "sva")
+    groups = {one.method: one.group for one in board.standings}
+    assert groups == {"lrp": 1, "attnlrp": 1, "gradient_x_input": 2, "random": 3}
+    assert all(one.evidence.low <= one.evidence.value <= one.evidence.high for one in board.standings)
+
+
+def test_a_group_of_several_is_no_winner():
+    [board] = boards(some_results(), Beyond())
+    said = board.conclusion
+    assert said.startswith(
+        "No test tells LRP and AttnLRP apart, and each of the 2 others finds the evidence less often"
+    )
+    assert f"may go unseen with {N} samples" in said
+    assert "fastest" not in said, "nothing was timed"
+
+
+def test_a_winner_is_named_with_its_interval_and_faithfulness():
+    results = some_results((0.95, 0.5, 0.5, 0.1))
+    faithful = {("gpt2", "sva"): compared((0.9, 0.3, 0.2, 0.1), "delta_area", 1.0)}
+    [board] = boards(results, Beyond(faithful))
+    assert board.conclusion.startswith("LRP finds the evidence more often than each of the 3 others (PG ")
+    assert "and no method is more faithful" in board.conclusion
+    faithful = {("gpt2", "sva"): compared((0.1, 0.9, 0.2, 0.1), "delta_area", 1.0)}
+    [board] = boards(results, Beyond(faithful))
+    assert "others are more faithful" in board.conclusion
+
+
+def test_the_fastest_of_a_group_is_named_and_faithful_ones_come_first():
+    seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
+    [board] = boards(some_results(), Beyond(seconds=seconds))
+    assert "The fastest of them is AttnLRP." in board.conclusion
+    both = {("gpt2", "sva"): compared((0.9, 0.9, 0.2, 0.1), "delta_area", 1.0)}
+    [board] = boards(some_results(), Beyond(both, seconds))
+    assert "The fastest of them that no method beats in faithfulness is AttnLRP." in board.conclusion
+
+
+def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
+    [board] = boards(some_results((0.5, 0.5, 0.5, 0.5)), Beyond())
+    assert board.conclusion.startswith("No method finds the evidence more often than another (PG, every pair tested).")
+    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), Beyond())
+    assert "Random relevance is among them" in board.conclusion
 
 
 def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
-    results = some_results()
-    low = replace(next(one for one in standings(results)["sva"] if one.method == "lrp"), over=-3.0, clear=False)
-    assert sentence(results, low).endswith("3.0 points below random relevance, not clearly on every model.")
-    weak = replace(results.methods["lrp"], weak="That is no fault.")
-    results = replace(results, methods={**results.methods, "lrp": weak})
-    assert sentence(results, low).endswith("on every model. That is no fault.")
-    assert sentence(results, replace(low, over=0.0)).endswith("as random relevance does. That is no fault.")
-    assert not sentence(results, replace(low, over=30.0, clear=True)).endswith("That is no fault.")
+    results = some_results((0.95, 0.95, 0.1, 0.1))
+    [board] = boards(results, Beyond())
+    [line] = weak_points(results, board)
+    assert line == f"Gradient×Input: {METHODS['gradient_x_input'].weak}"
+    above = some_results()
+    assert list(weak_points(above, boards(above, Beyond())[0])) == []
 
 
-def test_the_table_ranks_within_each_task_and_bolds_the_best():
-    table = leaderboard(some_results(models=("gpt2", "llama")))
-    for task in ("sva", "qa"):
-        ranks = [(row.cells[0].value, row.cells[1].mark) for row in table.rows if row.section == task]
-        assert [rank for rank, _ in ranks] == list(range(1, len(ranks) + 1))
-        assert [mark for _, mark in ranks] == ["best", *[""] * (len(ranks) - 1)]
+def test_the_table_has_a_row_for_each_method_of_what_was_compared():
+    table = leaderboard(some_results(), Beyond(seconds={("gpt2", "sva", "lrp"): 0.002}))
+    rows = {row.labels: row.cells for row in table.rows}
+    assert set(rows) == {("gpt2", label) for label in ("LRP", "AttnLRP", "Gradient×Input", "Random")}
+    group, evidence, delta, cost = rows["gpt2", "LRP"]
+    assert (group.value, cost.value, delta.value) == (1, 2.0, None)
+    assert evidence.n == N
+    assert leaderboard(replace(some_results(), comparisons={}), Beyond()).rows == ()
 
 
-def test_a_place_that_is_not_complete_is_in_no_mean():
-    lost = Place("gpt2", "sva", "float32", "lrp")
-    table = leaderboard(some_results(missing=(lost,)))
-    shown = {task: {row.labels[0] for row in table.rows if row.section == task} for task in ("sva", "qa")}
-    assert shown["qa"] - shown["sva"] == {"LRP"}
+def test_seconds_of_a_method_are_its_pass_and_its_own_backward():
+    row = {"model": "gpt2", "task": "sva", "dtype": "float32", "batch": 4}
+    rows = [
+        row | {"method": "gradients", "stage": "forward", "wall_s": 0.4},
+        row | {"method": "lrp", "stage": "backward", "wall_s": 0.8},
+        row | {"method": "lrp", "stage": "aggregate", "wall_s": 0.04},
+        row | {"method": "random", "stage": "method", "wall_s": 0.4},
+        row | {"method": "random", "stage": "method", "wall_s": 0.8},
+        row | {"method": "random", "stage": "method", "wall_s": 90.0, "dtype": "float64"},
+    ]
+    told = method_seconds(some_results(), rows)
+    assert told == pytest.approx({("gpt2", "sva", "lrp"): 0.31, ("gpt2", "sva", "random"): 0.15})
 
 
 def test_every_word_of_the_first_screen_is_explained():
-    results = some_results()
-    words = dict(glossary(results))
+    words = dict(glossary(some_results()))
     assert {metric.label for metric in METRICS.values()} <= set(words)
     assert words["sva"] == "subject-verb agreement"
     assert "PG" in words
