@@ -91,7 +91,7 @@ def test_ties_are_expectations_over_their_orders() -> None:
             continue
         orders = [r + 1e-6 * rng.permutation(7) for _ in range(4000)]
         for name in ("pg", "pg2", "rra", "iou"):
-            drawn = [metrics.REPORTED[name](one, g) for one in orders]
+            drawn = [metrics.SPECIFIED[name](one, g) for one in orders]
             error = 5 * np.std(drawn) / np.sqrt(len(drawn)) + 1e-9
             if name != "iou" or not ((r == 0).any() and int((r > 0).sum()) < g.sum()):  # zeros would turn positive
                 assert metrics.SPECIFIED[name](r, g) == pytest.approx(np.mean(drawn), abs=error), (name, r, g)

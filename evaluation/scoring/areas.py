@@ -174,10 +174,10 @@ def mean_curves(
     return {name: mean_curve(rows[finite], resamples, seed) for name, rows in values.items() if finite.any()}
 
 
-def mean_curve(rows: np.ndarray, resamples: int, seed: int) -> MeanCurve:
-    """The mean of finite `rows` [N, S], N at least 1."""
+def mean_curve(rows: np.ndarray, resamples: int, seed: int, bounds: tuple[float, float] | None = None) -> MeanCurve:
+    """The mean of finite `rows` [N, S], N at least 1, which lie within `bounds` if there are any."""
     mean = rows.mean(axis=0)
-    low, high = mean_intervals(rows, resamples, seed) if resamples else (mean, mean)
+    low, high = mean_intervals(rows, resamples, seed, bounds) if resamples else (mean, mean)
     return MeanCurve(mean, low, high, len(rows))
 
 

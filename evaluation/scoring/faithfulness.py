@@ -24,6 +24,7 @@ class Measure:
     label: str
     higher_is_better: bool
     about: str
+    is_share: bool = False  # of each sample a number between 0 and 1
 
 
 MEASURES = {
@@ -34,8 +35,10 @@ MEASURES = {
         Measure("area_lerf", "A LeRF", True, "area under the curve that flips the least relevant token first"),
         Measure("aopc", "AOPC", True, "probability lost without the top tokens, mean over shares"),
         Measure("sufficiency", "Sufficiency", False, "probability lost with the top tokens alone, mean over shares"),
-        Measure("accuracy", "Accuracy", False, "correct predictions without the top tokens, mean over shares"),
-        Measure("sufficiency_accuracy", "Sufficiency, accuracy", True, "correct predictions with the top tokens alone"),
+        Measure("accuracy", "Accuracy", False, "correct predictions without the top tokens, mean over shares", True),
+        Measure(
+            "sufficiency_accuracy", "Sufficiency, accuracy", True, "correct predictions with the top tokens alone", True
+        ),
         Measure("pearson", "Pearson r", False, "correlation of predictions without the top tokens and gold scores"),
         Measure("sufficiency_pearson", "Sufficiency, r", True, "correlation of predictions with the top tokens alone"),
     )

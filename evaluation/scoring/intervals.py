@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
+ROUNDING = 1e-6  # of a range: values so near a bound are on it, since scores are stored in single precision
 FEWEST = 10  # values that are resampled
 FEWEST_CLUSTERS = 10  # fewer tell nothing of how clusters differ: there is no interval
 _CHUNK = 1 << 22  # random numbers at a time
@@ -56,7 +57,8 @@ def mean_intervals(
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)
     on_bound = np.zeros(columns, bool)
     if bounds is not None and len(values):
-        on_bound = np.isin(values, bounds).mean(axis=0) >= 0.5
+        near = ROUNDING * (bounds[1] - bounds[0])
+        on_bound = ((values <= bounds[0] + near) | (values >= bounds[1] - near)).mean(axis=0) >= 0.5
     if clusters is not None:
         values = _cluster_means(values, clusters)
         if len(values) < FEWEST_CLUSTERS:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from evaluation.scoring.areas import MeanCurve, Variant, by_sample, mean_curve, together
 from evaluation.scoring.correlations import Correlations, paired_correlations, pearson
-from evaluation.scoring.faithfulness import Summary, paired, share_scores, summarise
+from evaluation.scoring.faithfulness import MEASURES, Summary, paired, share_scores, summarise
 from evaluation.scoring.flips import SHARE_ORDERS
 from evaluation.scoring.statistics import Comparison, interval
 
@@ -71,9 +71,10 @@ def shares_of(tables: Mapping[str, pa.Table], gold: Gold, perturbation: str, res
         stacked = np.array(list(own.values()))  # [N, 4, K]
         finite = np.isfinite(stacked).all(axis=(1, 2))
         for at, measure in enumerate(OF_LABELS):
-            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed)
+            bounds = (0.0, 1.0) if MEASURES[measure].is_share else None
+            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed, bounds)
             if finite.any():
-                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed)
+                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed, bounds)
     ids, every = together(values)  # [N, M, 4, K]
     compared = paired(every.mean(axis=-1), tuple(values), OF_LABELS, resamples, seed) if ids else None
     return Shares(OF_LABELS, summaries, variants, compared, curves)

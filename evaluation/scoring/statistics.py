@@ -150,12 +150,13 @@ def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
     """
     rng = np.random.default_rng([seed, 1])
     samples, shape = len(values), values.shape[1:]
-    flat = values.reshape(samples, -1).astype(np.float32)
-    total = flat.sum(axis=0).reshape(shape)
-    observed = np.abs(total[:, None] - total[None]) - 1e-5 * np.abs(flat).sum(axis=0).max()  # rounding is no evidence
+    flat = values.reshape(samples, -1).astype(np.float64)
+    total, size = (numbers.sum(axis=0).reshape(shape) for numbers in (flat, np.abs(flat)))
+    rounding = 1e-6 * np.maximum(size[:, None], size[None])  # of scores in single precision: it is no evidence
+    observed = np.abs(total[:, None] - total[None]) - rounding
     extreme = np.ones_like(observed)
     for count in even_parts(flips, samples):
-        signs = 2 * rng.integers(0, 2, (count, samples), dtype=np.int8).astype(np.float32) - 1
+        signs = 2 * rng.integers(0, 2, (count, samples), dtype=np.int8).astype(np.float64) - 1
         sums = (signs @ flat).reshape(count, *shape)  # the sum of differences is the difference of sums
         extreme += (np.abs(sums[:, :, None] - sums[:, None]) >= observed).sum(axis=0)
     return extreme / (flips + 1)

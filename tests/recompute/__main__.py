@@ -26,7 +26,7 @@ from tests.recompute import (
     tables_shares,
 )
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
-from tests.recompute.facts import REPORTED, SPECIFIED, Facts
+from tests.recompute.facts import Facts
 from tests.recompute.stored import Root, read_csv
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | None]
@@ -38,13 +38,12 @@ TABLES: dict[str, Check] = {
     **tables_costs.TABLES,
     **tables_layers.TABLES,
 }
-RULES = {"reported": REPORTED, "specified": SPECIFIED}
 SHOWN = 20
 
 
-def recompute(path: Path, rules: str = "reported", only: str | None = None) -> dict[str, Compared]:
+def recompute(path: Path, only: str | None = None) -> dict[str, Compared]:
     """What came of every table, figure and product of the root at `path`, by its name."""
-    facts = Facts(Root(path), RULES[rules])
+    facts = Facts(Root(path))
     results = {}
     for folder, columns, check_of in (("tables", TABLE, TABLES.get), ("figures", FIGURE, figures.check_of)):
         for file in sorted((path / "report" / folder).glob("*.csv")):
@@ -79,13 +78,10 @@ def rows_of(file: Path, folder: str) -> Iterator[Mapping[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path)
-    parser.add_argument(
-        "--rules", choices=RULES, default="reported", help="specified: what the specification asks of reports"
-    )
     parser.add_argument("--only", help="names of tables and figures that begin so, as tables/table1")
     parser.add_argument("--all", action="store_true", help="a line for every difference")
     asked = parser.parse_args(arguments)
-    results = recompute(asked.root, asked.rules, asked.only)
+    results = recompute(asked.root, asked.only)
     for name, result in results.items():
         shown = result.differences if asked.all else result.differences[:SHOWN]
         print(*shown, sep="\n", end="\n" if shown else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -34,6 +33,7 @@ NAMES = {label: name for name, label in LABELS.items()}
 METRICS = {
     "PG": "pg",
     "PG2": "pg2",
+    "Tied tops": "tied_tops",
     "MRR": "mrr",
     "MRR strict": "mrr_strict",
     "RMA": "rma",
@@ -51,22 +51,6 @@ NOISE = 1e-5  # of the explained number: what no token of most samples exceeds i
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The definitions that changed, by name."""
-
-    metrics: dict[str, metrics.Metric]
-    interval: Callable[..., statistics.Interval]
-    exact_chance: bool  # differences are from chance, not from a draw of random relevance
-    noise_is_tested: bool  # rows printed as noise count among the pairs that Holm adjusts for
-    same_explanation: bool  # evidence and faithfulness are of one explanation and the same samples
-
-
-SPECIFIED = Rules(metrics.SPECIFIED, statistics.specified_interval, True, False, True)
-#: What reports follow today; a field takes its specified value with the change of the product that brings it.
-REPORTED = Rules(metrics.REPORTED, statistics.percentile_interval, False, True, False)
-
-
-@dataclass(frozen=True)
 class Setting:
     """How relevance is explained and which tokens count."""
 
@@ -77,10 +61,10 @@ class Setting:
 
 
 class Facts:
-    """What tables are made of; `rules` are the definitions."""
+    """What tables are made of."""
 
-    def __init__(self, root: Root, rules: Rules) -> None:
-        self.root, self.rules = root, rules
+    def __init__(self, root: Root) -> None:
+        self.root = root
         self.draws = int(root.config["report"]["resamples"])
         self.flips = FLIPS * self.draws
 
@@ -168,15 +152,24 @@ class Facts:
             r, g = np.array(row.relevance, np.float64)[chosen], np.array(evidence)[chosen]
             numbers = {}
             if g.any():  # stored in single precision
-                numbers = {name: float(np.float32(metric(r, g))) for name, metric in self.rules.metrics.items()}
+                numbers = {name: float(np.float32(metric(r, g))) for name, metric in metrics.SPECIFIED.items()}
             counts = {"correct": self.correct(cell, row), "tokens": len(r), "evidence": int(g.sum())}
             rows.append({"sample_id": row.sample_id, **counts, **numbers})
         return pd.DataFrame(rows).set_index("sample_id").sort_index() if rows else pd.DataFrame()
 
-    def scored(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
-        """The samples that are predicted correctly."""
+    def correctly(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
+        """The samples that are predicted correctly, as they are stored."""
         frame = self.samples(cell, setting)
         return frame[frame["correct"]] if len(frame) else frame
+
+    @cache  # noqa: B019
+    def scored(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
+        """The samples that are predicted correctly; of random relevance the chance, NaN where it is no closed form."""
+        frame = self.correctly(cell, setting).copy()
+        for name in metrics.SPECIFIED if len(frame) and cell[3] == "random" else ():
+            counts = zip(frame["tokens"], frame["evidence"], strict=True)
+            frame[name] = np.array([statistics.chance(name, n, g) for n, g in counts], float)
+        return frame
 
     @cache  # noqa: B019
     def noise(self, cell: tuple[str, ...], setting: Setting = Setting()) -> bool:
@@ -202,4 +195,4 @@ class Facts:
         return statistics.sign_flip(differences, self.flips)
 
     def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
-        return self.rules.interval(values, self.draws, bounds)
+        return statistics.specified_interval(values, self.draws, bounds)

@@ -30,11 +30,6 @@ def evidence_in_top(r: np.ndarray, g: np.ndarray, k: int) -> list[float]:
     return [0.0] * sure + [way / total for way in ways][: k + 1 - sure]
 
 
-def first_by_position(r: np.ndarray, k: int) -> list[int]:
-    """The `k` most relevant tokens, of tied ones the earlier, as reports have it today."""
-    return sorted(range(len(r)), key=lambda at: (-r[at], at))[:k]
-
-
 def pg(r: np.ndarray, g: np.ndarray) -> float:
     """Pointing game: the most relevant token is evidence."""
     return evidence_in_top(r, g, 1)[1]
@@ -58,26 +53,6 @@ def iou(r: np.ndarray, g: np.ndarray) -> float:
         chosen = r > 0
         return float((chosen & g).sum() / (chosen | g).sum())
     return sum(p * h / (2 * size - h) for h, p in enumerate(evidence_in_top(r, g, size)))
-
-
-def pg_first(r: np.ndarray, g: np.ndarray) -> float:
-    return float(g[first_by_position(r, 1)].any())
-
-
-def pg2_first(r: np.ndarray, g: np.ndarray) -> float:
-    return float(g[first_by_position(r, 2)].any())
-
-
-def rra_first(r: np.ndarray, g: np.ndarray) -> float:
-    size = int(g.sum())
-    return float(g[first_by_position(r, size)].sum() / size)
-
-
-def iou_first(r: np.ndarray, g: np.ndarray) -> float:
-    chosen = np.zeros(len(r), bool)
-    chosen[first_by_position(r, int(g.sum()))] = True
-    chosen &= r > 0
-    return float((chosen & g).sum() / (chosen | g).sum())
 
 
 def mrr(r: np.ndarray, g: np.ndarray) -> float:
@@ -136,7 +111,10 @@ def dot_softmax(r: np.ndarray, g: np.ndarray) -> float:
     return float(weights[g].sum() / weights.sum())
 
 
+def tied_tops(r: np.ndarray, g: np.ndarray) -> float:
+    """Several tokens share the largest relevance."""
+    return float((r == r.max()).sum() > 1)
+
+
 _SAME = (mrr, mrr_strict, rma, pta, iou_positive, iou_soft, ap, dot, dot_softmax)
-SPECIFIED: dict[str, Metric] = {one.__name__: one for one in (pg, pg2, iou, rra, *_SAME)}
-#: Ties go to the first token.
-REPORTED: dict[str, Metric] = SPECIFIED | {"pg": pg_first, "pg2": pg2_first, "iou": iou_first, "rra": rra_first}
+SPECIFIED: dict[str, Metric] = {one.__name__: one for one in (pg, pg2, tied_tops, iou, rra, *_SAME)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from tests.recompute import statistics, tables_layers, tables_removal
+from tests.recompute import metrics, statistics, tables_layers, tables_removal
 from tests.recompute.expected import Expected
 from tests.recompute.facts import Facts, Setting
 from tests.recompute.statistics import Range
@@ -34,7 +34,7 @@ def scores_samples(facts: Facts) -> Checked:
         if not len(frame) or row["sample_id"] not in frame.index:
             continue
         sample = frame.loc[row["sample_id"]]
-        numbers = {name: Range.exact(sample[name]) for name in facts.rules.metrics if name in row}
+        numbers = {name: Range.exact(sample[name]) for name in metrics.SPECIFIED if name in row}
         named = "/".join([*cell, *(row[name] for name in VARIANT), row["sample_id"]])
         yield {"id": named} | {name: text(row[name]) for name in numbers}, tuple(numbers), Expected(numbers)
 
@@ -58,7 +58,7 @@ def _mean(facts: Facts, cell: tuple[str, ...], row: Mapping[str, str]) -> Expect
     if row["metric"] == "noise":
         small = facts.rounding(cell, setting_of(row))
         return Expected({"value": Range.exact(100 * small.mean()), "n": Range.exact(len(small))}, scale=100)
-    frame = facts.scored(cell, setting_of(row))
+    frame = facts.correctly(cell, setting_of(row))
     if not len(frame):
         return Expected({"n": Range.exact(0)})
     if row["metric"] not in frame:

@@ -34,6 +34,9 @@ class Range:
     def exact(cls, value: float) -> Range:
         return cls(float(value), float(value), float(value))
 
+    def within(self, least: float, most: float) -> Range:
+        return Range(*(min(max(end, least), most) for end in (self.value, self.least, self.most)))
+
     def times(self, factor: float) -> Range:
         ends = sorted((self.least * factor, self.most * factor))
         return Range(self.value * factor, *ends)
@@ -122,11 +125,34 @@ def specified_interval(values: np.ndarray, draws: int, bounds: tuple[float, floa
         if np.mean((scaled <= BOUND) | (scaled >= 1 - BOUND)) >= 0.5:
             low, high = clopper_pearson(float(scaled.sum()), len(values))
             return Range.exact(least + (most - least) * low), Range.exact(least + (most - least) * high)
-    return bootstrap_t(values, draws) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    low, high = bootstrap_t(values, draws) if len(values) >= 10 else student(values)
+    if bounds is not None:
+        low, high = (
+            Range(*(min(max(x, bounds[0]), bounds[1]) for x in (end.value, end.least, end.most))) for end in (low, high)
+        )
+    return low, high
 
 
-def percentile_interval(values: np.ndarray, draws: int, bounds: tuple[float, float] | None) -> Interval:
-    return percentile(values, draws)
+def student(values: np.ndarray) -> tuple[Range, Range]:
+    """Student's interval of a mean."""
+    half = float(stats.t.ppf(LEVELS[1], len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    return Range.exact(values.mean() - half), Range.exact(values.mean() + half)
+
+
+def of_differences(values: np.ndarray, reach: float | None = None) -> Interval:
+    """Student's interval of paired differences, within their reach; where all are equal, of what n may have missed."""
+    if len(values) < 2:
+        return None
+    low, high = (end.value for end in student(values))
+    mean = float(values.mean())
+    if reach is not None:
+        if values.std() <= 1e-12 * max(1.0, abs(mean)):
+            missed = clopper_pearson(0.0, len(values))[1]
+            low, high = mean - missed * (mean + reach), mean + missed * (reach - mean)
+        low, high = max(low, -reach), min(high, reach)
+    return Range.exact(low), Range.exact(high)
 
 
 def sign_flip(differences: np.ndarray, draws: int) -> list[Range]:

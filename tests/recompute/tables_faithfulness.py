@@ -124,7 +124,7 @@ def differences(facts: Facts, place: Place, method: str, other: str) -> Expected
     common = one.index.intersection(two.index)
     values = (one[common] - two[common]).to_numpy()
     p = area_pairs(facts, place)[method, other]
-    return number(values.mean(), len(values), facts.interval(values), p, scale=10)
+    return number(values.mean(), len(values), statistics.of_differences(values), p, scale=10)
 
 
 def faithfulness_pairs(facts: Facts, row: Row) -> Expected | None:
@@ -162,7 +162,7 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
 
 
 def evidence_faithfulness(facts: Facts, row: Row) -> Expected | None:
-    """PG and ΔA of a method: of one explanation and on the same samples where rules say so."""
+    """PG and ΔA of a method: of one explanation and on the samples that all methods have."""
     place, method = place_of(row["model"], row["task"]), NAMES[row["method"]]
     if row["label"] not in ("PG", "ΔA"):
         return None
@@ -175,18 +175,16 @@ def evidence_faithfulness(facts: Facts, row: Row) -> Expected | None:
 def both(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
     cell = cell_of(facts, place, method)
     deltas = areas(facts, place, method)["delta"].dropna()
-    same = facts.rules.same_explanation
-    frame = facts.scored(cell, Setting(explanation="target") if same else Setting())
-    if same:
-        common = deltas.index.intersection(frame.index)
-        frame, deltas = frame.loc[common], deltas[common]
+    frame = facts.scored(cell, Setting(explanation="target"))
+    common = deltas.index.intersection(frame.index)
+    frame, deltas = frame.loc[common], deltas[common]
     return {"PG": 100 * frame["pg"].to_numpy(), "ΔA": deltas.to_numpy()}
 
 
 def ranked(facts: Facts, place: Place) -> list[str]:
-    """Methods that both rankings have; random relevance is no method where rules say so."""
+    """Methods that both rankings have, but for random relevance."""
     methods = [one for one in judged(facts, place) if len(facts.scored(cell_of(facts, place, one)))]
-    return [one for one in methods if one != "random" or not facts.rules.same_explanation]
+    return [one for one in methods if one != "random"]
 
 
 def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
@@ -194,13 +192,26 @@ def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
     methods = ranked(facts, place)
     if row["label"] == "methods":
         return number(len(methods))
+    sides = [np.stack([both(facts, place, one)[name] for one in methods]) for name in ("PG", "ΔA")]  # [M, N]
+    if row["label"] == "samples":
+        return number(sides[0].shape[1])
     if row["label"] != "rank correlation":
         return None
-    means = [[float(both(facts, place, one)[name].mean()) for one in methods] for name in ("PG", "ΔA")]
-    ranks = [stats.rankdata(np.round(one, 9)) for one in means]
-    if min(map(np.ptp, ranks)) == 0:
+
+    def correlation(weights: np.ndarray) -> np.ndarray:
+        return np.array([_spearman(*(side @ one for side in sides)) for one in weights])
+
+    n = sides[0].shape[1]
+    value = float(correlation(np.full((1, n), 1 / n))[0])
+    if np.isnan(value):
         return UNDEFINED
-    return number(float(np.corrcoef(*ranks)[0, 1]))
+    return number(value, n, statistics.percentile_of(correlation, n, facts.draws))
+
+
+def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+    """NaN where either side has no order."""
+    ranks = [stats.rankdata(np.round(values, 9)) for values in (one, other)]
+    return float("nan") if min(map(np.ptp, ranks)) == 0 else float(np.corrcoef(*ranks)[0, 1])
 
 
 TABLES = {

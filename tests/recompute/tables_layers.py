@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics
+from tests.recompute import metrics, statistics
 from tests.recompute.expected import UNDEFINED, Expected, number
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
 from tests.recompute.statistics import Range
@@ -38,7 +38,7 @@ def layers_of(facts: Facts) -> dict[tuple[str, str, str, int], pd.DataFrame]:
         if masked[facts.root.tokenizers[cell]]:
             chosen[view["position"]] = False
         r, g = np.array(row.relevance, np.float64)[chosen], np.array(view["evidence_mask"])[chosen]
-        numbers = {name: 100 * float(np.float32(facts.rules.metrics[name](r, g))) for name in SCORED}
+        numbers = {name: 100 * float(np.float32(metrics.SPECIFIED[name](r, g))) for name in SCORED}
         found.setdefault((row.model, row.task, row.method, row.layer), {})[row.sample_id] = numbers
     return {key: pd.DataFrame.from_dict(by, orient="index").sort_index() for key, by in found.items()}
 
@@ -82,7 +82,7 @@ def layer_differences(facts: Facts, row: Row) -> Expected | None:
     common = frames[method].index.intersection(frames[best].index)
     values = (frames[method][common] - frames[best][common]).to_numpy()
     p = pairs(facts, model, task, layer, metric)[method, best]
-    return number(values.mean(), len(values), facts.interval(values), p, scale=100)
+    return number(values.mean(), len(values), statistics.of_differences(values, 100), p, scale=100)
 
 
 TABLES = {"layers": layers, "layer_differences": layer_differences}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import permutations
 
 import numpy as np
 import pandas as pd
@@ -78,10 +79,9 @@ def methods_of(facts: Facts, model: str, task: str) -> dict[str, Cell]:
 def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, str], Range]:
     """Adjusted p of each pair of methods by metric; Holm's family is the pairs of one model, task and metric."""
     cells = methods_of(facts, model, task)
-    if not facts.rules.noise_is_tested:
-        cells = {name: cell for name, cell in cells.items() if not facts.noise(cell)}
+    cells = {name: cell for name, cell in cells.items() if not facts.noise(cell)}
     pairs = [(a, b) for a in cells for b in cells if a < b]
-    names = list(facts.rules.metrics)
+    names = list(METRICS.values())
     adjusted = {}
     ps: dict[tuple[str, str], list[Range]] = {}
     for a, b in pairs:
@@ -106,22 +106,21 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
         return NOISE
     frame = facts.scored(cell)
     values = 100 * frame[metric].to_numpy()
+    if np.isnan(values).any():
+        return None
     if row["label"] == "%":
         return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
     differences, p = over_random(facts, cell, metric)
     if differences is None:
-        return None if facts.rules.exact_chance else UNDEFINED
-    return number(differences.mean(), len(differences), facts.interval(differences), p, scale=100)
+        return UNDEFINED
+    if np.isnan(differences).any():
+        return None
+    return number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
 
 
 def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | None, Range | None]:
     """Differences in points from chance, or from random relevance on the same samples, with their adjusted p."""
     frame = facts.scored(cell)
-    if facts.rules.exact_chance:
-        chances = [statistics.chance(metric, n, g) for n, g in zip(frame["tokens"], frame["evidence"], strict=True)]
-        if None in chances:
-            return None, None
-        return 100 * (frame[metric].to_numpy() - np.array(chances, float)), None
     random = facts.scored((*cell[:3], "random"))
     if not len(random):
         return None, None
@@ -143,7 +142,7 @@ def table1_pairs(facts: Facts, row: Row) -> Expected:
     common = a.index.intersection(b.index)
     differences = 100 * (a.loc[common, "pg"] - b.loc[common, "pg"]).to_numpy()
     p = paired_tests(facts, one[0], one[1])[one[3], other[3], "pg"]
-    return number(differences.mean(), len(differences), facts.interval(differences), p, scale=100)
+    return number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
 
 
 def table9(facts: Facts, row: Row) -> Expected | None:
@@ -165,47 +164,32 @@ def table9(facts: Facts, row: Row) -> Expected | None:
 
 
 @cache
-def leaders(facts: Facts, task: str) -> dict[str, list[tuple[np.ndarray, Range, Range, float | None]]]:
-    """PG of each method over models: (values, low, high, mean difference from random) of each that explains it."""
-    entries: dict[str, list[tuple[np.ndarray, Range, Range, float | None]]] = {}
-    for model in facts.models:
-        for name, cell in methods_of(facts, model, task).items():
-            if facts.noise(cell):
-                continue
-            values = 100 * facts.scored(cell)["pg"].to_numpy()
-            low, high = facts.interval(values, PERCENT)
-            differences = over_random(facts, cell, "pg")[0]
-            delta = None if differences is None else float(differences.mean())
-            entries.setdefault(name, []).append((values, low, high, delta))
-    return entries
+def groups(facts: Facts, model: str, task: str) -> dict[str, tuple[int, int]]:
+    """The least and the largest group that each method may be of, as far as p are draws."""
+    cells = {name: cell for name, cell in methods_of(facts, model, task).items() if not facts.noise(cell)}
+    means, p = {name: facts.scored(cell)["pg"].mean() for name, cell in cells.items()}, paired_tests(facts, model, task)
+    told = []
+    for end in ("least", "most"):
+        left, at, numbers = sorted(means), 1, {}
+        while left:
+            beaten = {b for a, b in permutations(left, 2) if means[a] > means[b] and getattr(p[a, b, "pg"], end) < 0.05}
+            numbers |= dict.fromkeys(set(left) - beaten, at)
+            left, at = sorted(beaten), at + 1
+        told.append(numbers)
+    return {name: (min(one[name] for one in told), max(one[name] for one in told)) for name in means}
 
 
 def leaderboard(facts: Facts, row: Row) -> Expected | None:
-    """Means over models, as the leaderboard was before models were kept apart."""
-    entries = leaders(facts, row["task"]).get(NAMES[row["method"]])
-    if entries is None:
+    """The group of a method on a model and task, and its PG."""
+    cell = cell_of(facts, row, row["method"])
+    if cell is None:
         return UNDEFINED
-    means = {name: np.mean([values.mean() for values, *_ in one]) for name, one in leaders(facts, row["task"]).items()}
-    label = row["label"]
-    if label == "models":
-        return number(len(entries))
-    if label == "PG":
-        ends = []
-        for at in (1, 2):
-            total = Range.exact(0)
-            for entry in entries:
-                total = total.plus(entry[at])
-            ends.append(total.times(1 / len(entries)))
-        return number(means[NAMES[row["method"]]], None, (ends[0], ends[1]), scale=100)
-    if label == "Δ Random":
-        if NAMES[row["method"]] == "random":
-            return Expected()
-        deltas = [entry[3] for entry in entries]
-        return Expected() if None in deltas else number(float(np.mean(deltas)), scale=100)
-    if label == "rank":
-        ordered = sorted(means, key=lambda name: -round(means[name], 9))
-        ties = [at for at, name in enumerate(ordered, 1) if abs(means[name] - means[NAMES[row["method"]]]) < 1e-9]
-        return Expected({"value": Range(float(ties[0]), ties[0], ties[-1])})
+    if row["label"] == "group":
+        least, most = groups(facts, cell[0], cell[1])[cell[3]]
+        return Expected({"value": Range(float(least), least, most)})
+    if row["label"] == "PG":
+        values = 100 * facts.scored(cell)["pg"].to_numpy()
+        return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
     return None
 
 

@@ -156,7 +156,7 @@ def share_difference(facts: Facts, place: Place, method: str, measure: str) -> E
         drawn = statistics.percentile_of(difference, len(scores), facts.draws)
         return number(float(difference(whole)[0]), len(scores), drawn, p)
     values = one.mean(1) - two.mean(1)
-    return number(values.mean(), len(values), facts.interval(values), p)
+    return number(values.mean(), len(values), statistics.of_differences(values), p)
 
 
 def shares_overview(facts: Facts, row: Row) -> Expected | None:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.papers import close_look
-from evaluation.report.results import ACCURACY, Place, Results, Score, Size, Variant
+from evaluation.report.results import Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
 from evaluation.scoring.chance import Floor
-from evaluation.scoring.metrics import Metric, applicable
+from evaluation.scoring.metrics import METRICS, Metric, applicable
 from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
@@ -77,9 +77,8 @@ def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
     """The means of chance, over the samples and in the settings of which random relevance has scores."""
-    for place, variant in {(place, variant): None for place, variant, _ in results.scores}:
-        if place.method != results.baseline or place[:2] not in results.floors or variant == ACCURACY:
-            continue
+    drawn = [key for key in results.scores if key[0].method == results.baseline and key[0][:2] in results.floors]
+    for place, variant in {(place, variant): None for place, variant, metric in drawn if metric in METRICS}:
         samples = samples_of_variant(store, results, place, variant)
         samples = samples.filter(samples["correct"])
         for name, metric in applicable(results.tasks[place.task]).items():
