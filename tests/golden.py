@@ -178,6 +178,7 @@ def numbers_of(root: Path) -> dict[str, dict[str, Digest]]:
     for path in sorted((root / "report" / "tables").glob("*.csv")):
         if not path.stem.startswith(parity.MEASURED):
             rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+            rows = [row for row in rows if row["label"] not in parity.MEASURED_COLUMNS]
             columns = {name: [float(row[name] or "nan") for row in rows] for name in ("value", "low", "high")}
             numbers[f"table {path.stem}"] = {name: _digest(np.array(values)) for name, values in columns.items()}
     return numbers

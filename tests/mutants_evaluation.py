@@ -76,11 +76,11 @@ MUTANTS = (
         "tests/evaluation/benchmark/test_views.py::test_a_year_is_explained_where_it_differs_from_the_foil",
     ),
     Mutant(
-        "best_model_told",
-        "The leaderboard ranks methods by the model on which they do best.",
+        "winner_of_several",
+        "The first screen names a winner where several methods are in the first group.",
         "evaluation/report/leaderboard.py",
-        "value, difference = fmean(means.values()), ",
-        "value, difference = max(means.values()), ",
-        "tests/evaluation/report/test_leaderboard.py::test_methods_stand_by_the_mean_of_their_models",
+        "    if len(first) == 1:",
+        "    if first:",
+        "tests/evaluation/report/test_leaderboard.py::test_a_group_of_several_is_no_winner",
     ),
 )

@@ -117,6 +117,9 @@ def test_special_tokens_elsewhere_in_a_text_are_rejected_still(tokenizers):
         assert (views, rejects[0]["reason"]) == ([], "a special token of the tokenizer in the text")
 
 
+OLDER_HEADS = ("bert-sentiment", "gpt2-sentiment", "bert-score")  # those that there were when SHIPPED was made
+
+
 def test_shipped_tasks_have_the_tokens_that_they_had():
     digest = hashlib.sha256()
     for task in TASKS:
@@ -124,7 +127,7 @@ def test_shipped_tasks_have_the_tokens_that_they_had():
         if record.image:
             continue
         rows = list(generate(task, 20, 0))
-        for name in (*MODELS, *ANSWERING, *HEADS):
+        for name in (*MODELS, *ANSWERING, *OLDER_HEADS):
             tokenizer = AutoTokenizer.from_pretrained(model_dir(name))
             options = {"answers": record.answer, "words": record.words, "beginning": record.beginning}
             views, rejects = tokenise(rows, tokenizer, kind=KIND_OF[name], max_length=128, **options)
