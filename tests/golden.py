@@ -51,7 +51,8 @@ TOKENIZERS = {"bert": "bert", "roberta": "bert", "deberta-v2": "bert", "gpt2": "
 LENGTH = 6
 SMALL = [
     "tasks={sva: {source: demo, limit: 4}, qa: {source: demo, limit: 3}, sentiment: {source: demo, limit: 4}, "
-    "similarity: {source: demo, limit: 4}, shapes: {source: demo, limit: 3}}",
+    "similarity: {source: demo, limit: 4}, shapes: {source: demo, limit: 3}, brackets: {source: demo, limit: 3}, "
+    "triggers: {source: demo, limit: 3}}",
     "models.gpt2.dtypes={}",
     "models.llama.dtypes={}",
     "models.llama.tasks=[sva]",
@@ -61,6 +62,10 @@ SMALL = [
     "models.bert-sentiment.methods=[attnlrp, lrp, attention_rollout, normxlogit, random]",
     "models.gpt2-sentiment.methods=[attnlrp, lrp, gradient_x_input, normxlogit]",
     "models.bert-score.methods=[attnlrp, lrp, normxlogit, random]",
+    "models.megatron-brackets.methods=[attnlrp, random]",
+    "models.bert-triggers.methods=[lrp, random]",
+    "models.gpt2-seed1.methods=[lrp]",
+    "models.gpt2-seed2.methods=[lrp]",
     "models.vit.methods=[{name: attnlrp_vit, method: attnlrp, composite: vit}, attnlrp, lrp, random]",
     "heads={sva: 3}",
     "layers={sva: 2, sentiment: 2}",

@@ -101,7 +101,7 @@ def knockout_figure(
     caption = (
         f"How much of the explained number is lost when the first neurons of a ranking {GONE[value]} at all positions. "
         "Random neurons are drawn anew for each sample; activation ranks by the largest over positions. "
-        "Bands are 95 % bootstrap intervals over samples."
+        "Bands are 95 % intervals over samples."
     )
     axes = ("neurons that are gone", "drop of the logit")
     return Plot("knockouts", "Neurons knocked out", caption, axes).figures(panels, methods)
