@@ -54,8 +54,8 @@ class Attempts:
                     self._notes["deaths"].setdefault(before["running"], []).append(before["node"])
         self._run(running)
 
-    def begin_batch(self, name: str) -> bool:
-        """Note the batch; whether its rows should run one by one because it has ended `max_attempts` workers."""
+    def note_batch(self, name: str) -> bool:
+        """Note that the batch begins; True where it has ended `max_attempts` workers: its rows should run one by one."""
         if not self._again:
             return False
         self._run(f"batch {name}")
@@ -64,8 +64,8 @@ class Attempts:
     def end_batch(self, name: str) -> None:
         self._notes["deaths"].pop(f"batch {name}", None)
 
-    def begin_row(self, name: str) -> bool:
-        """Note the row; whether it has ended a worker."""
+    def note_row(self, name: str) -> bool:
+        """Note that the row begins; True where it has ended a worker before."""
         self._run(f"row {name}")
         return self.deaths(f"row {name}") > 0
 
@@ -129,7 +129,7 @@ class Untroubled(Attempts):
     def __init__(self) -> None:
         self.reason = ""
 
-    def begin_batch(self, name: str) -> bool:
+    def note_batch(self, name: str) -> bool:
         return False
 
     def end_batch(self, name: str) -> None:

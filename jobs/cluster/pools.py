@@ -186,9 +186,9 @@ class Slots:
         ids: Sequence[str] = (),
         precisions: Iterable[Needs] = (),
     ) -> None:
-        """`nodes` are (labels, GPUs or CPUs) of each node; `ids` are Ray's, of nodes that are there already.
+        """`nodes` are (labels, GPUs or CPUs) of each node; `ids` are Ray's, empty where the cluster has yet to grow.
 
-        `precisions` are what precisions of the run need: workers of others take the nodes that have it last.
+        `precisions` are the labels that each precision of the run needs: a node that suits many is given out last.
         """
         self._nodes, self._ids = [(known(labels), size) for labels, size in nodes], ids
         self._precisions = list(precisions)

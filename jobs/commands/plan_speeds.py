@@ -24,14 +24,15 @@ def flops_of(nodes: NodesConfig, dtype: str) -> float:
 
 
 def speed(config: RunConfig, model: ModelConfig, dtype: str) -> float | None:
-    """Operations per second of a GPU where the model runs in this precision; None where no node will do.
+    """Operations per second of one GPU for the model in this precision; None where no node can hold a worker.
 
-    Of several kinds of nodes it is the mean over their GPUs, which share the units.
+    The mean over all GPUs that can, since they share the units. Without GPU nodes in the config, or on CPUs, it is what
+    FLOPS assumes of one accelerator.
     """
     nodes = [kind for kind in config.ray.nodes or () if kind.gpus]
     if not nodes or config.device == "cpu":
         return FLOPS[dtype]
-    share = share_of(model, True, config.ray.needs((dtype,)))
+    share = share_of(model, on_gpu=True, needs=config.ray.needs((dtype,)))
     gpus = flops = 0.0
     for kind in nodes:
         if kind.gpus >= share.gpus and matches(known(kind.labels), share.labels):
@@ -46,6 +47,6 @@ def without_nodes(config: RunConfig) -> Iterator[str]:
         dtypes = {dtype for task in config.tasks_for(model) for dtype in model.dtypes_for(task)}
         for dtype in sorted(dtypes):
             if speed(config, model, dtype) is None:
-                labels = in_words(share_of(model, True, config.ray.needs((dtype,))).labels)
+                labels = in_words(share_of(model, on_gpu=True, needs=config.ray.needs((dtype,))).labels)
                 needs = f"{model.gpus:g} GPU" + (f" and {labels}" if labels else "")
                 yield f"model {model.name} in {dtype}: none of ray.nodes has {needs}"

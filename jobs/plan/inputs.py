@@ -133,11 +133,11 @@ class Inputs:
 
 
 def task_of(unit: Mapping[str, Any]) -> Any:
-    """The task in a row that `Inputs.unit` or `without_samples` gave: the driver of this run pickled it."""
+    """The task in a row that `Inputs.unit` or `unit_without_views` gave: the driver of this run pickled it."""
     return pickle.loads(unit["task"])
 
 
-def without_samples(task: Any) -> pa.Table:
+def unit_without_views(task: Any) -> pa.Table:
     """A unit that is about no samples, as a worker gets it, in the same columns."""
     empty = VIEW.empty_table()
     lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in UNIT_COLUMNS}

@@ -107,16 +107,20 @@ def spooled(
 
 
 def _parts(tables: Iterable[pa.Table], part_rows: int) -> Iterator[pa.Table]:
-    """All rows, `part_rows` at a time, at least one part. Several parts do not show where the `tables` ended."""
+    """All rows, `part_rows` at a time; `tables` holds at least one table, and the last part may be smaller.
+
+    Parts are copied into a chunk each, so that their hash does not tell into which files the rows were cut. Rows that
+    all fit into one part are not copied.
+    """
     rest: pa.Table | None = None
-    several = False
+    was_cut = False
     for table in tables:
         rest = table if rest is None else pa.concat_tables([rest, table])
         while rest.num_rows > part_rows:
-            several = True
+            was_cut = True
             yield _copied(rest.slice(0, part_rows))
             rest = rest.slice(part_rows)
-    yield _copied(rest) if several else rest
+    yield _copied(rest) if was_cut else rest
 
 
 def _copied(table: pa.Table) -> pa.Table:

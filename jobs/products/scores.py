@@ -166,11 +166,12 @@ def _digest(store: Store, views: Inputs) -> str:
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """A unit for each cell, with the shards that it has."""
+    """A unit for each cell: one file of scores, made of all the cell's shards of relevance."""
     for node in nodes:
         assert isinstance(node, ScoresNode)
-        part = Part(node, "", tuple(run.ledger.files(node.cell)))
-        yield Unit(node.artifact.method, (part,), tokens=node.values, size=1)
+        relevance = tuple(run.ledger.files(node.cell))
+        part = Part(node, shard="", inputs=relevance)  # the file's name has no unit
+        yield Unit(node.artifact.method, (part,), tokens=node.values, size=1)  # it has no rows: it counts as one
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:

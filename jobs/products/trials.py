@@ -50,7 +50,10 @@ def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[st
 
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
-    """Samples in units that are the same whichever of the choices of a task and precision are open.
+    """Samples in units, whose size counts the trials of all choices of this task and precision, made ones too.
+
+    So a choice that is made again gets the units that it had. A unit is one batch, since its curves are drawn together;
+    the batches in which its trials are explained are the `inputs` of its parts.
 
     Raises UserError for a task none of whose tokens may be flipped.
     """
@@ -67,13 +70,14 @@ def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
         if (choice.artifact.task, choice.artifact.dtype) == (place.task, place.dtype)
     ]
     budget = plan.resolved.config.token_budget or config.token_budget
-    of_rows = forward_tokens(inputs, (first.flips,))
-    most_tokens = int(of_rows[first.rows].max(initial=1)) * sum(len(choice.options) for choice in every)
-    size = max(1, min(config.shard_rows, UNIT_TOKENS // most_tokens))
-    trials = sum(len(node.options) for node in nodes if isinstance(node, Choice))
+    costs = forward_tokens(inputs, (first.flips,))  # [N] tokens of a trial
+    longest = int(costs[first.rows].max(initial=1))
+    all_trials = sum(len(choice.options) for choice in every)
+    size = max(1, min(config.shard_rows, UNIT_TOKENS // (longest * all_trials)))
+    asked_trials = sum(len(node.options) for node in nodes if isinstance(node, Choice))  # of choices still to be made
     for cut in cut_units(inputs, first.rows.tolist(), budget, size):
-        parts = tuple(Part(node, cut.name, cut.cuts) for node in nodes)
-        tokens = int(of_rows[np.asarray(cut.rows)].sum()) * trials
+        parts = tuple(Part(node, cut.name, inputs=cut.cuts) for node in nodes)
+        tokens = int(costs[np.asarray(cut.rows)].sum()) * asked_trials
         yield Unit(cut.name, parts, cut.rows, tokens=tokens, token_budget=FORWARD_FACTOR * budget)
 
 

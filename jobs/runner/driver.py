@@ -15,7 +15,7 @@ from jobs.cluster.hosts import end_kept
 from jobs.cluster.pools import connect
 from jobs.cluster.scheduler import Report, Work, run_all
 from jobs.plan.cells import ModelPlan
-from jobs.plan.inputs import task_of, without_samples
+from jobs.plan.inputs import task_of, unit_without_views
 from jobs.plan.node import Node, Part, Run
 from jobs.products.record import Product, Unit
 from jobs.runner.closing import Told, close, committed
@@ -47,7 +47,7 @@ class Group:
         task = self.task(unit, parts)
         if isinstance(unit.rows, np.ndarray):
             return self.plan.inputs[self.place.task].unit(task, unit.rows)
-        return without_samples(task)
+        return unit_without_views(task)
 
     def task(self, unit: Unit, parts: tuple[Part, ...] | None) -> Task:
         """A unit as it travels."""
@@ -84,17 +84,21 @@ class Group:
 class Reader:
     """Reads the rows of units as they are sent: Ray Data runs it, where its pool has room for more units."""
 
-    source: Callable[[Sequence[Task]], Iterator[Task]]
+    with_rows: Callable[[Sequence[Task]], Iterator[Task]]
 
     def __call__(self, table: pa.Table) -> Iterator[pa.Table]:
-        """The units of a table that lists several; a table of one unit as it is."""
-        (unit,) = table.select(["task"]).to_pylist()
-        tasks = task_of(unit)
-        if isinstance(tasks, Task):
+        """A table for each unit that `table` lists, its rows read now and carried in its task.
+
+        `table` has one row, whose `task` is a Task (a unit of views, passed on as it is) or a list of Tasks without
+        rows.
+        """
+        (row,) = table.select(["task"]).to_pylist()  # the columns of samples stay Arrow
+        listed = task_of(row)
+        if isinstance(listed, Task):
             yield table
             return
-        for task in self.source(tasks):
-            yield without_samples(task)
+        for task in self.with_rows(listed):
+            yield unit_without_views(task)
 
 
 @dataclass
@@ -122,7 +126,7 @@ class ModelWork:
             if group.product.source is not None and group.missing:
                 reader = Reader(group.product.source(self.run, group.nodes[0]))
                 read += len(group.missing)
-                blocks.append(partial(without_samples, [group.task(*unit) for unit in group.missing]))
+                blocks.append(partial(unit_without_views, [group.task(*unit) for unit in group.missing]))
             else:
                 blocks += [partial(group.table, *unit) for unit in group.missing]
         return Work(

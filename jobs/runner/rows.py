@@ -90,7 +90,8 @@ class _Batches:
         for index, batch in enumerate(_slices(rows, cuts)):
             mark = f"{index}|{self.name}"
             suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in batch))  # whichever parts it was for
-            if attempts.begin_batch(mark) or suspicious:
+            has_ended_workers = attempts.note_batch(mark)
+            if has_ended_workers or suspicious:
                 self._compute_suspects(batch)
             else:
                 with self.opened.watchdog.watching(mark, attempts):
@@ -99,10 +100,12 @@ class _Batches:
         return self.outcome
 
     def _compute_suspects(self, rows: Sequence[Row]) -> None:
+        """Compute rows one by one, each noted in the store before it runs. One that has ended a worker is a reject."""
         attempts = self.opened.attempts
         for row in rows:
             mark = f"{row['sample_id']}|{self.name}"
-            if attempts.begin_row(mark):
+            has_ended_worker = attempts.note_row(mark)
+            if has_ended_worker:
                 detail = f"the process ended while computing it{attempts.reason}"
                 self.outcome.rejects.append(Reject(row["sample_id"], "ended_worker", detail))
                 continue

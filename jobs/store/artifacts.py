@@ -152,12 +152,16 @@ class Artifact:
 
 
 @lru_cache(maxsize=4096)
-def _pattern(shard: str, own: str, *columns: str) -> re.Pattern[str]:
-    """Matches file names that a layout's `shard` gives at a place of these columns, under its `own` key or another."""
-    values = dict(zip(("model", "task", "dtype", "method"), map(re.escape, columns), strict=True))
-    literal = re.split(r"(\{\w+\})", shard)
-    known = values | {"key": rf"(?P<key>{re.escape(own)}|[0-9a-f]{{{_DIGITS}}})", "unit": ".*"}
-    return re.compile("".join(known[part[1:-1]] if part.startswith("{") else re.escape(part) for part in literal))
+def _pattern(template: str, own_key: str, model: str, task: str, dtype: str, method: str) -> re.Pattern[str]:
+    """Matches the names of shards of any unit in these columns; the group `key` is the beginning of their key.
+
+    `own_key` matches as it is: it may be empty, as where an artifact's key is not known.
+    """
+    columns = {"model": model, "task": task, "dtype": dtype, "method": method}
+    known = {name: re.escape(value) for name, value in columns.items()}
+    known |= {"key": rf"(?P<key>{re.escape(own_key)}|[0-9a-f]{{{_DIGITS}}})", "unit": ".*"}
+    pieces = re.split(r"(\{\w+\})", template)  # placeholders, and the text between them
+    return re.compile("".join(known[piece[1:-1]] if piece.startswith("{") else re.escape(piece) for piece in pieces))
 
 
 def views_of(tokenizer: str, task: str) -> Artifact:

@@ -143,7 +143,7 @@ class Files:
 
     @spending(COMMIT)
     def delete(self, path: str) -> None:
-        """Remove a file; one that is gone already is no error."""
+        """Remove a file; one that is gone already is no error. Raises where this run may write to the store no more."""
         self.check()
         try:
             retried(lambda: self._fs.delete_file(self._at(path)))

@@ -29,9 +29,11 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._records: dict[str, dict[str, Any] | None] = {}  # that were asked for or entered
-        self._contents: dict[str, bytes] | None = None  # of all manifests, listed when the first is asked for
-        self._unreadable: dict[str, str] = {}  # names of manifests, and why
+        #: Manifests that were asked for or entered, by name; None where no readable one exists.
+        self._records: dict[str, dict[str, Any] | None] = {}
+        #: All manifests as the store holds them, by name; None until the first is asked for.
+        self._contents: dict[str, bytes] | None = None
+        self._unreadable: dict[str, str] = {}  # by name, why a manifest cannot be read
         self._listings = Listings(store)
 
     # What there is.

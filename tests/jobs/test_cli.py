@@ -114,8 +114,8 @@ def test_what_is_not_prepared_counts_as_missing(closelook, tmp_path):
     code, out, _ = closelook("status", "--config", "demo", "--root", str(tmp_path / "root"))
     assert code == 1
     assert "282 cells: 0 done, 0 partial, 282 missing" in out, (
-        "(15 + 3) x 8, 6 x 6, 2 x 4 and 8 of relevance, 3 x (5 + 6 + 6), 4 and 2 x 2 of heads, 3 x 5 and 2 x 2 of neurons, "
-        "2 x 4 of labels"
+        "(15 + 3) x 8, 6 x 6, 2 x 4 and 8 of relevance, 3 x (5 + 6 + 6), 4 and 2 x 2 of heads, 3 x 5 and 2 x 2 of "
+        "neurons, 2 x 4 of labels"
     )
     assert "196 scores: 0 done, 0 partial, 196 missing" in out
     assert "60 sets of curves: 0 done, 0 partial, 60 missing" in out

@@ -50,10 +50,10 @@ def test_a_batch_that_is_dropped_is_not_to_blame(excused, tmp_path, monkeypatch)
     Attempts(store, "unit", 1, "run").begin()
     running = Attempts(store, "unit", 1, "run")
     running.begin()
-    assert not running.begin_batch("0")
+    assert not running.note_batch("0")
     if excused:
         excuse_all()
     after = Attempts(store, "unit", 1, "run")
     after.begin()
-    assert after.begin_batch("0") is not excused
+    assert after.note_batch("0") is not excused
     after.clear()
