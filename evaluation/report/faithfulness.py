@@ -32,7 +32,7 @@ from evaluation.report.table import (
 from evaluation.scoring.areas import AREAS, GRID, Areas, Beside, MeanCurve
 from evaluation.scoring.faithfulness import MEASURES, Summary
 from evaluation.scoring.metrics import METRICS, overlap
-from evaluation.scoring.statistics import TEST, step_down
+from evaluation.scoring.statistics import TEST, holm_adjusted
 
 DELTA, MORF, LERF = AREAS
 _OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}
@@ -204,7 +204,7 @@ def pairs_table(drawn: Sequence[Drawn], results: Results) -> Table:
 def against_zero(drawn: Sequence[Drawn]) -> dict[tuple[int, str], float]:
     """p values of ΔA, adjusted by Holm's method over all of them, by (index into `drawn`, method)."""
     tested = [(at, method) for at, one in enumerate(drawn) for method in one.areas.p_zero]
-    adjusted = step_down([drawn[at].areas.p_zero[method] for at, method in tested])
+    adjusted = holm_adjusted([drawn[at].areas.p_zero[method] for at, method in tested])
     return dict(zip(tested, adjusted, strict=True))
 
 

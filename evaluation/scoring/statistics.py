@@ -173,7 +173,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def step_down(p: Sequence[float]) -> list[float]:
+def holm_adjusted(p: Sequence[float]) -> list[float]:
     """p values of several tests, adjusted for their number (Holm 1979)."""
     return _stepped(np.asarray(p, float)[:, None])[:, 0].tolist()
 

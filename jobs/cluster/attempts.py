@@ -55,7 +55,7 @@ class Attempts:
         self._run(running)
 
     def note_batch(self, name: str) -> bool:
-        """Note that the batch begins; True where it has ended `max_attempts` workers: its rows should run one by one."""
+        """Note that the batch begins; True where it has ended `max_attempts` workers: its rows run one by one then."""
         if not self._again:
             return False
         self._run(f"batch {name}")

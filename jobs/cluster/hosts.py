@@ -39,10 +39,10 @@ class Host:
         self._turn = ""
         self._worker: _Worker | None = None
 
-    def run(self, turn: str, made_of: tuple[Callable[..., _Worker], tuple[Any, ...]], table: pa.Table) -> pa.Table:
+    def run(self, turn: str, recipe: tuple[Callable[..., _Worker], tuple[Any, ...]], table: pa.Table) -> pa.Table:
         """The report of the unit `table`, by the worker of this turn: its class and the constructor's arguments."""
         if turn != self._turn or self._worker is None:
-            worker, arguments = made_of
+            worker, arguments = recipe
             following = worker(*arguments)
             following.inherit(self._worker)
             self._turn, self._worker = turn, following
@@ -59,15 +59,20 @@ class Hosts:
     def stream(
         self, config: RunConfig, store: Store, stage: str, work: Work, share: Share, workers: int
     ) -> Iterator[Report]:
-        """Send the units to a host, which commits them and reports. Raises TimeoutError when none ends for too long."""
+        """Send the units of `work` to one host, two at a time, and yield their reports.
+
+        A host that fails is killed, else it rests for the next work. Raises TimeoutError when no unit ends for too
+        long.
+        """
         import ray
 
-        host, turn = self._taken(share, work.model.name), uuid.uuid4().hex
-        made_of = ray.put((work.worker, work.arguments))
+        host = self._taken(share, work.model.name)
+        turn = uuid.uuid4().hex  # tells the host that this is another work
+        recipe = ray.put((work.worker, work.arguments))
         running: deque[Any] = deque()
         try:
             for table in work.tables():
-                running.append(host.run.remote(turn, made_of, table))
+                running.append(host.run.remote(turn, recipe, table))
                 if len(running) == IN_HAND:
                     yield from _report(running.popleft(), config)
             while running:

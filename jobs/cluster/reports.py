@@ -45,9 +45,10 @@ REPORT = pa.schema(
 
 
 def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> pa.Table:
-    """Commit the unit of so many rows and tokens; its report, with whatever `commit` says besides.
+    """Commit the unit of so many rows and tokens; its report, in which the keys that `commit` returns replace defaults.
 
-    Errors are reported, never raised: an exception would end the whole data set. A lost device ends the process.
+    Errors stand in the report and are never raised: an exception would end the whole data set. A lost device ends the
+    process, and after SIGTERM no unit begins.
     """
     with unit_in_hand(), unit_timed() as seconds:
         report = _done(unit, rows, tokens, commit)

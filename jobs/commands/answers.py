@@ -25,7 +25,7 @@ from lrp_core.types import Batch, Relevance, UnusableRows, UserError
 from lrp_core.view import ModelView
 
 #: Columns of a row that grow as a text or an answer goes on.
-_READ = ("input_ids", "special_mask", "decoder_input_ids")
+_GROWING = ("input_ids", "special_mask", "decoder_input_ids")
 
 
 @dataclass(frozen=True)
@@ -159,10 +159,13 @@ def _rows(question: Question, opened: Opened) -> Iterator[Row]:
 
 
 def with_targets(question: Question, view: ModelView, row: Mapping[str, Any]) -> Row:
-    """The row with the model's prediction where it has no target, and with the foil of a label that has none."""
+    """The row with the model's prediction as its target where it has none.
+
+    Where the question names a label without a foil, and its explanation needs one, the strongest other label is it.
+    """
     (row,) = with_predictions(view, [row])
-    unopposed = question.label is not None and question.foil is None
-    if unopposed and view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
+    label_without_foil = question.label is not None and question.foil is None
+    if label_without_foil and view.n_targets > 1 and needs_foil(question.explanation or CONTRASTIVE.name):
         row = against_strongest(view, row)
     return dict(row)
 
@@ -243,15 +246,16 @@ def _relevance(
 def _relevance_in_turn(
     opened: Opened, methods: Sequence[Method], rows: Sequence[Row], explanation: str | None, **finer: Any
 ) -> Iterator[dict[str, Relevance]]:
-    """The relevance of each of `rows`, each of which goes on with the one before.
+    """The relevance of each of `rows`, by method. Every row is the one before with a token more.
 
-    Methods that share forwards read the last row, which all others begin, once for all rows.
+    Methods that share forwards get the text of the last row, the longest, in place of each row's own: one forward
+    serves all rows, and what it says is cut to the length of each.
     """
     together, alone = {}, list(methods)
     if len(rows) > 1:
         shared = [method for method in methods if method.shares_forwards]
         alone = [method for method in methods if not method.shares_forwards]
-        longest = {name: rows[-1].get(name) for name in _READ}
+        longest = {name: rows[-1].get(name) for name in _GROWING}
         if shared:
             together = _relevance(opened, shared, [{**row, **longest} for row in rows], explanation, texts=1, **finer)
     for at, row in enumerate(rows):

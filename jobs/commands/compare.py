@@ -16,7 +16,7 @@ from evaluation.report.results import Place, Variant, variant_rank
 from evaluation.schema import RUNTIME, SCORES_SAMPLES
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.samples import VARIANT
-from evaluation.scoring.statistics import sign_flip_p, stars, step_down
+from evaluation.scoring.statistics import holm_adjusted, sign_flip_p, stars
 from jobs.commands.terminal import say, say_table, write_file
 from jobs.config.kept import differences
 from jobs.config.lacking import told
@@ -47,19 +47,23 @@ class Change:
 
 
 def changes(first: Run, second: Run, metric: str) -> list[Change]:
-    """The change of every cell that both runs scored by `metric`, in the order of the first."""
+    """The change in `metric` of every cell with samples that both runs scored and predict rightly.
+
+    Cells are in the order of the first run. p values are adjusted for their number (Holm).
+    """
     first_keys, second_keys = keys_of(first), keys_of(second)
     first_values, second_values = _values(first, metric), _values(second, metric)
-    compared, raw = [], []
+    compared, p_values = [], []
     for cell, values in first_values.items():
         others = second_values.get(cell, {})
         common = sorted(values.keys() & others.keys())
         if common:
             pairs = np.array([(values[sample], others[sample]) for sample in common])  # [N, 2]
             compared.append((cell, pairs))
-            raw.append(float(sign_flip_p(pairs[:, :, None], FLIPS, SEED)[0, 1, 0]))
+            of_pairs = sign_flip_p(pairs[:, :, None], FLIPS, SEED)  # [2, 2, 1]: the runs stand for methods
+            p_values.append(float(of_pairs[0, 1, 0]))
     result = []
-    for (cell, pairs), p in zip(compared, step_down(raw), strict=True):
+    for (cell, pairs), p in zip(compared, holm_adjusted(p_values), strict=True):
         means = pairs.mean(axis=0) * METRICS[metric].scale
         same_key = first_keys.get(cell) == second_keys.get(cell)
         result.append(Change(*cell, metric, len(pairs), float(means[0]), float(means[1]), p, same_key))

@@ -85,9 +85,9 @@ def _parse(text: str) -> Any:
 
 
 def read(source: str | Path | dict[str, Any], root: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The raw keys of `source`: a name in ``jobs/conf``, a path, or such keys, which are changed in place.
+    """The keys of a configuration, with placeholders filled in and optional tasks without data left out.
 
-    Later wins: file, `overrides`, `root`.
+    `source` is a name in ``jobs/conf``, a path, or keys, which overrides change. Later wins: file, `overrides`, `root`.
     """
     raw = source if isinstance(source, dict) else _read_yaml(_locate(source))
     for override in overrides:
@@ -95,9 +95,10 @@ def read(source: str | Path | dict[str, Any], root: str | None, overrides: Seque
     if root is not None:
         raw["root"] = root
     paths = {name: str(task["path"]) for name, task in _tasks(raw).items() if task.get("path")}
-    folders = {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
+    # Before placeholders are filled in: an error names folders as the file wrote them.
+    folders_as_written = {name: Path(path).name for name, path in paths.items() if not has_magic(path)}
     raw = _fill(raw)
-    _drop_absent_tasks(raw, folders)
+    _drop_absent_tasks(raw, folders_as_written)
     return raw
 
 

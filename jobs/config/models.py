@@ -41,7 +41,8 @@ class MethodConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _written(cls, raw: Any) -> Any:
+    def _spelled_out(cls, raw: Any) -> Any:
+        """{name, method, option: value} of any spelling; what is none of them is left to pydantic."""
         if isinstance(raw, str):
             return {"name": raw, "method": raw}
         if not isinstance(raw, dict):
@@ -49,10 +50,10 @@ class MethodConfig(Frozen):
         if "name" in raw or "method" in raw:
             name = raw.get("name", raw.get("method"))
             return {"name": name, "method": name} | raw
-        name, options = next(iter(raw.items()), (None, None))
+        method, options = next(iter(raw.items()), (None, None))
         if len(raw) != 1 or not isinstance(options, dict | NoneType):
             raise ValueError("a method is NAME, {NAME: {option: value}} or {name: ..., method: NAME, option: value}")
-        return {"name": name} | (options or {}) | {"method": name}
+        return {"name": method, **(options or {}), "method": method}  # an option may rename it, never change the method
 
     @model_serializer
     def _shortest(self) -> Any:

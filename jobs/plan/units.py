@@ -66,10 +66,14 @@ def cut_units(inputs: Inputs, rows: Iterable[int], token_budget: int, shard_rows
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
+    """As `cut_units`: samples with a foil first, the longest first, by id where equal.
+
+    Whole batches, up to `shard_rows` samples unless a batch has more.
+    """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
-    everything = np.array_equal(rows, np.arange(len(inputs.ids)))
-    ids = inputs.ids if everything else inputs.ids.take(rows)  # of very many, a copy more matters
-    keys = {"foilless": foilless[rows], "shorter": -inputs.lengths[rows], "id": ids}
+    takes_all = np.array_equal(rows, np.arange(len(inputs.ids)))
+    ids = inputs.ids if takes_all else inputs.ids.take(rows)  # no copy of millions of ids where all are taken
+    keys = {"foilless": foilless[rows], "minus_length": -inputs.lengths[rows], "id": ids}
     sorted_by = [(name, "ascending") for name in keys]
     order = rows[pc.sort_indices(pa.table(keys), sort_keys=sorted_by).to_numpy()]
     units: list[Unit] = []

@@ -242,7 +242,10 @@ def _made(
 
 
 def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neurons] | None:
-    """(layer, neuron) by sample, the most relevant first; None where the ranking is made of the forwards."""
+    """The neurons, (layer, neuron), of each sample, the most relevant first; samples without relevance are absent.
+
+    None where no relevance ranks them and the worker makes the ranking itself.
+    """
     node = part.node
     assert isinstance(node, KnockoutNode)
     if part.inputs.relevance is None:
@@ -253,8 +256,9 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
         table = opened.store.read(path, NEURONS, ["sample_id", "explanation", "layer", "neuron"])
         of_samples = pc.is_in(table["sample_id"], names)
         table = table.filter(pc.and_(of_samples, pc.equal(table["explanation"], node.explanation)))
-        columns = (table[name].to_pylist() for name in ("sample_id", "layer", "neuron"))
-        rankings |= {name: list(zip(layers, own, strict=True)) for name, layers, own in zip(*columns, strict=True)}
+        samples, layers, neurons = (table[column].to_pylist() for column in ("sample_id", "layer", "neuron"))
+        for sample, of_layers, of_neurons in zip(samples, layers, neurons, strict=True):
+            rankings[sample] = list(zip(of_layers, of_neurons, strict=True))
     return rankings
 
 

@@ -163,7 +163,11 @@ class ModelWork:
 
 
 def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str) -> list[str]:
-    """Compute the nodes of these products that are not done. Returns the failures; nodes of one model share workers."""
+    """Compute the nodes of these products that are not done; the products all need models, or none does.
+
+    Returns the failures. `stage` and `unit` are what progress calls the work and what it counts. Nodes of one model
+    share workers.
+    """
     works = missing_work(run, products, nodes)
     if not all(product.on_model for product in products):
         return _make_without_models(run, works)

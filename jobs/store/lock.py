@@ -81,12 +81,13 @@ class _Claim:
         """Claims the root: None when the claim is now held, else the record of the one that has precedence."""
         while True:
             begun = time.monotonic()
-            owner = self._contend()
+            owner = self._contend_once()
             if owner is not None or time.monotonic() - begun < _LATE_S:
                 return owner
             self.release()
 
-    def _contend(self) -> dict[str, Any] | None:
+    def _contend_once(self) -> dict[str, Any] | None:
+        """One attempt: None when the claim is held alone, else the record of a claim that goes before it."""
         self._write(held=False)
         time.sleep(SETTLE_S)
         for earlier, record in self._live():
@@ -98,10 +99,10 @@ class _Claim:
             rivals = [(earlier, record) for earlier, record in self._live() if record["held"]]
             if not rivals:
                 return None
-            for earlier, record in rivals:
-                if earlier:
-                    return record
-        return rivals[0][1]
+            before = [record for earlier, record in rivals if earlier]
+            if before:
+                return before[0]
+        return rivals[0][1]  # a later one that does not give way
 
     @contextmanager
     def beating(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from evaluation.benchmark.demo import MODELS, generate, model_dir
 from evaluation.benchmark.samples import Beginning
 from evaluation.benchmark.views import tokenise
 from evaluation.scoring.perturbing import Asked, Flips, draw
-from evaluation.scoring.statistics import FLIPS, bootstrap_means, interval, sign_flip_p, step_down
+from evaluation.scoring.statistics import FLIPS, bootstrap_means, holm_adjusted, interval, sign_flip_p
 from lrp_core import Batch, attribute, load_model
 from lrp_core.readout import with_predictions
 
@@ -45,4 +45,4 @@ def test_lrp_and_attnlrp_beat_random_and_random_is_no_better_than_its_reverse(na
         assert low[1] > high[2], f"{task}: attnlrp beside random"
         beside_zero = np.stack([result[:, 2], np.zeros(SAMPLES)], axis=1)[..., None]
         p_random.append(float(sign_flip_p(beside_zero, FLIPS * RESAMPLES, 0)[0, 1, 0]))
-    assert min(step_down(p_random)) > 0.05
+    assert min(holm_adjusted(p_random)) > 0.05
