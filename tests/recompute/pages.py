@@ -216,7 +216,8 @@ def activations(facts: Facts) -> dict[tuple[str, int, int], Any]:
 def neurons(facts: Facts) -> Checked:
     """What neurons write, their relevance in samples, and the contexts of a corpus that activate them most."""
     page = facts.root.path / "report" / "neurons.html"
-    places = json.loads(PLACES.search(page.read_text(encoding="utf-8"))[1]) if page.exists() else []  # type: ignore[index]
+    embedded = PLACES.search(page.read_text(encoding="utf-8")) if page.exists() else None
+    places = json.loads(embedded[1]) if embedded is not None else []  # none of a run without neurons
     for record in records(page):
         key = (record["model"], record["layer"], record["neuron"])
         line: dict[str, str] = {"id": "/".join(map(str, key))}
