@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -241,7 +240,7 @@ def test_models_of_images_are_planned_from_their_geometry():
 def test_models_of_text_and_of_images_take_their_own_tasks(resolved):
     demo = RunConfig.load("demo")
     assert tasks_of(demo, resolved) == ["shapes"]
-    both = replace(demo, tasks={name: demo.tasks[name] for name in ("shapes", "sentiment")})
+    both = demo.model_copy(update={"tasks": {name: demo.tasks[name] for name in ("shapes", "sentiment")}})
     assert tasks_of(both, resolve(ModelConfig(name="b", id="demo/bert-sentiment"))) == ["sentiment"]
     wrong = resolve(ModelConfig(name="vit", id="demo/vit", tasks=["sentiment"]))
     with pytest.raises(UserError, match="predicts labels of images, and task sentiment asks for labels: leave"):
