@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.report.drawing import POINT, Line, Panel, Plot, looks
-from evaluation.report.faithfulness import DELTA, DIGITS, Drawn, ordered, summary_cell
+from evaluation.report.faithfulness import DELTA, DIGITS, OF_SCORE, Drawn, ordered, summary_cell
 from evaluation.report.page import Figure
 from evaluation.report.results import Results, label
 from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table
@@ -114,7 +114,9 @@ def evidence_figure(held: Sequence[Held], results: Results) -> list[Figure]:
             lines.append(Line(label(results.methods, point.method), at[:1], at[1:], drawn_point, bars=bars))
         value = one.agreement.value
         rho = "" if math.isnan(value) else f" · ρ = {value:.2f}"
-        panels.append(Panel(f"{one.drawn.model} · {one.drawn.task}{rho}", lines, {"xlim": (-4, 104)}))
+        panels.append(
+            Panel(f"{one.drawn.model}{OF_SCORE[one.drawn.score]} · {one.drawn.task}{rho}", lines, {"xlim": (-4, 104)})
+        )
     metric = METRICS[lead()]
     caption = (
         "Each point is a method; its size grows with its cost in forwards, lines are 95 % intervals. "

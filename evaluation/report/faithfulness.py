@@ -31,6 +31,7 @@ from evaluation.report.table import (
 )
 from evaluation.scoring.areas import AREAS, GRID, Areas, Beside, MeanCurve
 from evaluation.scoring.faithfulness import MEASURES, Summary
+from evaluation.scoring.flips import CONTRAST, TARGET_LOGIT
 from evaluation.scoring.metrics import METRICS, overlap
 from evaluation.scoring.statistics import TEST, holm_adjusted
 
@@ -39,6 +40,9 @@ _OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}
 DIGITS, OVERLAP_DIGITS = 2, 3  # as the paper prints them
 PAPER = "AttnLRP"
 WAYS = {"zero": "zeroed", "black": "black before normalisation", "mask": "masked", "delete": "deleted"}
+OF_SCORE = {TARGET_LOGIT: "", CONTRAST: ", target − foil"}
+_FILE = {TARGET_LOGIT: "", CONTRAST: "_contrast"}
+FOLLOWED = {TARGET_LOGIT: "logit of the target", CONTRAST: "logit of the target minus that of the foil"}
 PANELS = {"morf": "most relevant first", "lerf": "least relevant first", "delta": "difference"}
 NOT_DRAWN = "No curves are drawn: set `perturb` in the config and run `closelook perturb`."
 _INVERTED = (
@@ -72,6 +76,10 @@ class Drawn(Setting):
     beside: Beside | None = None  # evidence of the same relevance on the same samples
     published: str | None = None  # the model in AttnLRP's tables
     bases: Mapping[str, str] = field(default_factory=dict)  # what configured methods are called there, by name
+    score: str = TARGET_LOGIT  # the number that is followed
+
+    def setting(self) -> str:
+        return super().setting() + OF_SCORE[self.score]
 
     @property
     def methods(self) -> list[str]:
@@ -102,7 +110,9 @@ _OVER_RANDOM = Column("", f"{MEASURES[DELTA].label} over random", signed=True, d
 FAITHFULNESS = Table(
     "faithfulness",
     "Areas under faithfulness curves",
-    "The target's logit as tokens go, the most relevant first (MoRF) or the least (LeRF), by trapezoids over "
+    "The target's logit, or where the row says so that minus the foil's, as tokens go, the most relevant first "
+    "(MoRF) or the least (LeRF), in the order of relevance that explains the same number: that of token embeddings "
+    "without positions, which stay, or of the sum of pixels, where a method tells them apart. By trapezoids over "
     "the share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
     f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, "
     "** p < 0.01 (sign-flip test, Holm over the table). The last column is ΔA minus that of random relevance "
@@ -274,8 +284,8 @@ def _difference(one: Drawn, method: str, other: str) -> Cell:
 def curve_figures(drawn: Sequence[Drawn], results: Results) -> list[Figure]:
     """A figure for each task and perturbation: a row a model, with MoRF, LeRF and their difference."""
     figures = []
-    for task, way in dict.fromkeys((one.task, one.perturbation) for one in drawn if one.curves):
-        own = [one for one in drawn if (one.task, one.perturbation) == (task, way)]
+    for task, way, score in dict.fromkeys((one.task, one.perturbation, one.score) for one in drawn if one.curves):
+        own = [one for one in drawn if (one.task, one.perturbation, one.score) == (task, way, score)]
         look = looks({method for one in own for method in one.curves}, results.methods, results.baseline)
         panels = []
         counts = set()
@@ -290,11 +300,11 @@ def curve_figures(drawn: Sequence[Drawn], results: Results) -> list[Figure]:
                 if lines:
                     panels.append(Panel(f"{one.model} · {title}", lines))
         caption = (
-            f"Mean logit of the target over {span(counts)} samples as tokens go ({WAYS[way]}), with 95 % intervals: "
+            f"Mean {FOLLOWED[score]} over {span(counts)} samples as tokens go ({WAYS[way]}), with 95 % intervals: "
             "lower is better where the most relevant go first, higher where the least do; the area of the difference "
             "is ΔA."
         )
         axes = ("share of tokens that are gone", "logit")
-        plot = Plot(f"faithfulness_{task}_{way}", f"Faithfulness, {task}", caption, axes)
+        plot = Plot(f"faithfulness_{task}_{way}{_FILE[score]}", f"Faithfulness, {task}{OF_SCORE[score]}", caption, axes)
         figures += plot.figures(panels, results.methods)
     return figures

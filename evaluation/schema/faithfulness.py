@@ -35,10 +35,15 @@ class Curves:
     sample_id: str
     explanation: str
     embedding: str
-    perturbation: str  # zero | mask | delete
+    # The part of the input whose relevance ranks (version 3): tokens, their embeddings without positions | positions,
+    # the sum with those | pixels | any, of methods that tell no parts apart.
+    ranked: str
+    perturbation: str  # zero | black | mask | delete
     # Areas: morf, the most relevant token goes first | lerf, the same order reversed.
     # Shares: without_top, so many of the most relevant tokens are gone | top_only, all others are.
     order: str
+    # The number that `logit` and `area` follow (version 3): target, its logit | contrast, that minus the foil's.
+    score: str
     target_id: int  # the token or label whose logit is followed
     percent: list[int] | None  # of the tokens that may go; null for areas
     removed: list[int]  # how many tokens are gone; of areas, from 0 to all that may go
@@ -49,7 +54,7 @@ class Curves:
     area: float | None  # under the logit, over the share of tokens that are gone; null for shares
 
 
-CURVES = versioned("curves", 2, Curves)
+CURVES = versioned("curves", 3, Curves)
 
 
 class Trials:

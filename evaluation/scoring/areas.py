@@ -16,17 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, summarise
-from evaluation.scoring.flips import ORDERS
+from evaluation.scoring.flips import ORDERS, SCORES, TARGET_LOGIT
 from evaluation.scoring.intervals import mean_intervals
 from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
+from lrp_core.explained import NONE
 from lrp_core.near_ties import ROUNDING
 
-AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "area"]
-CURVE_COLUMNS = ["explanation", "embedding", "perturbation", "order", "removed", "logit"]
+AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "score", "area"]
+CURVE_COLUMNS = ["explanation", "embedding", "perturbation", "order", "score", "removed", "logit"]
 AREAS = tuple(MEASURES)[:3]  # delta_area, area_morf, area_lerf
 GRID = np.linspace(0, 1, 41)  # shares of the tokens at which curves of different lengths are averaged
-#: Of several variants of a method, the first: curves follow the target's logit, so what explains that comes first.
-_PREFERRED = (("target", "log_prob", "contrastive", "none"), ("full", "partial", "none"))
+#: Of several variants of a method, the first: what explains the target, and token embeddings, since those go while
+#: positions stay.
+_PREFERRED = (("target", "log_prob", "contrastive", "none"), ("partial", "full", "none"))
 
 Variant = tuple[str, str]  # explanation, embedding
 
@@ -128,6 +130,8 @@ def by_sample(
         if variant is not None:
             kept = _of(table, perturbation, variant, orders).select(["sample_id", "order", *columns])
             for row in kept.to_pylist():
+                if row["order"] in samples[row["sample_id"]]:
+                    raise ValueError(f"{method}: curves of several scores; take those of one by `of_score`")
                 samples[row["sample_id"]][row["order"]] = row
         if variant is not None and samples:
             variants[method], rows[method] = variant, dict(samples)
@@ -145,6 +149,20 @@ def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:
     finite = values[np.isfinite(values)]
     beside_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
     return float(sign_flip_p(beside_zero, FLIPS * resamples, seed)[0, 1, 0]) if len(finite) and resamples else 1.0
+
+
+def of_score(table: pa.Table, score: str) -> pa.Table:
+    """The curves of a table that follow one number, TARGET_LOGIT or CONTRAST."""
+    return table.filter(pc.field("score") == score)
+
+
+def scores_of(tables: Iterable[pa.Table]) -> list[str]:
+    """The numbers that some relevance explains whose curves follow them; the target's logit where there are none."""
+    followed: set[str] = set()
+    for table in tables:
+        own = table.filter(pc.field("explanation") != NONE)
+        followed |= set(own["score"].unique().to_pylist())
+    return [score for score in SCORES if score in followed] or [TARGET_LOGIT]
 
 
 def told(table: pa.Table) -> Variant | None:

@@ -40,6 +40,7 @@ class Outputs:
     #: 1 or 0: target above foil or, without a foil, above every other token; of rows with a gold label (`gold_id`),
     #: that one above every other.
     correct: np.ndarray
+    foil: np.ndarray  # logit of the foil; of the target where there is none
 
     @property
     def probability(self) -> np.ndarray:
@@ -77,7 +78,7 @@ class Flipper:
         Raises whatever the model raises, out of memory only for a single row.
         """
         rows = _Rows.of(samples, self.way == DELETE)
-        by_row = np.empty((3, len(rows.lengths)))  # by row, as Outputs
+        by_row = np.empty((4, len(rows.lengths)))  # by row, as Outputs
         order, start = rows.by_length(), 0
         while start < len(order):
             size = max(1, self.token_budget // rows.lengths[order[start]])
@@ -101,7 +102,7 @@ class Flipper:
         log.warning("out of memory with %d tokens in a batch: going on with %d", tokens, self.token_budget)
 
     def _within_memory(self, rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
-        """Outputs [3, R]; None when several rows together were too much."""
+        """Outputs [4, R]; None when several rows together were too much."""
         try:
             return self._forward(*rows.batch(chosen))
         except Exception as error:
@@ -127,7 +128,7 @@ class Flipper:
         gold, targets = to_device(gold, largest.device), changed.target_ids.to(largest.device)
         best = largest == torch.where(gold < 0, targets, gold)
         correct = torch.where(contrasted, target > foil, best.to(target.device)).to(target.dtype)
-        outputs = torch.stack([target, target - total.to(target), correct])
+        outputs = torch.stack([target, target - total.to(target), correct, foil])
         return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
 
 

@@ -19,6 +19,7 @@ from lrp_core.types import UserError
 AREAS, SHARES_OF_TOKENS = "areas", "shares"  # what is measured: see `Flips`
 ORDERS = ("morf", "lerf")
 SHARE_ORDERS = ("without_top", "top_only")
+SCORES = TARGET_LOGIT, CONTRAST = "target", "contrast"  # what curves follow: the target's logit, or it minus the foil's
 SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means over these
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from evaluation.scoring.faithfulness import areas, with_gaps
 from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import Flips, Ranking, States, tie_order
+from evaluation.scoring.flips import TARGET_LOGIT, Flips, Ranking, States, tie_order
 from lrp_core.interventions.tokens import DELETE
 from lrp_core.view import ModelView
 
@@ -55,11 +55,18 @@ class Curves:
     probability: np.ndarray | None  # [V, 2, S]; None of a score
     correct: np.ndarray | None  # [V, 2, S] 1 or 0; None of a score
     target_id: int  # whose logit it is
+    contrast: np.ndarray | None = None  # [V, 2, S] the target's logit minus the foil's; None without a foil
 
-    @property
-    def areas(self) -> dict[str, np.ndarray]:
-        """`area_morf`, `area_lerf` and `delta_area` [V] of the logit. Of curves whose tokens go one by one."""
-        return areas(self.logit, self.counts[0])
+    def values(self, score: str) -> np.ndarray:
+        """[V, 2, S] of the number TARGET_LOGIT or CONTRAST."""
+        if score == TARGET_LOGIT:
+            return self.logit
+        assert self.contrast is not None
+        return self.contrast
+
+    def areas(self, score: str = TARGET_LOGIT) -> dict[str, np.ndarray]:
+        """`area_morf`, `area_lerf` and `delta_area` [V] of this score. Of curves whose tokens go one by one."""
+        return areas(self.values(score), self.counts[0])
 
 
 def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: int) -> tuple[list[Curves], Flipper]:
@@ -73,6 +80,8 @@ def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: 
     for sample, own in zip(samples, outputs, strict=True):
         at = own.at(sample.states.points[0])
         logit, probability, correct = (with_gaps(v, sample.finite) for v in (at.logit, at.probability, at.correct))
-        one = Curves(flips, sample.counts, logit, probability, correct, sample.row["target_id"])
+        has_foil = sample.row.get("foil_id") is not None
+        contrast = with_gaps(at.logit - at.foil, sample.finite) if has_foil else None
+        one = Curves(flips, sample.counts, logit, probability, correct, sample.row["target_id"], contrast)
         curves.append(replace(one, probability=None, correct=None) if view.predicts_score else one)
     return curves, flipper

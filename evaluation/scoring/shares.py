@@ -25,6 +25,7 @@ SHARE_COLUMNS = [
     "embedding",
     "perturbation",
     "order",
+    "score",
     "logit",
     "probability",
     "correct",

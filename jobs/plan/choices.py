@@ -27,7 +27,7 @@ from lrp_core.option import plain
 from lrp_core.types import Request, UserError
 
 VERSION = 2  # raised when choices change
-CURVES_VERSION = 2  # raised when faithfulness curves change, by which trials are compared
+CURVES_VERSION = 3  # raised when faithfulness curves change, by which trials are compared
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,19 @@ import pyarrow.compute as pc
 
 from evaluation.schema import CURVES
 from evaluation.scoring.flipping import Flipper
-from evaluation.scoring.flips import AREAS, Flips
+from evaluation.scoring.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
 from evaluation.scoring.perturbing import Asked, Curves, draw
 from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
 from jobs.products.record import Made, Reject, Row
+from lrp_core.explained import CONTRASTIVE, NONE
 from lrp_core.guard import ROUNDING
 from lrp_core.images import ImageView
 from lrp_core.readout import with_predictions
 from lrp_core.types import UserError
 from lrp_core.view import ModelView
 
+#: The part of the input that a variant ranks, by its embedding.
+_RANKED = {"full": "positions", "partial": "tokens", "none": "any"}
 #: Columns of stored relevance that curves are drawn from.
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "logit_target", "pixels"]
 
@@ -45,8 +49,23 @@ class Claim:
     def of(self, view: ModelView, pixels: bool) -> np.ndarray:
         """Relevance of tokens [T], or of `pixels` [H * W]: without any, those of a patch share the patch's."""
         if not pixels:
-            return self.relevance
+            return self.relevance if self.pixels is None else summed_by_patches(view, self.pixels, self.relevance[0])
         return shared_by_pixels(view, self.relevance) if self.pixels is None else self.pixels
+
+    @property
+    def ranked(self) -> str:
+        """The part of the input that :meth:`of` speaks of."""
+        return "pixels" if self.pixels is not None else _RANKED[self.embedding]
+
+    def scores(self, flips: Flips, has_foil: bool) -> tuple[str, ...]:
+        """The numbers that its curves follow: what it explains, and both where it explains neither."""
+        if flips.measure != AREAS or not has_foil or not self.may_contrast:
+            return (TARGET_LOGIT,)
+        return (CONTRAST,) if self.explanation == CONTRASTIVE.name else (TARGET_LOGIT, CONTRAST)
+
+    @property
+    def may_contrast(self) -> bool:
+        return self.explanation in (CONTRASTIVE.name, NONE)
 
 
 @dataclass
@@ -104,6 +123,15 @@ def shared_by_pixels(view: ModelView, relevance: np.ndarray) -> np.ndarray:
     (tall, wide), (_, height, width) = view.patch_shape, view.image_shape
     shares = relevance[1:].reshape(height // tall, width // wide) / (tall * wide)
     return shares.repeat(tall, axis=0).repeat(wide, axis=1).ravel()
+
+
+def summed_by_patches(view: ModelView, pixels: np.ndarray, of_class: float) -> np.ndarray:
+    """Relevance of pixels [H * W] as that of the class token, `of_class`, and of patches [T], the sums of theirs."""
+    assert isinstance(view, ImageView)
+    (tall, wide), (_, height, width) = view.patch_shape, view.image_shape
+    rows, columns = height // tall, width // wide
+    picture = np.asarray(pixels, np.float64).reshape(height, width)[: rows * tall, : columns * wide]
+    return np.concatenate([[of_class], picture.reshape(rows, tall, columns, wide).sum(axis=(1, 3)).ravel()])
 
 
 @dataclass(frozen=True)
@@ -170,31 +198,36 @@ class Drawing:
                     drawn.reject(row, [one.method], "other_logit", detail)
                     lost.add(one.method)
             for flips, own in zip(self.ways, curves, strict=True):
-                for one, columns in zip(says, _columns(own), strict=True):
+                has_foil = own.contrast is not None
+                scores = [one.scores(flips, has_foil) for one in says]
+                for one, columns in zip(says, _columns(own, scores), strict=True):
                     if one.method not in lost:
                         place = {
                             "sample_id": row["sample_id"],
                             "target_id": own.target_id,
                             "perturbation": flips.way,
                         }
-                        variant = {"explanation": one.explanation, "embedding": one.embedding}
+                        variant = {"explanation": one.explanation, "embedding": one.embedding, "ranked": one.ranked}
                         drawn.rows[one.method] += [place | variant | order for order in columns]
 
 
-def _columns(curves: Curves) -> Iterator[list[dict[str, Any]]]:
-    """For each variant, what is stored of the curves of both orders."""
-    areas = curves.areas if curves.flips.measure == AREAS else {}
-    for at in range(len(curves.logit)):
+def _columns(curves: Curves, scores: Sequence[Sequence[str]]) -> Iterator[list[dict[str, Any]]]:
+    """For each variant, what is stored of the curves of both orders by each of its `scores`."""
+    is_area = curves.flips.measure == AREAS
+    areas = {score: curves.areas(score) for score in {*chain(*scores)}} if is_area else {}
+    for at, own in enumerate(scores):
         yield [
             {
                 "order": name,
+                "score": score,
                 "percent": curves.flips.percent,
                 "removed": curves.counts[order],
-                "logit": curves.logit[at, order],
+                "logit": curves.values(score)[at, order],
                 "probability": None if curves.probability is None else curves.probability[at, order],
                 "correct": None if curves.correct is None else _booleans(curves.correct[at, order]),
-                "area": float(areas[f"area_{name}"][at]) if areas else None,
+                "area": float(areas[score][f"area_{name}"][at]) if is_area else None,
             }
+            for score in own
             for order, name in enumerate(curves.flips.orders)
         ]
 

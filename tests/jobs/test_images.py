@@ -91,7 +91,7 @@ def test_curves_are_those_of_slow_forwards(view, resolved, rows, way, pixels):
     for one in drawn.rows["attnlrp"]:
         [saying] = said[one["sample_id"]]
         row = next(row for row in rows if row["sample_id"] == one["sample_id"])
-        relevance = saying.pixels if pixels else saying.relevance
+        relevance = saying.of(view, pixels)
         expected = drawn_slowly(view, resolved, row, relevance, flips, one["order"])
         assert one["perturbation"] == way
         np.testing.assert_allclose(one["logit"], expected, atol=1e-4)
@@ -103,6 +103,20 @@ def test_pixels_of_a_method_without_them_share_their_patch(view):
     for row in range(24):
         for column in range(24):
             assert shares[row, column] == relevance[1 + 6 * (row // 4) + column // 4] / 16
+
+
+def test_patches_rank_by_the_sum_of_their_pixels_where_a_method_reaches_them(view):
+    pixels, of_tokens = np.random.default_rng(0).normal(size=576), np.arange(37.0)
+    claim = Claim("lrp", "target", "full", of_tokens, 0.0, pixels)
+    slowly = [0.0] * 37
+    for row in range(24):
+        for column in range(24):
+            slowly[1 + 6 * (row // 4) + column // 4] += pixels[24 * row + column]
+    np.testing.assert_allclose(claim.of(view, pixels=False)[1:], slowly[1:], rtol=1e-12)
+    assert claim.ranked == "pixels"
+    alone = replace(claim, pixels=None)
+    assert alone.of(view, pixels=False) is of_tokens
+    assert alone.ranked == "positions"
 
 
 def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inline, resolved, view):
@@ -126,7 +140,8 @@ def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inli
     for cell in curves_of(config, config.perturb, model):
         stored = ledger.read(cell.relevance, RELEVANCE).to_pylist()
         relevance = {one["sample_id"]: one["pixels"] for one in stored if one["explanation"] != "contrastive"}
-        curves = ledger.read(cell.artifact, CURVES).to_pylist()
+        every = ledger.read(cell.artifact, CURVES).to_pylist()
+        curves = [curve for curve in every if curve["score"] == "target"]
         assert len(curves) == 4  # two images, two orders
         for curve in curves:
             [row], target = resolved.taken([views[curve["sample_id"]]]), curve["target_id"]

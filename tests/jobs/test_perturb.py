@@ -100,13 +100,15 @@ def test_every_method_has_both_curves_of_every_sample_in_every_way(tmp_path, mod
     for method, rows in drawn.items():
         variants = [("none", "none")] if method == "random" else [("target", "full"), ("target", "partial")]
         result = [
-            tuple(row[n] for n in ("sample_id", "explanation", "embedding", "perturbation", "order")) for row in rows
+            tuple(row[n] for n in ("sample_id", "explanation", "embedding", "perturbation", "score", "order"))
+            for row in rows
         ]
         assert sorted(result) == sorted(
-            (row["sample_id"], *variant, way, order)
+            (row["sample_id"], *variant, way, score, order)
             for row in ROWS
             for variant in variants
             for way in SETTINGS["ways"]
+            for score in (["target", "contrast"] if method == "random" and row["foil_id"] is not None else ["target"])
             for order in ("morf", "lerf")
         )
         assert all(row["removed"] == list(range(len(row["removed"]))) for row in rows)
@@ -328,13 +330,14 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     text = store.read_bytes("report/tables/faithfulness.csv").decode()
     cell = cells_of(config, store)["attnlrp"]
     whole = Ledger(store).read(cell, CURVES).to_pylist()
-    rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "full")]
+    rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "partial")]
     areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
     assert f"{areas['lerf']:.12g}"[:9] in text
     result = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
     row = result["target"]
     assert "curve" not in result["contrastive"], "it is not drawn"
-    own = {one["order"]: one for one in rows if one["sample_id"] == "s001"}
+    full = [one for one in whole if (one["perturbation"], one["embedding"]) == ("zero", "full")]
+    own = {one["order"]: one for one in full if one["sample_id"] == "s001"}  # of the map that the page shows
     assert row["curve"]["delta"] == pytest.approx(own["lerf"]["area"] - own["morf"]["area"], rel=1e-3)
     assert row["curve"]["morf"] == pytest.approx(own["morf"]["logit"], rel=1e-3)
     assert b"Evidence against faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")
@@ -360,7 +363,7 @@ def assert_overlap_is_of_what_the_curves_follow(config, store):
 
 def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_path, inline):
     bert = save_model(tmp_path / "bert", "bert")
-    config, store = run_of(tmp_path / "run", bert, methods=["gradient_x_input", "random"])
+    config, store = run_of(tmp_path / "run", bert, methods=["gradient_x_input", "random"], embeddings=["full"])
     assert attribute(config, store).complete
     assert perturb(config, store).complete
     assert evaluate(config, store).complete

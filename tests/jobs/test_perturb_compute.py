@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evaluation.schema import CURVES, RELEVANCE_DOUBLE
-from evaluation.scoring.flips import candidates, flip_counts, tie_order
+from evaluation.scoring.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
 from evaluation.scoring.perturbing import Flips
 from jobs.cluster.attempts import Attempts
 from jobs.products.drawing import Drawing, said_by
@@ -21,6 +21,10 @@ from tests.tiny import ragged_rows, tiny_model
 
 LENGTHS = (7, 4, 10, 2)
 VARIANTS = {"lrp": [("contrastive", "full"), ("target", "full")], "random": [("none", "none")]}
+SCORED = {
+    "lrp": {("contrastive", "contrast"), ("target", "target")},
+    "random": {("none", "target"), ("none", "contrast")},
+}
 FAMILIES = sorted({family for family, _ in WAYS})
 
 
@@ -94,9 +98,11 @@ def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_
     drawn = drawn_by(drawing, rows, attempts)
     assert not any(drawn.rejects.values())
     seen = 0
-    for method, variants in VARIANTS.items():
+    for method in VARIANTS:
         table = drawn.table(method).to_pylist()
-        assert len(table) == len(rows) * len(variants) * 2 * len(view.kind.perturbations)
+        scored = {(curve["explanation"], curve["score"]) for curve in table}
+        assert scored == SCORED[method]
+        assert len(table) == len(rows) * len(SCORED[method]) * 2 * len(view.kind.perturbations)
         for curve in table:
             row = next(row for row in rows if row["sample_id"] == curve["sample_id"])
             said = {(s.explanation, s.embedding): s for s in drawing.said[method][row["sample_id"]]}
@@ -112,12 +118,28 @@ def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_
             if curve["perturbation"] == "delete" and len(gone[-1]) == len(relevance):
                 gone[-1] = gone[-1][:-1]  # one token stays
             expected = np.array([alone(view, row, set(tokens), curve["perturbation"]) for tokens in gone]).T
-            np.testing.assert_allclose(curve["logit"], expected[0], rtol=1e-5, atol=1e-6)
+            followed = expected[0] - (expected[3] if curve["score"] == "contrast" else 0)
+            np.testing.assert_allclose(curve["logit"], followed, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(curve["probability"], np.exp(expected[1]), rtol=1e-5)
             assert curve["correct"] == expected[2].astype(bool).tolist()
-            assert curve["area"] == pytest.approx(np.trapezoid(expected[0], np.array(counts) / counts[-1]), rel=1e-9)
+            assert curve["area"] == pytest.approx(np.trapezoid(followed, np.array(counts) / counts[-1]), rel=1e-9)
+            assert curve["ranked"] == {"full": "positions", "none": "any"}[curve["embedding"]]
             seen += 1
     assert seen
+
+
+def test_without_a_foil_every_curve_follows_the_target(view, attempts):
+    rows = [{**row, "foil_id": None} for row in rows_of(view)]
+    drawn = drawn_by(drawing_of(view, rows), rows, attempts)
+    assert {curve["score"] for curve in drawn.table("random").to_pylist()} == {"target"}
+
+
+def test_shares_follow_the_target_whatever_is_explained(view, attempts):
+    rows = rows_of(view)
+    drawing = drawing_of(view, rows)
+    ways = tuple(replace(one, measure=SHARES_OF_TOKENS) for one in drawing.ways)
+    drawn = drawn_by(replace(drawing, ways=ways), rows, attempts)
+    assert {curve["score"] for curve in drawn.table("lrp").to_pylist()} == {"target"}
 
 
 def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):

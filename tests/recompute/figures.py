@@ -54,7 +54,10 @@ def on_grid(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
 
 def faithfulness(facts: Facts, at: Point) -> Expected | None:
     """The mean logit where a share of tokens is gone; `faithfulness_TASK_WAY`."""
-    task, way = at["figure"].removeprefix("faithfulness_").rsplit("_", 1)
+    figure = at["figure"].removeprefix("faithfulness_")
+    contrast = figure.endswith("_contrast")
+    task, way = figure.removesuffix("_contrast").rsplit("_", 1)
+    way += "_contrast" * contrast
     model, shown = at["panel"].rsplit(" · ", 1)
     inverted = at["line"].endswith(INVERTED)
     method = NAMES[at["line"].removesuffix(INVERTED)]
@@ -133,8 +136,10 @@ def extremes(facts: Facts, at: Point) -> Expected | None:
 
 def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
     """PG and ΔA of a method; the panel's title has their rank correlation."""
-    model, task = at["panel"].split(" · ")[:2]
-    [place] = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
+    setting, task = at["panel"].split(" · ")[:2]
+    model = setting.removesuffix(tables_faithfulness.OF_CONTRAST)
+    places = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
+    [place] = [one for one in places if one[2].endswith("_contrast") == (setting != model)]
     means = tables_faithfulness.both(facts, place, NAMES[at["line"]])
     return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)
 

@@ -73,7 +73,16 @@ def curves(facts: Facts) -> Checked:
     for row in frame[frame["percent"].isna()].itertuples() if len(frame) else ():
         gone = np.array(row.removed, np.float64)
         area = statistics.trapezoids(np.array(row.logit, np.float64), gone / gone[-1])
-        names = (row.model, row.task, row.dtype, row.method, row.explanation, row.embedding, row.perturbation)
+        names = (
+            row.model,
+            row.task,
+            row.dtype,
+            row.method,
+            row.explanation,
+            row.embedding,
+            row.perturbation,
+            row.score,
+        )
         line = {"id": "/".join([*names, row.order, row.sample_id]), "area": text(row.area)}
         yield line, ("area",), Expected({"area": Range.exact(area)}, scale=10)
 

@@ -19,29 +19,54 @@ from tests.recompute.tables_scores import PERCENT, Cell
 Row = Mapping[str, str]
 WAYS = {"zeroed": "zero", "masked": "mask", "deleted": "delete"}
 INVERTED = ", inverted"
-Place = tuple[str, str, str]  # model, task, perturbation
+OF_CONTRAST = ", target − foil"
+Place = tuple[str, str, str]  # model, task, perturbation (with `_contrast` where that is followed)
 
 
 def place_of(text: str, task: str | None = None) -> Place:
     """The model, task and way of "bert, zeroed" or "sva · bert, zeroed"."""
     if " · " in text:
         task, text = text.split(" · ", 1)
-    model, way = text.rsplit(", ", 1)
+    contrast = text.endswith(OF_CONTRAST)
+    model, way = text.removesuffix(OF_CONTRAST).rsplit(", ", 1)
     assert task is not None
-    return model, task, WAYS[way]
+    return model, task, WAYS[way] + "_contrast" * contrast
 
 
 @cache
 def curves(facts: Facts) -> dict[tuple[str, str, str, str], pd.DataFrame]:
-    """Curves by model, task, perturbation and method: of the target, with full embeddings where there is a choice."""
+    """Curves by model, task, perturbation and method, of the relevance that is told: of token embeddings, if it is."""
     frame = facts.root.frame("curves")
     if not len(frame):
         return {}
-    frame = frame[frame["explanation"].isin(["target", "none"]) & frame["embedding"].isin(["full", "none"])]
+    areas_of_it = frame["explanation"].map({"target": "target", "contrastive": "contrast"})
+    frame = frame[(areas_of_it == frame["score"]) | (frame["explanation"] == "none")]
+    explained = frame[frame["explanation"] != "none"]
+    kept = set(zip(explained["model"], explained["task"], explained["score"], strict=True))
+    kept |= {
+        (model, task, "target")
+        for model, task in zip(frame["model"], frame["task"], strict=True)
+        if not any(one[:2] == (model, task) for one in kept)
+    }
+    frame = frame[[(row.model, row.task, row.score) in kept for row in frame[["model", "task", "score"]].itertuples()]]
     frame = frame[
         [row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]
     ]
-    return dict(iter(frame.groupby(["model", "task", "perturbation", "method"], sort=False)))
+    frame = frame.assign(way=frame["perturbation"] + frame["score"].map({"target": "", "contrast": "_contrast"}))
+    by_method = dict(iter(frame.groupby(["model", "task", "way", "method"], sort=False)))
+    return {key: rows[rows["embedding"] == _embedding(rows)] for key, rows in by_method.items()}
+
+
+def _embedding(rows: pd.DataFrame) -> str:
+    """The first that there is: token embeddings, their sum with positions, or no choice."""
+    return next(one for one in ("partial", "full", "none") if one in set(rows["embedding"]))
+
+
+def setting_of(facts: Facts, place: Place, method: str) -> Setting:
+    """The relevance that the curves of a method follow."""
+    rows = curves(facts).get((*place, method))
+    embedding = "full" if rows is None else _embedding(rows)
+    return Setting(explanation="contrastive" if place[2].endswith("_contrast") else "target", embedding=embedding)
 
 
 def cell_of(facts: Facts, place: Place, method: str) -> Cell:
@@ -70,7 +95,7 @@ def areas(facts: Facts, place: Place, method: str) -> pd.DataFrame:
 def judged(facts: Facts, place: Place) -> list[str]:
     """Methods with curves at a place that are more than rounding."""
     methods = sorted(key[3] for key in curves(facts) if key[:3] == place)
-    return [one for one in methods if not facts.noise(cell_of(facts, place, one), Setting(explanation="target"))]
+    return [one for one in methods if not facts.noise(cell_of(facts, place, one), setting_of(facts, place, one))]
 
 
 @cache
@@ -103,7 +128,7 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
     if (*place, method) not in curves(facts):
         return UNDEFINED
     column = {"ΔA": "delta", "A MoRF": "morf", "A LeRF": "lerf"}.get(row["label"])
-    if facts.noise(cell_of(facts, place, method), Setting(explanation="target")):
+    if facts.noise(cell_of(facts, place, method), setting_of(facts, place, method)):
         return NOISE if row["label"] != "left out" else UNDEFINED
     frame = areas(facts, place, method)
     if row["label"] == "left out":
@@ -148,13 +173,13 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
     cell = cell_of(facts, place, method)
     if (*place, method) not in curves(facts):
         return UNDEFINED
-    without = row["label"] == "IoU" and not len(facts.scored(cell, Setting(explanation="target")))
-    if facts.noise(cell, Setting(explanation="target")):
+    without = row["label"] == "IoU" and not len(facts.scored(cell, setting_of(facts, place, method)))
+    if facts.noise(cell, setting_of(facts, place, method)):
         return UNDEFINED if without else NOISE
     if row["label"] == "ΔA":
         values = areas(facts, place, method)["delta"].dropna().to_numpy() * (-1 if inverted else 1)
         return number(values.mean(), len(values), facts.interval(values), scale=10)
-    frame = facts.scored(cell, Setting(explanation="target"))
+    frame = facts.scored(cell, setting_of(facts, place, method))
     if not len(frame) or inverted:
         return UNDEFINED if not inverted else None
     values = frame["iou"].to_numpy()
@@ -175,7 +200,7 @@ def evidence_faithfulness(facts: Facts, row: Row) -> Expected | None:
 def both(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
     cell = cell_of(facts, place, method)
     deltas = areas(facts, place, method)["delta"].dropna()
-    frame = facts.scored(cell, Setting(explanation="target"))
+    frame = facts.scored(cell, setting_of(facts, place, method))
     common = deltas.index.intersection(frame.index)
     frame, deltas = frame.loc[common], deltas[common]
     return {"PG": 100 * frame["pg"].to_numpy(), "ΔA": deltas.to_numpy()}
@@ -183,7 +208,7 @@ def both(facts: Facts, place: Place, method: str) -> dict[str, np.ndarray]:
 
 def ranked(facts: Facts, place: Place) -> list[str]:
     """Methods that both rankings have, but for random relevance."""
-    methods = [one for one in judged(facts, place) if len(facts.scored(cell_of(facts, place, one)))]
+    methods = [one for one in judged(facts, place) if len(both(facts, place, one)["PG"])]
     return [one for one in methods if one != "random"]
 
 

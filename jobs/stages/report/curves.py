@@ -10,8 +10,19 @@ import pyarrow as pa
 from evaluation.report.faithfulness import Drawn
 from evaluation.report.results import Place, Results
 from evaluation.schema import CURVES
-from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS, Beside, areas_of, beside, mean_curves, told
+from evaluation.scoring.areas import (
+    AREA_COLUMNS,
+    CURVE_COLUMNS,
+    Beside,
+    areas_of,
+    beside,
+    mean_curves,
+    of_score,
+    scores_of,
+    told,
+)
 from evaluation.scoring.faithfulness import Summary, summarise
+from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
 from jobs.plan.cells import ModelPlan
 from jobs.plan.node import Run
@@ -31,10 +42,11 @@ class Perturbed:
     tables: Mapping[str, pa.Table]
     noise: Sequence[str]
     lacking: Sequence[str]
+    score: str = TARGET_LOGIT  # the number that the curves follow
 
 
 def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Perturbed]:
-    """Curves of every model by task, in the order of tasks, with these columns."""
+    """Curves of every model by task and score, in the order of tasks, with these columns, `score` among them."""
     config, ledger = run.config, run.ledger
     for task in results.tasks:
         for model in run.plan.models:
@@ -43,19 +55,28 @@ def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Pe
             if not cells:
                 continue
             place = place_of(cells[0].artifact)._replace(method="")
-            tables, noise, lacking = {}, [], []
-            for artifact in (cell.artifact for cell in cells):
-                if not ledger.is_done(artifact):
-                    lacking.append(artifact.method)
-                    continue
-                table = ledger.read(artifact, CURVES, [*columns])
-                variant = told(table)
-                changes = {} if variant is None else {"explanation": variant[0], "embedding": variant[1]}
-                if changes and results.is_noise(place._replace(method=artifact.method), **changes):
-                    noise.append(artifact.method)
-                else:
-                    tables[artifact.method] = table
-            yield Perturbed(model, place, cells, tables, noise, lacking)
+            done = [cell.artifact for cell in cells if ledger.is_done(cell.artifact)]
+            every = {artifact.method: ledger.read(artifact, CURVES, [*columns]) for artifact in done}
+            lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
+            for score in scores_of(every.values()):
+                of_one = {method: of_score(table, score) for method, table in every.items()}
+                tables, noise = _without_noise(results, place, of_one)
+                yield Perturbed(model, place, cells, tables, noise, lacking, score)
+
+
+def _without_noise(
+    results: Results, place: Place, every: Mapping[str, pa.Table]
+) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables by method, and the methods whose relevance is nothing but rounding, which are left out."""
+    tables, noise = {}, []
+    for method, table in every.items():
+        variant = told(table)
+        changes = {} if variant is None else {"explanation": variant[0], "embedding": variant[1]}
+        if changes and results.is_noise(place._replace(method=method), **changes):
+            noise.append(method)
+        else:
+            tables[method] = table
+    return tables, noise
 
 
 def drawn_curves(run: Run, results: Results) -> Iterator[Drawn]:
@@ -80,8 +101,8 @@ def drawn_curves(run: Run, results: Results) -> Iterator[Drawn]:
             aside = _beside(run, results, one, way)
             published = one.model.resolved.config.id.rpartition("/")[2]
             bases = {name: record.base for name, record in results.methods.items()}
-            setting = (model, task, dtype, way)
-            yield Drawn(*setting, areas, curves, lacking, one.noise, overlaps, aside, published, bases)
+            told_beside = (overlaps, aside, published, bases)
+            yield Drawn(model, task, dtype, way, areas, curves, lacking, one.noise, *told_beside, one.score)
 
 
 def _beside(run: Run, results: Results, one: Perturbed, way: str) -> Beside | None:

@@ -17,6 +17,7 @@ from evaluation.report.heatmap import EVERY_LABEL, Line, LogitCurve, beyond_nois
 from evaluation.report.overlay import patch_names, with_picture
 from evaluation.report.results import Place, Results, rank
 from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
+from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.metrics import lead
 from jobs.config import RunConfig
 from jobs.plan.cells import ModelPlan, Plan
@@ -26,6 +27,7 @@ from jobs.products.curves import curves_of
 from jobs.stages.report.results import default_samples, place_of, relevance_cells
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import samples_of
+from lrp_core.explained import NONE
 from lrp_core.types import UserError
 
 Rows = dict[str, dict[str, Any]]  # by sample_id
@@ -253,7 +255,8 @@ def _curves(
     for cell in curves_of(config, config.perturb, model) if config.perturb is not None else ():
         if cell.artifact.task == task and cell.ways and ledger.is_done(cell.artifact):
             table = _of(ledger.read(cell.artifact, CURVES), chosen)
-            for row in table.filter(pc.equal(table["perturbation"], cell.ways[0])).to_pylist():
+            kept = (pc.field("perturbation") == cell.ways[0]) & _by_its_score()
+            for row in table.filter(kept).to_pylist():
                 curve = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
                 rows[curve][row["order"]] = row
     curves = {}
@@ -261,6 +264,11 @@ def _curves(
         morf, lerf = own["morf"], own["lerf"]
         curves[curve] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
     return curves
+
+
+def _by_its_score() -> pc.Expression:
+    """Curves of what a map explains; of the target's logit where it explains neither."""
+    return (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
 
 
 def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: list[str]) -> Rows:

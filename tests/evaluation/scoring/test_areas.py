@@ -6,12 +6,14 @@ import pytest
 from scipy.stats import spearmanr
 
 from evaluation.schema import CURVES
-from evaluation.scoring.areas import GRID, areas_of, mean_curves, rank_correlation, told
+from evaluation.scoring.areas import GRID, areas_of, mean_curves, of_score, rank_correlation, scores_of, told
 
 N = 40
 
 
-def table_of(difference, seed, explanation="target", embedding="full", perturbation="zero", samples=N, lost=()):
+def table_of(
+    difference, seed, explanation="target", embedding="full", perturbation="zero", samples=N, lost=(), score="target"
+):
     """Curves of two to six tokens whose areas differ by about `difference`; those of the samples `lost` are NaN."""
     draw = np.random.default_rng(seed)
     rows = []
@@ -27,6 +29,8 @@ def table_of(difference, seed, explanation="target", embedding="full", perturbat
                     "embedding": embedding,
                     "perturbation": perturbation,
                     "order": order,
+                    "ranked": {"full": "positions", "partial": "tokens", "none": "any"}[embedding],
+                    "score": score,
                     "target_id": 3,
                     "removed": list(range(tokens + 1)),
                     "logit": logit,
@@ -78,6 +82,29 @@ def test_what_explains_the_target_is_told_before_a_contrast():
     table = pa.concat_tables([table_of(2.0, 0, "contrastive"), table_of(1.0, 1, "target", "partial")])
     assert told(table) == ("target", "partial")
     assert told(CURVES.empty_table()) is None
+
+
+def test_token_embeddings_are_told_before_their_sum_with_positions():
+    table = pa.concat_tables([table_of(2.0, 0), table_of(1.0, 1, embedding="partial")])
+    assert told(table) == ("target", "partial")
+
+
+def test_curves_of_one_score_stand_alone():
+    contrast, target = table_of(2.0, 0, "contrastive", score="contrast"), table_of(1.0, 1)
+    both = pa.concat_tables([contrast, target])
+    assert scores_of([both]) == ["target", "contrast"]
+    assert told(of_score(both, "contrast")) == ("contrastive", "full")
+    measured = areas_of({"lrp": of_score(both, "contrast")}, "zero", 100, 0)
+    assert measured.summaries == areas_of({"lrp": contrast}, "zero", 100, 0).summaries
+    nothing_explained = table_of(2.0, 0, "none", "none", score="contrast")
+    assert scores_of([target, nothing_explained]) == ["target"], "nothing explains the contrast"
+    assert scores_of([]) == ["target"]
+
+
+def test_curves_of_several_scores_of_a_variant_are_not_mixed():
+    table = pa.concat_tables([table_of(2.0, 0, "none", "none", score=score) for score in ("target", "contrast")])
+    with pytest.raises(ValueError, match="several scores"):
+        areas_of({"random": table}, "zero", 100, 0)
 
 
 def test_other_perturbations_are_no_part_of_it():

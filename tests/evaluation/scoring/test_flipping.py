@@ -59,7 +59,7 @@ def states_of(view, row, variants=2, way="zero", seed=0, steps=100):
 
 
 def alone(view, row, gone, way):
-    """Logit, log-probability and correctness from the model's own head on an input without the tokens `gone`."""
+    """Logit, log-probability, correctness and the foil's logit from the model's own head, without the tokens `gone`."""
     ids = [
         {"mask": MASK_ID, "zero": view.vocab - 1}.get(way) if i in gone else t for i, t in enumerate(row["input_ids"])
     ]
@@ -68,7 +68,12 @@ def alone(view, row, gone, way):
     logits = stock(view, input_ids=torch.tensor([ids])).logits[0, position]
     target, foil = row["target_id"], row["foil_id"]
     best = logits[target] > logits[foil] if foil is not None else logits.argmax() == target
-    return float(logits[target]), float(logits.log_softmax(-1)[target]), float(best)
+    return (
+        float(logits[target]),
+        float(logits.log_softmax(-1)[target]),
+        float(best),
+        float(logits[target if foil is None else foil]),
+    )
 
 
 def test_the_callers_autocast_and_training_mode_change_no_output():
@@ -94,6 +99,7 @@ def test_states_run_together_equal_one_forward_each(view, way, budget):
         expected = np.array([alone(view, row, set(np.flatnonzero(gone)), way) for gone in states.removed]).T
         np.testing.assert_allclose([outputs.logit, outputs.log_probability], expected[:2], rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(outputs.correct, expected[2])
+        np.testing.assert_allclose(outputs.foil, expected[3], rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(outputs.probability, np.exp(expected[1]), rtol=1e-9)
     assert result[3].correct.max() == 1, "some state leaves the prediction as it is"
 

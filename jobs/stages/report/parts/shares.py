@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evaluation.report import shares as tables
 from evaluation.report.page import Part
 from evaluation.report.shares import Taken
-from evaluation.scoring.flips import AREAS
+from evaluation.scoring.flips import AREAS, TARGET_LOGIT
 from evaluation.scoring.shares import SHARE_COLUMNS, shares_of
 from jobs.stages.report.curves import perturbed
 from jobs.stages.report.parts.faithfulness import PAGE
@@ -26,6 +26,8 @@ def shares_part(report: Reported) -> Part:
 def _taken(report: Reported) -> Iterator[Taken]:
     config = report.run.config
     for one in perturbed(report.run, report.results, SHARE_COLUMNS):
+        if one.score != TARGET_LOGIT:  # which all shares follow
+            continue
         model, task, dtype, _ = one.place
         inputs = one.model.inputs[task].table
         gold = dict(zip(inputs["sample_id"].to_pylist(), inputs["score"].to_pylist(), strict=True))

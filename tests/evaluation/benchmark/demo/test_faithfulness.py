@@ -32,7 +32,7 @@ def differences(name, task):
         for at, row in enumerate(views)
     ]
     curves, _ = draw(view, asked, flips, 8192)
-    return np.array([one.areas["delta_area"] for one in curves])
+    return np.array([one.areas()["delta_area"] for one in curves])
 
 
 @pytest.mark.parametrize("name", MODELS)
