@@ -35,14 +35,14 @@ def test_every_number_of_a_report_is_that_of_an_independent_recomputation(root: 
     assert recomputed > 50 * left > 0
 
 
-def changed(file: Path, column: str) -> None:
-    """Add 1 to the last number of a column in the first row of a Parquet file, or turn its last truth."""
+def changed(file: Path, column: str, of: dict[str, str]) -> None:
+    """Add 1 to the last number of a column in the first row `of` a Parquet file, or turn its last truth."""
     table = pq.ParquetFile(file).read()
     rows = table.to_pylist()
-    value = rows[0][column]
-    numbers = value if isinstance(value, list) else [value]
+    row = next(row for row in rows if of.items() <= row.items())
+    numbers = row[column] if isinstance(row[column], list) else [row[column]]
     numbers[-1] = not numbers[-1] if isinstance(numbers[-1], bool) else numbers[-1] + 1
-    rows[0][column] = numbers if isinstance(value, list) else numbers[0]
+    row[column] = numbers if isinstance(row[column], list) else numbers[0]
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), file)
 
 
@@ -65,7 +65,8 @@ def test_one_changed_number_that_is_stored_ends_with_1(
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
     assert main([str(copy), "--only", where]) == 0
-    changed(sorted((copy / product).glob("*.parquet"))[0], column)
+    of = {"embedding": "partial"} if product.startswith("curves") else {}  # which tables of curves tell
+    changed(sorted((copy / product).glob("*.parquet"))[0], column, of)
     capsys.readouterr()
     assert main([str(copy), "--only", where]) == 1
     assert f"{where}" in capsys.readouterr().out.splitlines()[0]

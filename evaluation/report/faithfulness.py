@@ -112,7 +112,7 @@ FAITHFULNESS = Table(
     "Areas under faithfulness curves",
     "The target's logit, or where the row says so that minus the foil's, as tokens go, the most relevant first "
     "(MoRF) or the least (LeRF), in the order of relevance that explains the same number: that of token embeddings "
-    "without positions, which stay, or of the sum of pixels, where a method tells them apart. By trapezoids over "
+    "without positions, which stay, or of the sum of pixels, where the run has it. By trapezoids over "
     "the share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
     f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, "
     "** p < 0.01 (sign-flip test, Holm over the table). The last column is ΔA minus that of random relevance "

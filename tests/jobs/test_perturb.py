@@ -351,7 +351,7 @@ def assert_overlap_is_of_what_the_curves_follow(config, store):
     hits = [
         float(np.argmax(row["relevance"]) == 0 and row["relevance"][0] > 0)
         for row in rows
-        if (row["explanation"], row["embedding"]) == ("target", "full")
+        if (row["explanation"], row["embedding"]) == ("target", "partial")
         and row["logit_foil"] is not None
         and row["logit_target"] > row["logit_foil"]
     ]

@@ -26,6 +26,7 @@ class Expected:
 
 
 UNDEFINED = Expected(state="undefined")
+NOT_FINITE = Expected(state="not finite")
 NOISE = Expected(state="noise")
 
 

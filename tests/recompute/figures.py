@@ -88,11 +88,14 @@ def shares(facts: Facts, at: Point) -> Expected | None:
         bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
         return point(x, values.mean(), facts.interval(values, bounds))
     scores = tables_shares.gold(facts, place, method)
-    drawn = statistics.percentile_of(
-        lambda weights: tables_shares.correlation(values[:, None], scores, weights), len(scores), facts.draws
-    )
-    drawn = drawn if len(scores) > FEW else None
-    return point(x, float(np.corrcoef(values, scores)[0, 1]), drawn)
+
+    def r(weights: np.ndarray) -> np.ndarray:
+        return tables_shares.correlation(values[:, None], scores, weights)
+
+    n = len(scores)
+    value = float(r(np.full((1, n), 1 / n))[0])
+    drawn = statistics.percentile_of(r, n, facts.draws) if n > FEW and not np.isnan(value) else None
+    return point(x, value, drawn)
 
 
 def pruning(facts: Facts, at: Point) -> Expected | None:

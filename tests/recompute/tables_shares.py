@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tests.recompute import statistics
-from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
+from tests.recompute.expected import NOISE, NOT_FINITE, UNDEFINED, Expected, number
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Range
 from tests.recompute.tables_faithfulness import Place, cell_of, curves, judged, place_of
@@ -106,7 +106,9 @@ def share_mean(facts: Facts, place: Place, method: str, measure: str) -> Expecte
         return UNDEFINED
     if measure.endswith("r"):
         scores = gold(facts, place, method)
-        value = np.mean([np.corrcoef(values[:, at], scores)[0, 1] for at in range(values.shape[1])])
+        value = float(correlation(values, scores, np.full((1, len(scores)), 1 / len(scores)))[0])
+        if np.isnan(value):  # where predictions do not vary at some share
+            return NOT_FINITE
         drawn = statistics.percentile_of(lambda w: correlation(values, scores, w), len(scores), facts.draws)
         return number(value, len(scores), drawn)
     bounds = (0.0, 1.0) if MEASURES[measure].startswith("right") else None
@@ -136,11 +138,15 @@ def swapped(one: np.ndarray, two: np.ndarray, scores: np.ndarray, draws: int) ->
 
     def mean_r(said: np.ndarray) -> np.ndarray:
         x = said - said.mean(1, keepdims=True)
-        return ((x * y[None, :, None]).sum(1) / np.sqrt((x**2).sum(1) * (y**2).sum())).mean(1)
+        squares = (x**2).sum(1)
+        constant = squares <= 1e-12 * (said**2).sum(1)
+        spread = np.sqrt(np.where(constant, 1, squares) * (y**2).sum())
+        return np.where(constant, np.nan, (x * y[None, :, None]).sum(1) / spread).mean(1)
 
     drawn = mean_r(np.where(keep, one, two)) - mean_r(np.where(keep, two, one))
     observed = (mean_r(one[None]) - mean_r(two[None]))[0]
-    return statistics.p_range(float((np.abs(drawn) >= abs(observed) - 1e-9).mean()), len(scores), draws)
+    extreme = ~(np.abs(drawn) < abs(observed) - 1e-9)  # also where predictions do not vary
+    return statistics.p_range(float(extreme.mean()), len(scores), draws)
 
 
 def share_difference(facts: Facts, place: Place, method: str, measure: str) -> Expected:
@@ -153,8 +159,11 @@ def share_difference(facts: Facts, place: Place, method: str, measure: str) -> E
         def difference(weights: np.ndarray) -> np.ndarray:
             return correlation(one, scores, weights) - correlation(two, scores, weights)
 
+        value = float(difference(whole)[0])
+        if np.isnan(value):
+            return NOT_FINITE
         drawn = statistics.percentile_of(difference, len(scores), facts.draws)
-        return number(float(difference(whole)[0]), len(scores), drawn, p)
+        return number(value, len(scores), drawn, p)
     values = one.mean(1) - two.mean(1)
     return number(values.mean(), len(values), statistics.of_differences(values), p)
 
