@@ -19,6 +19,7 @@ class Chosen(Setting):
     method: str
     trials: Mapping[str, Trial]
     chosen: int  # which of the trials
+    left: int  # samples of the task that chose nothing
 
 
 CHOICES = Table(
@@ -27,13 +28,15 @@ CHOICES = Table(
     "Where the config lists several values of an option, every set of them was tried on a few samples, for each "
     "model, task and precision, and the one with the largest ΔA on the samples "
     "of which all sets have curves was chosen, the first of equal ones (AttnLRP 4.1). "
-    "Everything else that is shown of these methods was computed with what was chosen.",
+    "All scores and curves of these methods were computed with what was chosen, on the samples that are left: those by "
+    "which options were chosen count in none of them.",
     ("model", "method", "options"),
     (
         Column("", MEASURES[DELTA].label, digits=DIGITS + 1),
         Column("", "samples", digits=0),
         Column("", "left out", digits=0),
         Column("", "chosen"),
+        Column("", "samples left to score", digits=0),
     ),
 )
 
@@ -46,7 +49,8 @@ def choices_table(choices: Sequence[Chosen], results: Results) -> Table:
         for at, (options, trial) in enumerate(one.trials.items()):
             chosen = at == one.chosen
             area = Cell(trial.delta_area, mark="best" if chosen else "") if trial.n else UNDEFINED_CELL
-            cells = (area, Cell(trial.n), Cell(trial.left_out), Cell(state="chosen") if chosen else UNDEFINED_CELL)
+            marked = Cell(state="chosen") if chosen else UNDEFINED_CELL
+            cells = (area, Cell(trial.n), Cell(trial.left_out), marked, Cell(one.left))
             labels = (model, label(results.methods, one.method), options)
             frame += [Entry(one.task, labels, *entry) for entry in zip(CHOICES.columns, cells, strict=True)]
     return CHOICES.filled(frame)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.chance import Floor
@@ -71,6 +74,8 @@ class Results:
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, task) -> the model in Close Look
     sizes: Mapping[str, Size] = field(default_factory=dict)  # by model; not of models out of reach
     floors: Mapping[tuple[str, str], Floor] = field(default_factory=dict)  # (model, task) -> the chance of its samples
+    #: The samples that chose a method's options, which no number of that method counts.
+    tuned_on: Mapping[Place, frozenset[str]] = field(default_factory=dict)
 
     def state(self, place: Place) -> str:
         return self.states.get(place, UNDEFINED)
@@ -100,6 +105,13 @@ class Results:
         if place not in self.defaults:
             return None
         return self.scores.get((place, self.defaults[place]._replace(**changes), metric))
+
+    def without_tuning(self, place: Place, table: pa.Table) -> pa.Table:
+        """The rows of a table of samples of a method but for those that chose its options."""
+        chose = self.tuned_on.get(place)
+        if not chose:
+            return table
+        return table.filter(pc.invert(pc.is_in(table["sample_id"], pa.array(sorted(chose)))))
 
     def is_noise(self, place: Place, **changes: str) -> bool:
         """Whether most samples of this variant have no relevance beyond rounding: their scores say nothing."""

@@ -82,6 +82,11 @@ def choice_of(
     flips = resolved.filled(own)
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)
+    if len(rows) == len(views.table):
+        raise UserError(
+            f"config key 'select.samples': all {len(rows)} samples of task {views.task} would choose the options of "
+            f"{method.name}, and none would be left to score it on: choose by fewer"
+        )
     key_fields: dict[str, Any] = dict(
         version=[VERSION, CURVES_VERSION],
         schema=titled(TRIALS),

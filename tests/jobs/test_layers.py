@@ -1,5 +1,7 @@
 """Relevance by layer: stored as the methods give it, scored layer by layer, computed once, drawn in the report."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -81,11 +83,26 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
     assert [len(row.cells) for row in differences.rows] == [len(cells) * 3]
     best = [c.value for c in differences.rows[0].cells[0::3]]
     assert best.count(None) == 1, "the best of a metric"
+    assert_means_leave_out_samples_that_chose_options(Run(config, plan, Ledger(store)), results, table)
     again = attribute(config, store), evaluate(config, store)
     assert [one.computed for one in again] == [0, 0]
     states = collect(config, make_plan(config, store), Ledger(store))
     for product in ("layers", "layer_scores"):
         assert states["bert", "sva", "float32", product].states == {"done": len(NAMES)}
+
+
+def assert_means_leave_out_samples_that_chose_options(run, results, table):
+    """Without any such sample the means are those that are stored; with one they are over the others."""
+    [place] = [place for place in results.defaults if place.method == "alti"]
+    values = {}
+    for chose in (frozenset(), frozenset({"s001"})):
+        part = layers_part(Reported(run, replace(results, tuned_on={place: chose})))
+        column = next(at for at, c in enumerate(table.columns) if (c.group, c.label) == ("ALTI", "AP"))
+        [values[chose]] = [row.cells[column] for row in part.details[0].rows]
+    [stored] = [row.cells[column] for row in table.rows]
+    whole, less = values.values()
+    assert whole.value == pytest.approx(stored.value)
+    assert (whole.n, less.n) == (stored.n, stored.n - 1)
 
 
 def _method(name: str) -> Method:

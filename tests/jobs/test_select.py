@@ -20,15 +20,16 @@ from jobs.products import trials as stage
 from jobs.products.curves import curves_of
 from jobs.runner import driver
 from jobs.runner.worker import Worker
+from jobs.stages.report.curves import drawn_curves
 from jobs.stages.report.parts.faithfulness import faithfulness_part
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import results_of
+from jobs.stages.report.results import default_samples, results_of
 from jobs.store import Ledger
 from lrp_core.option import Option
 from lrp_core.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, killed_once, prepared, rows_of
-from tests.stages import attribute, perturb, select
+from tests.stages import attribute, evaluate, perturb, select
 
 ROWS = rows_of(9)
 SIGMAS = [3.0, 0.1]
@@ -135,6 +136,43 @@ def test_the_option_with_the_largest_area_difference_on_the_subset_is_chosen_and
     )
     for mine, written in zip(*read, strict=True):
         assert mine["relevance"] == pytest.approx(written["relevance"], abs=1e-6)
+
+
+def test_samples_that_chose_the_options_count_in_no_number_of_the_method(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    assert select(config, store).complete
+    assert attribute(config, store).complete
+    assert evaluate(config, store).complete
+    assert perturb(config, store).complete
+    plan = make_plan(config, store)
+    results = results_of(config, plan, store)
+    rest = {row["sample_id"] for row in ROWS} - tuning_samples()
+    for place in results.defaults:
+        counted = set(default_samples(store, results, place)["sample_id"].to_pylist())
+        assert counted == (rest if place.method in chosen(config, store) else {row["sample_id"] for row in ROWS})
+        score, samples = results.score(place, "pg"), default_samples(store, results, place)
+        assert score.n == sum(samples["correct"].to_pylist())
+    run = Run(config, plan, Ledger(store))
+    [drawn] = drawn_curves(run, results)
+    assert {name: area.n for (name, measure), area in drawn.areas.summaries.items() if measure == "delta_area"} == {
+        "smoothgrad": len(rest),
+        "attention_rollout": len(rest),
+        "random": len(ROWS),
+    }
+    [table] = [table for table in faithfulness_part(Reported(run, results)).tables if "chosen" in table.title]
+    assert {row.cells[4].value for row in table.rows} == {len(rest)}
+
+
+def tuning_samples() -> set[str]:
+    """The samples by which options are chosen: those whose hashes come first."""
+    ids = (row["sample_id"] for row in ROWS)
+    return set(sorted(ids, key=lambda s: hashlib.sha256(f"select:1:{s}".encode()).digest())[:6])
+
+
+def test_options_cannot_be_chosen_by_every_sample(tmp_path, model):
+    config, store = run_of(tmp_path, model, select={"samples": len(ROWS)})
+    with pytest.raises(UserError, match=r"all 9 samples of task sva would choose the options of smoothgrad"):
+        make_plan(config, store)
 
 
 def test_the_choice_is_the_same_whatever_the_batching(tmp_path, model, inline):

@@ -56,7 +56,10 @@ def perturbed(run: Run, results: Results, columns: Sequence[str]) -> Iterator[Pe
                 continue
             place = place_of(cells[0].artifact)._replace(method="")
             done = [cell.artifact for cell in cells if ledger.is_done(cell.artifact)]
-            every = {artifact.method: ledger.read(artifact, CURVES, [*columns]) for artifact in done}
+            every = {}
+            for artifact in done:
+                table = ledger.read(artifact, CURVES, [*columns])
+                every[artifact.method] = results.without_tuning(place_of(artifact), table)
             lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
             for score in scores_of(every.values()):
                 of_one = {method: of_score(table, score) for method, table in every.items()}

@@ -15,6 +15,7 @@ from evaluation.report.results import Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
 from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
 from evaluation.scoring.chance import Floor
+from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS, Metric, applicable
 from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
@@ -43,6 +44,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
     for place, cell in ((place_of(planned.artifact), planned.artifact) for planned in relevance_cells(plan)):
         if states[place] == DONE:
             scores |= dict(_scores(store, place, cell))
+    tuned_on = dict(_tuned_on(plan))
     results = Results(
         models=tuple(model.name for model in config.models),
         tasks={name: config.task(name) for name in config.tasks},
@@ -53,7 +55,11 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         published=_published(config),
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
         floors=dict(_floors(config, plan, store)),
+        tuned_on=tuned_on,
     )
+    for place in tuned_on:
+        if states.get(place) == DONE:
+            scores |= _scores_but_for_tuning(store, results, place)
     results = replace(results, scores=scores | dict(_scores_of_chance(store, results)))
     groups: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
     for place in results.defaults:  # done, and not empty; rows that are printed as noise count in no test
@@ -73,6 +79,32 @@ def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple
             if config.task(task).evidence is not None:
                 masks = Masks.of(store.read(inputs.paths, VIEW, VIEW_COLUMNS))
                 yield (model.name, task), Floor(masks, config.seed)
+
+
+def _tuned_on(plan: Plan) -> Iterator[tuple[Place, frozenset[str]]]:
+    """The samples by which options were chosen, of every choice that is made."""
+    for model in plan.models:
+        for choice in model.choices:
+            if choice.chosen is not None:
+                ids = model.inputs[choice.artifact.task].ids.take(pa.array(choice.rows))
+                yield place_of(choice.artifact), frozenset(ids.to_pylist())
+
+
+def _scores_but_for_tuning(store: Store, results: Results, place: Place) -> dict[tuple[Place, Variant, str], Score]:
+    """The means of metrics over the samples that did not choose the method's options."""
+    metrics = applicable(results.tasks[place.task])
+    samples = store.read(_samples_path(place), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
+    means = summarise(results.without_tuning(place, samples), metrics).to_pylist()
+    return {
+        (place, Variant(*(row[name] for name in VARIANT)), row["metric"]): Score(row["value"], row["n"])
+        for row in means
+    }
+
+
+def _samples_path(place: Place) -> str:
+    """The file of the scores of every sample of a cell."""
+    scores = Artifact("scores", *place)
+    return f"{scores.folders[1]}/{scores.shard()}"
 
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[Place, Variant, str], Score]]:
@@ -111,11 +143,13 @@ def default_samples(store: Store, results: Results, place: Place) -> pa.Table:
 
 
 def samples_of_variant(store: Store, results: Results, place: Place, variant: Variant) -> pa.Table:
-    """The columns of `default_samples`, of another variant. Random relevance has its chance in place of one draw."""
-    scores = Artifact("scores", *place)
-    path = f"{scores.folders[1]}/{scores.shard()}"
+    """The columns of `default_samples`, of another variant, but for samples that chose the method's options.
+
+    Random relevance has its chance in place of one draw.
+    """
     metrics, floor = applicable(results.tasks[place.task]), results.floors.get((place.model, place.task))
-    table = store.read(path, SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
+    table = store.read(_samples_path(place), SCORES_SAMPLES, [*VARIANT, "sample_id", "correct", *metrics])
+    table = results.without_tuning(place, table)
     for name, part in zip(VARIANT, variant, strict=True):
         table = table.filter(pc.field(name) == part)
     table = table.drop_columns(VARIANT)

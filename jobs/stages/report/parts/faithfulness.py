@@ -37,13 +37,15 @@ def faithfulness_part(report: Reported) -> Part:
 
 def _chosen(plan: Plan) -> Iterator[Chosen]:
     """The choices that are made."""
+    inputs = {model.resolved.config.name: model.inputs for model in plan.models}
     for choice in (choice for model in plan.models for choice in model.choices):
         if choice.record is None:
             continue
         at, trials = choice.artifact, {}
         for options, trial in zip(choice.options, choice.record["trials"], strict=True):
             trials[in_words(options)] = Trial(trial["delta_area"], trial["n"], trial["left_out"])
-        yield Chosen(at.model, at.task, at.dtype, choice.flips.way, at.method, trials, choice.record["chosen"])
+        left = len(inputs[at.model][at.task].table) - len(choice.rows)
+        yield Chosen(at.model, at.task, at.dtype, choice.flips.way, at.method, trials, choice.record["chosen"], left)
 
 
 def evidence_part(report: Reported) -> Part:

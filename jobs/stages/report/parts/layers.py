@@ -12,13 +12,14 @@ from evaluation.report.layers import LayerScore, layer_differences, layer_figure
 from evaluation.report.page import Part
 from evaluation.schema import LAYER_SCORES as SCHEMA
 from evaluation.schema import LAYER_SCORES_SAMPLES
+from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS
+from evaluation.scoring.samples import VARIANT
 from evaluation.scoring.statistics import Comparison, compare
-from jobs.plan.node import Run
 from jobs.products.scores import LAYER_SCORES
 from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import scale_of
-from jobs.store import Artifact, Store
+from jobs.stages.report.results import place_of, scale_of
+from jobs.store import Artifact
 from lrp_core.explained import EXPLAINED, NONE, TARGET
 
 _SAMPLE = ["explanation", "tokens", "scope", "layer", "sample_id", "correct"]
@@ -35,7 +36,7 @@ def layers_part(report: Reported) -> Part:
         if one.state(ledger) != "done":
             lacking.add((artifact.task, artifact.model, artifact.method))
             continue
-        rows = ledger.store.read(f"{artifact.folder}/{artifact.shard()}", SCHEMA).to_pylist()
+        rows = _means(report, artifact)
         explained = [name for name in (TARGET.name, *EXPLAINED, NONE) if any(r["explanation"] == name for r in rows)]
         scope = "context" if any(row["scope"] == "context" for row in rows) else "full"
         own = [
@@ -46,7 +47,7 @@ def layers_part(report: Reported) -> Part:
         scores += own
         if own:
             together[artifact.task, artifact.model].append((artifact, explained[0], scope, own))
-    compared = {place: _compared(report.run, shown) for place, shown in together.items()}
+    compared = {place: _compared(report, shown) for place, shown in together.items()}
     known = {place: comparison for place, comparison in compared.items() if comparison is not None}
     how = "No layers are kept and scored: set `layers` in the config, run `closelook attribute` and `evaluate`."
     note = (
@@ -58,14 +59,32 @@ def layers_part(report: Reported) -> Part:
     return Part("Evidence by layer", how, figures, note=note, page="faithfulness.html", details=details)
 
 
+def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
+    """The stored means of a cell, or those over the samples that did not choose the method's options."""
+    store, place = report.run.store, place_of(artifact)
+    rows = store.read(f"{artifact.folder}/{artifact.shard()}", SCHEMA).to_pylist()
+    if place not in report.results.tuned_on:
+        return rows
+    metrics = {name: METRICS[name] for name in dict.fromkeys(row["metric"] for row in rows) if name in METRICS}
+    columns = [*VARIANT, "layer", "sample_id", "correct", *metrics]
+    samples = store.read(f"{artifact.folders[1]}/{artifact.shard()}", LAYER_SCORES_SAMPLES, columns)
+    samples = report.results.without_tuning(place, samples)
+    means = []
+    for layer in pc.unique(samples["layer"]).to_pylist():
+        of_layer = {"model": place.model, "task": place.task, "method": place.method, "layer": layer}
+        summary = summarise(samples.filter(pc.equal(samples["layer"], layer)), metrics)
+        means += [row | of_layer for row in summary.to_pylist()]
+    return means
+
+
 _Shown = tuple[Artifact, str, str, list[LayerScore]]  # scores of a method, and of which explanation and scope
 
 
-def _compared(run: Run, shown: list[_Shown]) -> Comparison | None:
+def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
     """Methods of one task and model on the correctly predicted samples that all of them have, by layer and metric."""
     columns = sorted({(score.layer, score.metric) for _, _, _, own in shown for score in own})
     metrics = list(dict.fromkeys(metric for _, metric in columns))
-    values = [_values(run.store, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
+    values = [_values(report, artifact, explained, scope, metrics) for artifact, explained, scope, _ in shown]
     common = sorted(set.intersection(*(set(scores) for scores in values)))
     if not common:
         return None
@@ -76,11 +95,12 @@ def _compared(run: Run, shown: list[_Shown]) -> Comparison | None:
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
     scale, shares = scale_of(METRICS[metric] for _, metric in columns)
+    run = report.run
     return compare(stacked, methods, names, run.config.report.resamples, run.config.seed, scale, shares)
 
 
 def _values(
-    store: Store, artifact: Artifact, explained: str, scope: str, metrics: list[str]
+    report: Reported, artifact: Artifact, explained: str, scope: str, metrics: list[str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """Metrics by sample and layer, of samples that the model predicts rightly."""
     path = f"{artifact.folders[1]}/{artifact.shard()}"
@@ -88,7 +108,8 @@ def _values(
     wanted = pc.field("correct")
     for name, value in (("explanation", explained), ("tokens", "all"), ("scope", scope)):
         wanted &= pc.field(name) == value
-    rows = store.read(path, LAYER_SCORES_SAMPLES, [*_SAMPLE, *metrics]).filter(wanted)
+    rows = report.run.store.read(path, LAYER_SCORES_SAMPLES, [*_SAMPLE, *metrics]).filter(wanted)
+    rows = report.results.without_tuning(place_of(artifact), rows)
     for row in rows.select(["sample_id", "layer", *metrics]).to_pylist():
         values[row["sample_id"]][row["layer"]] = row
     return values

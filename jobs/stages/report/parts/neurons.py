@@ -16,11 +16,11 @@ from evaluation.report.neurons import (
     knockout_table,
 )
 from evaluation.report.page import Part
-from evaluation.report.results import Methods, rank
+from evaluation.report.results import rank
 from evaluation.schema import KNOCKOUTS, NEURONS
 from jobs.products.knockouts import KnockoutNode, knockouts_of
 from jobs.stages.report.reported import Reported
-from jobs.store import Ledger
+from jobs.stages.report.results import place_of
 
 PAGE = "neurons.html"
 
@@ -35,7 +35,7 @@ def knockouts_part(report: Reported) -> Part:
             groups[cell.artifact.task, cell.artifact.model].append(cell)
         else:
             lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
-    knockouts = [_knockouts(ledger, cells, methods) for cells in groups.values()]
+    knockouts = [_knockouts(report, cells) for cells in groups.values()]
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
     drawn = (config.report.resamples, config.seed, value)
     figures = knockout_figure(knockouts, methods, *drawn)
@@ -45,11 +45,12 @@ def knockouts_part(report: Reported) -> Part:
     return Part("Neurons knocked out", how, figures, tables, note, page=PAGE)
 
 
-def _knockouts(ledger: Ledger, cells: list[KnockoutNode], methods: Methods) -> Knockouts:
-    first, counts = cells[0], [0]
+def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Knockouts:
+    results, first, counts = report.results, cells[0], [0]
     told: dict[str, dict[str, np.ndarray]] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(methods, cell.ranking))):
-        rows = ledger.read(cell.artifact, KNOCKOUTS).to_pylist()
+    for cell in sorted(cells, key=lambda cell: (cell.neurons is None, rank(results.methods, cell.ranking))):
+        place = place_of(cell.artifact)._replace(method=cell.ranking)
+        rows = results.without_tuning(place, report.run.ledger.read(cell.artifact, KNOCKOUTS)).to_pylist()
         told[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
         counts = rows[0]["removed"] if rows else counts
     return Knockouts.of(first.artifact.model, first.artifact.task, first.explanation, counts[1:], told)
