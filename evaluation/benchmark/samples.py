@@ -84,6 +84,7 @@ def sample(
         "meta": _json(meta or {}),
         "image": None,
         "regions": None,
+        "cluster": None,
     }
 
 

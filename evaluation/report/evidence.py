@@ -44,7 +44,8 @@ class Held:
             sides = (one.beside.evidence[:, at[method]], one.beside.delta[:, at[method]])
             ends = ((0.0, METRICS[lead()].scale), None)
             pairs = zip(sides, ends, strict=True)
-            evidence, delta = (summary_cell(summarise(values, resamples, seed, within)) for values, within in pairs)
+            summaries = (summarise(values, resamples, seed, within, one.beside.clusters) for values, within in pairs)
+            evidence, delta = map(summary_cell, summaries)
             points.append(Point(method, evidence, delta, forwards[method]))
         floors = [name for name in one.beside.methods if results.methods[name].family == "baseline"]
         return cls(one, points, one.beside.agreement(floors, resamples, seed))

@@ -88,9 +88,14 @@ def conclusion(
     first = [one for one in standings if one.group == 1]
     others = len(standings) - len(first)
     smallest = float("nan") if compared.smallest is None else float(compared.smallest[at])
+    counted = f"{compared.n} samples"
+    if compared.clusters is not None:
+        counted += f" in {compared.clusters} clusters"
+    if not compared.is_tested:
+        return f"Nothing is tested here: {counted} are too few."
     unseen = ""
     if np.isfinite(smallest):
-        unseen = f" Differences below {number(smallest, 1)} points may go unseen with {compared.n} samples."
+        unseen = f" Differences below {number(smallest, 1)} points may go unseen with {counted}."
     if not others:
         return f"No method finds the evidence more often than another ({metric.label}, every pair tested).{unseen}"
     if len(first) == 1:

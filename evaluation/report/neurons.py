@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib.scale import SymmetricalLogScale
@@ -27,7 +28,7 @@ from evaluation.report.table import (
 )
 from evaluation.schema import NEURONS
 from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from evaluation.scoring.intervals import mean_intervals
+from evaluation.scoring.intervals import mean_intervals, numbered
 from evaluation.scoring.statistics import Comparison, compare
 
 _NAMES = {RANDOM: "Random", ACTIVATION: "Activation"}
@@ -49,6 +50,7 @@ class Knockouts:
     drops: np.ndarray  # [N, M, K], of samples, rankings and counts
     lost: int  # samples left out, which a ranking lacks or whose logits are not finite
     empty: tuple[str, ...] = ()  # rankings without samples
+    clusters: np.ndarray | None = None  # [N], numbers of the samples' clusters
 
     @classmethod
     def of(
@@ -58,8 +60,12 @@ class Knockouts:
         explanation: str,
         counts: Sequence[int],
         told: Mapping[str, Mapping[str, np.ndarray]],
+        clusters: Mapping[str, str] = MappingProxyType({}),
     ) -> Knockouts:
-        """`told` has the explained number [1 + K], with no neuron gone first, by ranking and sample."""
+        """`told` has the explained number [1 + K], with no neuron gone first, by ranking and sample.
+
+        `clusters` names those of samples that share one.
+        """
         every = {name for of in told.values() for name in of}
         finite = {by: {name: own for name, own in of.items() if np.isfinite(own).all()} for by, of in told.items()}
         known = {by: of for by, of in finite.items() if of}
@@ -68,11 +74,14 @@ class Knockouts:
         numbers = np.array([[of[name] for of in known.values()] for name in common]).reshape(shape)
         drops = numbers[..., :1] - numbers[..., 1:]
         empty = tuple(by for by in told if by not in known)
-        return cls(model, task, explanation, tuple(known), tuple(counts), drops, len(every) - len(common), empty)
+        shown, lost = (model, task, explanation, tuple(known), tuple(counts), drops), len(every) - len(common)
+        return cls(*shown, lost, empty, numbered(clusters, common))
 
     def compared(self, resamples: int, seed: int) -> Comparison | None:
         """Means with intervals, and paired tests between rankings; None without samples."""
-        return compare(self.drops, self.rankings, tuple(map(str, self.counts)), resamples, seed, scale=1.0)
+        return compare(
+            self.drops, self.rankings, tuple(map(str, self.counts)), resamples, seed, 1.0, clusters=self.clusters
+        )
 
 
 #: What neurons that are gone have in common, by the value that a config gives them.
@@ -92,7 +101,7 @@ def knockout_figure(
     for one in shown:
         lines = []
         for at, name in enumerate(one.rankings):
-            low, high = mean_intervals(one.drops[:, at], max(1, resamples), seed)
+            low, high = mean_intervals(one.drops[:, at], max(1, resamples), seed, None, one.clusters)
             points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
             lines.append(Line(named(methods, name), one.counts, one.drops[:, at].mean(0), points, low, high))
         scale = SymmetricalLogScale(None, linthresh=1)

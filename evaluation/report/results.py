@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from evaluation.report.papers import close_look
 from evaluation.report.table import NOISE, UNDEFINED
 from evaluation.scoring.chance import Floor
+from evaluation.scoring.intervals import numbered
 from evaluation.scoring.metrics import applicable
 from evaluation.scoring.statistics import Comparison
 from evaluation.tasks import Task
@@ -76,6 +78,7 @@ class Results:
     floors: Mapping[tuple[str, str], Floor] = field(default_factory=dict)  # (model, task) -> the chance of its samples
     #: The samples that chose a method's options, which no number of that method counts.
     tuned_on: Mapping[Place, frozenset[str]] = field(default_factory=dict)
+    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task: samples' clusters, of those with
 
     def state(self, place: Place) -> str:
         return self.states.get(place, UNDEFINED)
@@ -105,6 +108,10 @@ class Results:
         if place not in self.defaults:
             return None
         return self.scores.get((place, self.defaults[place]._replace(**changes), metric))
+
+    def clusters_of(self, task: str, samples: Sequence[str]) -> np.ndarray | None:
+        """Numbers [N] of the samples' clusters; None where no two share one."""
+        return numbered(self.clusters.get(task, {}), samples)
 
     def without_tuning(self, place: Place, table: pa.Table) -> pa.Table:
         """The rows of a table of samples of a method but for those that chose its options."""

@@ -26,9 +26,10 @@ class Generic:
     meta: str
     image: bytes | None  # PNG, JPEG, WebP or BMP
     regions: list[list[int]] | None  # [[top, left, bottom, right), ...] in pixels of the image; null: nobody marked any
+    cluster: str | None  # of samples that are alike, as of one article or template (version 5); null: no other is
 
 
-GENERIC = versioned("generic", 4, Generic)
+GENERIC = versioned("generic", 5, Generic)
 
 
 class Reject:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ import pyarrow.compute as pc
 
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, summarise
 from evaluation.scoring.flips import ORDERS, SCORES, TARGET_LOGIT
-from evaluation.scoring.intervals import mean_intervals
-from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
+from evaluation.scoring.intervals import cluster_means, mean_intervals, numbered
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, by_cluster, finite_interval, sign_flip_p
 from lrp_core.explained import NONE
 from lrp_core.near_ties import ROUNDING
 
@@ -50,12 +51,14 @@ class Beside:
     methods: tuple[str, ...]
     evidence: np.ndarray  # [N, M] of the leading metric, in its unit
     delta: np.ndarray  # [N, M] `delta_area`
+    clusters: np.ndarray | None = None  # [N], numbers of the samples' clusters
 
     def agreement(self, without: Collection[str], resamples: int, seed: int) -> Agreement:
         """Spearman's correlation of the means of methods, those in `without` left out."""
         kept = [at for at, method in enumerate(self.methods) if method not in without]
         sides = np.concatenate([self.evidence[:, kept], self.delta[:, kept]], axis=1)  # [N, 2 M]
-        drawn = bootstrap_means(sides, resamples, seed) if len(sides) else np.empty((0, 2 * len(kept)))
+        rows = cluster_means(sides, self.clusters)
+        drawn = bootstrap_means(rows, resamples, seed) if len(rows) else np.empty((0, 2 * len(kept)))
         correlations = np.array([_between_halves(means) for means in drawn])
         low, high = finite_interval(correlations)
         value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
@@ -83,24 +86,38 @@ class MeanCurve:
     n: int
 
 
-def areas_of(tables: Mapping[str, pa.Table], perturbation: str, resamples: int, seed: int) -> Areas:
-    """Areas of methods, from their tables of AREA_COLUMNS. Samples that are not finite are left out and counted."""
+def areas_of(
+    tables: Mapping[str, pa.Table],
+    perturbation: str,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+) -> Areas:
+    """Areas of methods, from their tables of AREA_COLUMNS. Samples that are not finite are left out and counted.
+
+    `clusters` names those of samples that share one.
+    """
     variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
     values = {method: {name: _areas(own) for name, own in samples.items()} for method, samples in rows.items()}
     summaries, p_zero = {}, {}
     for method, samples in values.items():
-        columns = np.array(list(samples.values())).T  # [3, N]
-        p_zero[method] = _p_zero(columns[0], resamples, seed)
+        columns, of = np.array(list(samples.values())).T, numbered(clusters, list(samples))  # [3, N], [N]
+        p_zero[method] = _p_zero(columns[0], of, resamples, seed)
         for measure, column in zip(AREAS, columns, strict=True):
-            summaries[method, measure] = summarise(column, resamples, seed)
+            summaries[method, measure] = summarise(column, resamples, seed, clusters=of)
     ids, stacked = together(values)  # [N, M, 3]
-    compared = paired(stacked, tuple(values), AREAS, resamples, seed) if ids else None
+    compared = paired(stacked, tuple(values), AREAS, resamples, seed, numbered(clusters, ids)) if ids else None
     return Areas(summaries, variants, compared, p_zero)
 
 
-def beside(evidence: Mapping[str, Mapping[str, float]], tables: Mapping[str, pa.Table], perturbation: str) -> Beside:
+def beside(
+    evidence: Mapping[str, Mapping[str, float]],
+    tables: Mapping[str, pa.Table],
+    perturbation: str,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+) -> Beside:
     """`evidence` by method and sample beside the areas of `tables` (of AREA_COLUMNS); samples without either are left
-    out."""
+    out. `clusters` names those of samples that share one."""
     _, rows = by_sample({name: tables[name] for name in evidence}, perturbation, ORDERS, ["area"])
     values = {}
     for method, samples in rows.items():
@@ -110,7 +127,7 @@ def beside(evidence: Mapping[str, Mapping[str, float]], tables: Mapping[str, pa.
             values[method] = {name: np.array([evidence[method][name], delta]) for name, delta in known.items()}
     ids, stacked = together(values)
     stacked = stacked.reshape(len(ids), len(values), 2)
-    return Beside(tuple(values), stacked[..., 0], stacked[..., 1])
+    return Beside(tuple(values), stacked[..., 0], stacked[..., 1], numbered(clusters, ids))
 
 
 def _between_halves(means: np.ndarray) -> float:
@@ -144,10 +161,12 @@ def together(values: Mapping[str, Mapping[str, np.ndarray]]) -> tuple[list[str],
     return ids, np.array([[own[name] for own in values.values()] for name in ids])
 
 
-def _p_zero(values: np.ndarray, resamples: int, seed: int) -> float:
-    """The p value of finite `values` [N] having either sign alike; 1 where there are none."""
-    finite = values[np.isfinite(values)]
+def _p_zero(values: np.ndarray, clusters: np.ndarray | None, resamples: int, seed: int) -> float:
+    """The p value of finite `values` [N] having either sign alike, a cluster's together; 1 where there are none."""
+    known = np.isfinite(values)
+    finite = values[known]
     beside_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
+    beside_zero = by_cluster(beside_zero, None if clusters is None else clusters[known])
     return float(sign_flip_p(beside_zero, FLIPS * resamples, seed)[0, 1, 0]) if len(finite) and resamples else 1.0
 
 
@@ -178,9 +197,17 @@ def preferred(variants: Iterable[Variant]) -> Variant | None:
 
 
 def mean_curves(
-    table: pa.Table, perturbation: str, variant: Variant, resamples: int, seed: int
+    table: pa.Table,
+    perturbation: str,
+    variant: Variant,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, MeanCurve]:
-    """Mean curves by order, and their difference as `delta`, from a table of CURVE_COLUMNS; of finite samples."""
+    """Mean curves by order, and their difference as `delta`, from a table of CURVE_COLUMNS; of finite samples.
+
+    `clusters` names those of samples that share one; then `sample_id` is among the columns.
+    """
     kept = _of(table, perturbation, variant, ORDERS)
     values = {}
     for order in ORDERS:
@@ -189,13 +216,25 @@ def mean_curves(
         values[order] = np.array([np.interp(GRID, np.divide(k, k[-1]), logit) for k, logit in pairs])  # [N, S]
     values["delta"] = values["lerf"] - values["morf"]
     finite = np.isfinite(values["delta"]).all(axis=-1)
-    return {name: mean_curve(rows[finite], resamples, seed) for name, rows in values.items() if finite.any()}
+    if not finite.any():
+        return {}
+    of = numbered(clusters, own["sample_id"].filter(pa.array(finite)).to_pylist()) if clusters else None
+    return {name: mean_curve(rows[finite], resamples, seed, None, of) for name, rows in values.items()}
 
 
-def mean_curve(rows: np.ndarray, resamples: int, seed: int, bounds: tuple[float, float] | None = None) -> MeanCurve:
-    """The mean of finite `rows` [N, S], N at least 1, which lie within `bounds` if there are any."""
+def mean_curve(
+    rows: np.ndarray,
+    resamples: int,
+    seed: int,
+    bounds: tuple[float, float] | None = None,
+    clusters: np.ndarray | None = None,
+) -> MeanCurve:
+    """The mean of finite `rows` [N, S], N at least 1, which lie within `bounds` if there are any.
+
+    `clusters` [N] are numbers of the samples' clusters.
+    """
     mean = rows.mean(axis=0)
-    low, high = mean_intervals(rows, resamples, seed, bounds) if resamples else (mean, mean)
+    low, high = mean_intervals(rows, resamples, seed, bounds, clusters) if resamples else (mean, mean)
     return MeanCurve(mean, low, high, len(rows))
 
 

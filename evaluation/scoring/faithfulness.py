@@ -81,27 +81,46 @@ class Summary:
     left_out: int  # samples that are not finite
 
 
-def summarise(values: np.ndarray, resamples: int, seed: int, bounds: tuple[float, float] | None = None) -> Summary:
-    """The mean of `values` [N], samples that are not finite left out and counted; for `bounds` see `mean_intervals`."""
-    finite = values[np.isfinite(values)]
+def summarise(
+    values: np.ndarray,
+    resamples: int,
+    seed: int,
+    bounds: tuple[float, float] | None = None,
+    clusters: np.ndarray | None = None,
+) -> Summary:
+    """The mean of `values` [N], samples that are not finite left out and counted.
+
+    For `bounds` and `clusters` [N] see `mean_intervals`.
+    """
+    known = np.isfinite(values)
+    finite = values[known]
+    of_finite = None if clusters is None else clusters[known]
     if not len(finite):
         return Summary(np.nan, np.nan, np.nan, 0, len(values))
-    low, high = (float(end[0]) for end in mean_intervals(finite[:, None], resamples, seed, bounds))
+    low, high = (float(end[0]) for end in mean_intervals(finite[:, None], resamples, seed, bounds, of_finite))
     return Summary(float(finite.mean()), low, high, len(finite), len(values) - len(finite))
 
 
 def paired(
-    values: np.ndarray, methods: tuple[str, ...], measures: tuple[str, ...], resamples: int, seed: int
+    values: np.ndarray,
+    methods: tuple[str, ...],
+    measures: tuple[str, ...],
+    resamples: int,
+    seed: int,
+    clusters: np.ndarray | None = None,
 ) -> Comparison | None:
     """Paired tests between methods of `values` [N, V, M], in their own unit, on the samples all methods have.
+
+    `clusters` [N] are numbers of the samples' clusters.
 
     A method without any finite sample is left out, so that it does not take all samples from the others.
     """
     finite = np.isfinite(values).all(axis=-1)  # [N, V]
     known = finite.any(axis=0)
-    kept = values[finite[:, known].all(axis=-1)][:, known]
+    usable = finite[:, known].all(axis=-1)
+    kept, of_kept = values[usable][:, known], None if clusters is None else clusters[usable]
     names = tuple(name for name, has in zip(methods, known, strict=True) if has)
-    return compare(kept, names, measures, resamples, seed, scale=1.0)
+    return compare(kept, names, measures, resamples, seed, scale=1.0, clusters=of_kept)
 
 
 def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ Shapes: N samples, C columns, G clusters, R resamples.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
@@ -60,7 +60,7 @@ def mean_intervals(
         near = ROUNDING * (bounds[1] - bounds[0])
         on_bound = ((values <= bounds[0] + near) | (values >= bounds[1] - near)).mean(axis=0) >= 0.5
     if clusters is not None:
-        values = _cluster_means(values, clusters)
+        values = cluster_means(values, clusters)
         if len(values) < FEWEST_CLUSTERS:
             return low, high
     n = len(values)
@@ -120,8 +120,7 @@ def difference_intervals(
     would miss once in forty could lie anywhere there (Clopper and Pearson's interval of 0 among N): t alone would say
     that nothing is uncertain. NaN as of :func:`mean_intervals`.
     """
-    if clusters is not None:
-        differences = _cluster_means(differences, clusters)
+    differences = cluster_means(differences, clusters)
     n, columns = differences.shape
     if n < (2 if clusters is None else FEWEST_CLUSTERS):
         return np.full(columns, np.nan), np.full(columns, np.nan)
@@ -136,12 +135,15 @@ def difference_intervals(
     return np.minimum(low, mean), np.maximum(high, mean)  # which rounding may part
 
 
-def smallest_difference(differences: np.ndarray, tests: int = 1, power: float = 0.8) -> float:
+def smallest_difference(
+    differences: np.ndarray, tests: int = 1, power: float = 0.8, clusters: np.ndarray | None = None
+) -> float:
     """The smallest true mean difference that a two-sided t test of level 0.05 / `tests` finds with this power.
 
     `differences` [N, P] are the paired ones of P pairs, whose median standard deviation counts. NaN of fewer than three
     samples. It is what a table's number of samples can tell; smaller differences may be there and go unseen.
     """
+    differences = cluster_means(differences, clusters)
     n = len(differences)
     if n < 3 or not differences.size:
         return float("nan")
@@ -150,8 +152,26 @@ def smallest_difference(differences: np.ndarray, tests: int = 1, power: float = 
     return float((critical + stats.t.ppf(power, n - 1)) * error)
 
 
-def _cluster_means(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """One row for each cluster, which sums to as much as its samples, scaled so that the mean of rows is theirs."""
+def numbered(clusters: Mapping[str, str], samples: Sequence[str]) -> np.ndarray | None:
+    """Numbers [N] of the clusters of `samples`, each without one its own; None where no sample shares any.
+
+    >>> numbered({"a": "one article", "c": "one article"}, ["a", "b", "c"])
+    array([1, 0, 1])
+    """
+    names = [(True, clusters[name]) if name in clusters else (False, name) for name in samples]
+    order = {name: at for at, name in enumerate(sorted(set(names)))}
+    if len(order) == len(names):
+        return None
+    return np.array([order[name] for name in names])
+
+
+def cluster_means(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+    """Of `values` [N, C] a row for each cluster, which sums to as much as its samples, scaled so that means are equal.
+
+    The values themselves where `clusters` is None.
+    """
+    if clusters is None:
+        return values
     _, of = np.unique(clusters, return_inverse=True)
     sums = np.zeros((of.max(initial=-1) + 1, values.shape[1]))
     np.add.at(sums, of, values)

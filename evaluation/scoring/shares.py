@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from evaluation.scoring.areas import MeanCurve, Variant, by_sample, mean_curve, 
 from evaluation.scoring.correlations import Correlations, paired_correlations, pearson
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, share_scores, summarise
 from evaluation.scoring.flips import SHARE_ORDERS
+from evaluation.scoring.intervals import numbered
 from evaluation.scoring.statistics import Comparison, interval
 
 SHARE_COLUMNS = [
@@ -57,10 +59,17 @@ class Shares:
         return tuple(zip(self.measures[::2], self.measures[1::2], strict=True))
 
 
-def shares_of(tables: Mapping[str, pa.Table], gold: Gold, perturbation: str, resamples: int, seed: int) -> Shares:
+def shares_of(
+    tables: Mapping[str, pa.Table],
+    gold: Gold,
+    perturbation: str,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+) -> Shares:
     """From tables of SHARE_COLUMNS by method, and the gold scores by sample id, which samples with a label lack.
 
-    Samples that are not finite are left out and counted.
+    `clusters` names those of samples with a label that share one. Samples that are not finite are left out and counted.
     """
     variants, rows = by_sample(tables, perturbation, SHARE_ORDERS, ["logit", "probability", "correct"])
     if any(gold.get(name) is not None for samples in rows.values() for name in samples):
@@ -69,15 +78,17 @@ def shares_of(tables: Mapping[str, pa.Table], gold: Gold, perturbation: str, res
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
     for method, own in values.items():
-        stacked = np.array(list(own.values()))  # [N, 4, K]
+        stacked, of = np.array(list(own.values())), numbered(clusters, list(own))  # [N, 4, K], [N]
         finite = np.isfinite(stacked).all(axis=(1, 2))
         for at, measure in enumerate(OF_LABELS):
             bounds = (0.0, 1.0) if MEASURES[measure].is_share else None
-            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed, bounds)
+            summaries[method, measure] = summarise(stacked[:, at].mean(axis=-1), resamples, seed, bounds, of)
             if finite.any():
-                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed, bounds)
+                of_finite = None if of is None else of[finite]
+                curves[method, measure] = mean_curve(stacked[finite, at], resamples, seed, bounds, of_finite)
     ids, every = together(values)  # [N, M, 4, K]
-    compared = paired(every.mean(axis=-1), tuple(values), OF_LABELS, resamples, seed) if ids else None
+    drawing = (resamples, seed, numbered(clusters, ids))
+    compared = paired(every.mean(axis=-1), tuple(values), OF_LABELS, *drawing) if ids else None
     return Shares(OF_LABELS, summaries, variants, compared, curves)
 
 

@@ -6,7 +6,7 @@ Shapes: N samples, M methods, K metrics, R resamples, G clusters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,12 +42,19 @@ class Comparison:
     p: np.ndarray  # [M, M, K] adjusted; 1 on the diagonal
     #: [K] the smallest difference of two methods that n samples tell with a power of 0.8; None where nobody knows.
     smallest: np.ndarray | None = None
+    clusters: int | None = None  # so many that the samples come in; None where each is its own
 
     def at(self, method: str, metric: str) -> tuple[int, int] | None:
         """The indices of a method into M and of a metric into K; None for one that is not compared."""
         if method not in self.methods or metric not in self.metrics:
             return None
         return self.methods.index(method), self.metrics.index(metric)
+
+    @property
+    def is_tested(self) -> bool:
+        """False where the samples come in too few clusters for any test."""
+        pairs = len(self.methods) * (len(self.methods) - 1) // 2
+        return self.clusters is None or self.clusters >= np.log2(40 * max(1, pairs))
 
     def groups(self, metric: str, higher_is_better: bool = True) -> list[tuple[str, ...]]:
         """The methods in groups, the best first: a group are those that no other of the methods left beats.
@@ -101,16 +108,17 @@ def compare(
         ends = difference_intervals(differences, 1.0 if share else None, clusters)
         difference_low[first, second, at], difference_high[first, second, at] = ends
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
-        smallest[at] = smallest_difference(differences, max(1, pairs))
-    p = sign_flip_p(_by_cluster(values, clusters), FLIPS * resamples, seed)
-    if clusters is not None and len(np.unique(clusters)) < np.log2(40 * max(1, pairs)):
-        p = np.ones_like(p)
+        smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
+    p = sign_flip_p(by_cluster(values, clusters), FLIPS * resamples, seed)
     low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
     mean = scale * values.mean(axis=0)
-    return Comparison(methods, metrics, n, mean, low, high, difference_low, difference_high, holm(p), scale * smallest)
+    count = None if clusters is None else len(np.unique(clusters))
+    of_differences = (difference_low, difference_high)
+    compared = Comparison(methods, metrics, n, mean, low, high, *of_differences, holm(p), scale * smallest, count)
+    return compared if compared.is_tested else replace(compared, p=np.ones_like(p))
 
 
-def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+def by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
     """The sums of clusters [G, M, K], whose signs flip together; each sample is one where `clusters` is None."""
     if clusters is None:
         return values

@@ -42,7 +42,7 @@ def test_nothing_of_an_old_root_counts_as_done_and_nothing_of_it_is_read(command
     assert "sva is not prepared; run `closelook prepare`" in text
     code, text = command("audit")
     assert code == 2
-    assert "holds schema generic v1, this version of closelook reads generic v4" in text
+    assert "holds schema generic v1, this version of closelook reads generic v5" in text
     assert command("gc", "--yes")[0] == 0
     assert files(root) == before, "as long as nothing says what they are stale against, they stay"
 

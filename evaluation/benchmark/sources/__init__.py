@@ -88,6 +88,8 @@ def survey(origin: Origin, part: str | None = None, wanted: Wanted | None = None
             rest = [row["evidence"], row["scope"], row["meta"]]
             if row["regions"] is not None:
                 rest.append(row["regions"])
+            if row["cluster"] is not None:
+                rest.append(row["cluster"])
             hashes[row["sample_id"]] = hashlib.sha256(json.dumps(rest).encode()).hexdigest()[:16]
             if part is not None and (member := meta_of(row).get(part)) is not None:
                 parts[row["sample_id"]] = member

@@ -2,7 +2,9 @@
 
 Columns: `text`; `slot`, the offset in `text` where the target goes, or `___` there instead; `target`; `foil` (may be
 empty); `evidence`, which is words of the text that occur once, or [start, end) spans of characters of the text as it is
-written, one or a list of them. In CSV, spans and lists are JSON. Other columns are kept in `meta.columns`.
+written, one or a list of them. `cluster` (may be empty) names what samples that are alike share, as an article or a
+template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns are kept in
+`meta.columns`.
 
 For classifiers and regressors: `text`, `label` (a name that the model knows) or `score`, for pairs `second`, and where
 the task's config says so, `evidence` in the (first) text.
@@ -29,7 +31,7 @@ from lrp_core.types import UserError, nearest
 
 NAME = "samples"
 SLOT = "___"
-COLUMNS = ("text", "slot", "target", "foil", "evidence")
+COLUMNS = ("text", "slot", "target", "foil", "evidence", "cluster")
 LABELLED = ("text", "second", "label", "score")
 
 
@@ -68,7 +70,9 @@ def parse(record: Any) -> Row:
         return start - shift, end - shift
 
     evidence = [unmarked(span) for span in _evidence(written, record.get("evidence"))]
-    return sample(NAME, written[:slot] + written[behind:], slot, target, foil, evidence=evidence, meta=_rest(record))
+    text = written[:slot] + written[behind:]
+    row = sample(NAME, text, slot, target, foil, evidence=evidence, meta=_rest(record))
+    return row | {"cluster": _cluster(record)}
 
 
 def _has(record: dict[str, Any], name: str) -> bool:
@@ -89,7 +93,12 @@ def _labelled(record: dict[str, Any], text: str) -> Row:
     written = record.get("evidence")
     evidence = () if written in (None, "", []) else tuple(_evidence(text, written))
     meta = _rest({name: value for name, value in record.items() if name not in LABELLED})
-    return sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta)
+    row = sample(NAME, text, second=second, label=label, score=score, evidence=evidence, meta=meta)
+    return row | {"cluster": _cluster(record)}
+
+
+def _cluster(record: dict[str, Any]) -> str | None:
+    return str(record["cluster"]) if _has(record, "cluster") else None
 
 
 def _slot(text: str, record: dict[str, Any]) -> tuple[int, str]:

@@ -53,7 +53,7 @@ def rows(record: Record) -> Iterator[Row]:
             _gather(f"{where}.paragraphs[{number}]", number, paragraph, questions, out)
     for index, question in enumerate(questions):
         with rejecting(out, "source", where=question.where):
-            out.append(_sample(question, _foil(questions, index)))
+            out.append(_sample(question, _foil(questions, index), article.get("title")))
     return iter(out)
 
 
@@ -97,13 +97,15 @@ def _foil(questions: list[_Question], index: int) -> str:
     raise Malformed("no foil in the article", question.answers[0][0])
 
 
-def _sample(question: _Question, foil: str) -> Row:
+def _sample(question: _Question, foil: str, title: str | None) -> Row:
+    """The sample of a question; those of an article are a cluster."""
     text = PROMPT.format(context=question.context, question=question.text.strip())
     answer, offset = question.answers[0]
     start = len(PREFIX) + offset
     evidence, scope = (start, start + len(answer)), (len(PREFIX), len(PREFIX) + len(question.context))
     meta = {"occurrences": question.context.count(answer)}
-    return sample("squad", text, len(text), answer, foil, evidence=[evidence], scope=[scope], meta=meta)
+    row = sample("squad", text, len(text), answer, foil, evidence=[evidence], scope=[scope], meta=meta)
+    return row | {"cluster": title}
 
 
 def contexts(article: Any, column: str) -> Iterator[str]:
@@ -122,7 +124,7 @@ def hub_articles(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
         paragraphs = []
         for context, questions in groupby(group, key=lambda row: row.get("context")):
             paragraphs.append({"context": context, "qas": list(map(_entry, questions))})
-        yield f"article {number} ({title})", {"paragraphs": paragraphs}
+        yield f"article {number} ({title})", {"title": title, "paragraphs": paragraphs}
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def drawn_curves(run: Run, results: Results) -> Iterator[Drawn]:
     drawn_with = config.report.resamples, config.seed
     for one in perturbed(run, results, _COLUMNS):
         model, task, dtype, _ = one.place
-        lacking = list(one.lacking)
+        lacking, clusters = list(one.lacking), results.clusters.get(task, {})
         for artifact in (choice.artifact for choice in one.model.choices if choice.chosen is None):
             wanted = config.perturb is not None and config.perturb.takes(task=task, method=artifact.method)
             if wanted and (artifact.task, artifact.dtype) == (task, dtype):
@@ -96,9 +96,9 @@ def drawn_curves(run: Run, results: Results) -> Iterator[Drawn]:
         ways = one.cells[0].ways
         overlaps = _overlaps(run, results, one) if ways else {}
         for way in ways:
-            areas, curves = areas_of(one.tables, way, *drawn_with), {}
+            areas, curves = areas_of(one.tables, way, *drawn_with, clusters), {}
             for method, variant in areas.variants.items():
-                means = mean_curves(one.tables[method], way, variant, *drawn_with)
+                means = mean_curves(one.tables[method], way, variant, *drawn_with, clusters)
                 if means:
                     curves[method] = means
             aside = _beside(run, results, one, way)
@@ -117,7 +117,7 @@ def _beside(run: Run, results: Results, one: Perturbed, way: str) -> Beside | No
     for method, samples in _followed(run, results, one):
         values = record.scale * samples[record.name].to_numpy()
         evidence[method] = dict(zip(samples["sample_id"].to_pylist(), values.tolist(), strict=True))
-    return beside(evidence, one.tables, way)
+    return beside(evidence, one.tables, way, results.clusters.get(one.place.task, {}))
 
 
 def _followed(run: Run, results: Results, one: Perturbed) -> Iterator[tuple[str, pa.Table]]:

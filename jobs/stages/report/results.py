@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from evaluation.report.papers import close_look
 from evaluation.report.results import Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
-from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
+from evaluation.schema import GENERIC, SCORES, SCORES_SAMPLES, VIEW
 from evaluation.scoring.chance import Floor
 from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS, Metric, applicable
@@ -28,6 +28,7 @@ from jobs.plan.node import Run
 from jobs.products.scores import SCORES as SCORED
 from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
+from jobs.store.artifacts import samples_of
 from lrp_core.method import Method
 
 #: Where the models of Close Look are published, besides the hub's old names without an owner.
@@ -56,6 +57,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
+        clusters=dict(_clusters(config, store)),
     )
     for place in tuned_on:
         if states.get(place) == DONE:
@@ -79,6 +81,16 @@ def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple
             if config.task(task).evidence is not None:
                 masks = Masks.of(store.read(inputs.paths, VIEW, VIEW_COLUMNS))
                 yield (model.name, task), Floor(masks, config.seed)
+
+
+def _clusters(config: RunConfig, store: Store) -> Iterator[tuple[str, dict[str, str]]]:
+    """The clusters of every task's samples, of those that have one."""
+    ledger = Ledger(store)
+    for task in config.tasks:
+        shards = ledger.whole(samples_of(task))
+        if shards:
+            table = store.read(shards, GENERIC, ["sample_id", "cluster"]).filter(pc.field("cluster").is_valid())
+            yield task, dict(zip(table["sample_id"].to_pylist(), table["cluster"].to_pylist(), strict=True))
 
 
 def _tuned_on(plan: Plan) -> Iterator[tuple[Place, frozenset[str]]]:
@@ -183,7 +195,9 @@ def _compare(config: RunConfig, store: Store, results: Results, places: list[Pla
     methods = tuple(place.method for place in places)
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
-    return compare(stacked, methods, tuple(measured), config.report.resamples, config.seed, scale, shares)
+    drawing = (config.report.resamples, config.seed)
+    clusters = results.clusters_of(places[0].task, ids.to_pylist())
+    return compare(stacked, methods, tuple(measured), *drawing, scale, shares, clusters)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:

@@ -36,6 +36,15 @@ def test_a_row_has_its_slot_where_the_mark_was_and_its_evidence_by_its_words(tmp
     assert json.loads(row["meta"]) == {"columns": {"id": 7}}
 
 
+def test_a_cluster_is_what_alike_samples_share(tmp_path):
+    labelled = {"text": "Good.", "label": "positive"}
+    rows = read(tmp_path, lines(GOOD | {"cluster": 3}))
+    rows += read(tmp_path, lines(GOOD | {"cluster": ""}))
+    rows += read(tmp_path, lines(labelled | {"cluster": "a review"}))
+    assert [row["cluster"] for row in rows] == ["3", None, "a review"]
+    assert {row["meta"] for row in rows} == {"{}"}, "it is not kept a second time"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -68,6 +68,7 @@ def test_squad_prompt_evidence_and_scope(tmp_path):
     assert [rows[0]["text"][slice(*span)] for span in rows[0]["evidence"]] == ["Rollo"]
     assert [rows[0]["text"][slice(*span)] for span in rows[0]["scope"]] == [CONTEXT]
     assert [(row["target"], row["foil"]) for row in rows] == [("Rollo", "911"), ("911", "Rollo")]
+    assert {row["cluster"] for row in rows} == {"A"}, "the article"
 
 
 def test_evidence_is_the_annotated_span_though_the_answer_occurs_again(tmp_path):

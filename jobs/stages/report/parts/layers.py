@@ -95,8 +95,8 @@ def _compared(report: Reported, shown: list[_Shown]) -> Comparison | None:
     methods = tuple(artifact.method for artifact, _, _, _ in shown)
     names = tuple(of_layer(layer, metric) for layer, metric in columns)
     scale, shares = scale_of(METRICS[metric] for _, metric in columns)
-    run = report.run
-    return compare(stacked, methods, names, run.config.report.resamples, run.config.seed, scale, shares)
+    run, clusters = report.run, report.results.clusters_of(shown[0][0].task, common)
+    return compare(stacked, methods, names, run.config.report.resamples, run.config.seed, scale, shares, clusters)
 
 
 def _values(

@@ -53,7 +53,8 @@ def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Knockouts:
         rows = results.without_tuning(place, report.run.ledger.read(cell.artifact, KNOCKOUTS)).to_pylist()
         told[cell.ranking] = {row["sample_id"]: np.array(row["explained"]) for row in rows}
         counts = rows[0]["removed"] if rows else counts
-    return Knockouts.of(first.artifact.model, first.artifact.task, first.explanation, counts[1:], told)
+    model, task = first.artifact.model, first.artifact.task
+    return Knockouts.of(model, task, first.explanation, counts[1:], told, results.clusters.get(task, {}))
 
 
 def crossing_part(report: Reported) -> Part:

@@ -29,10 +29,11 @@ def _taken(report: Reported) -> Iterator[Taken]:
         if one.score != TARGET_LOGIT:  # which all shares follow
             continue
         model, task, dtype, _ = one.place
+        clusters = report.results.clusters.get(task, {})
         inputs = one.model.inputs[task].table
         gold = dict(zip(inputs["sample_id"].to_pylist(), inputs["score"].to_pylist(), strict=True))
         known = tables.published(task, model, one.model.resolved.config.id)
         for flips in one.cells[0].flips:
             if flips.measure != AREAS:
-                shares = shares_of(one.tables, gold, flips.way, config.report.resamples, config.seed)
+                shares = shares_of(one.tables, gold, flips.way, config.report.resamples, config.seed, clusters)
                 yield Taken(model, task, dtype, flips.way, shares, one.lacking, one.noise, known)
