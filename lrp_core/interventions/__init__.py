@@ -8,5 +8,5 @@ What every intervention promises:
 * Interventions combine: tokens may be removed, inside that heads, in any row of one batch, in any order.
 
 `tokens` takes tokens from the input, `heads` attention heads from the blocks; `neurons` sets or
-scales neurons of their feed-forward layers.
+scales neurons of their feed-forward layers. `randomised` is a scope too, but changes weights, for every row alike.
 """

@@ -1,0 +1,218 @@
+"""A model whose trained weights give way to random ones from the head down (Adebayo et al. 2018, cascading).
+
+Weights are drawn by the model's own `_init_weights`. An explanation of the model should not outlive them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate.utils import has_offloaded_params
+from torch import Tensor, nn
+
+from lrp_core.encoder_decoder import EncoderDecoderView
+from lrp_core.families.base import Family
+from lrp_core.families.generic import GenericFamily
+from lrp_core.families.images import ImageFamily
+from lrp_core.guard import undisturbed
+from lrp_core.parts.weights import ADDED_WEIGHTS
+from lrp_core.types import UnsupportedModel
+from lrp_core.view import ModelView
+
+HEAD, EMBEDDINGS = "head", "embeddings"
+_MARK = "_is_hf_initialized"  # transformers draws no weights of what has it
+_MISSING = object()
+
+Weights = list[tuple[str, nn.Parameter]]
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Weights that become random together: those of the head, of a block, or of the embeddings."""
+
+    name: str
+    weights: tuple[tuple[str, nn.Parameter], ...]  # (path, weight)
+
+
+def depths_of(view: ModelView) -> list[str]:
+    """The names of the depths, from the head to the embeddings. A depth has the weights of all depths before it, too.
+
+    Blocks are counted from 0 at the embeddings, each stack of an encoder-decoder by itself. A block that shares its
+    weights with a later one is no depth of its own. A model that no family describes has one depth, all its weights.
+    """
+    with undisturbed(view), _untied(view):
+        return [depth.name for depth in _depths(view)]
+
+
+@contextmanager
+def randomised(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, ModelView]]]:
+    """Inside, (depth, the model with random weights down to that depth), the last depth first.
+
+    A view is valid until the next one is asked for. All have the same random weights, drawn from `seed`; the global
+    random state stays as it was. The head has weights of its own meanwhile, so that the embeddings it may be tied to
+    keep theirs. Afterwards the model is bit-equal to what it was, and no other thread can use it before.
+
+    Raises UnsupportedModel for a model with offloaded weights or an adapter beside them, and for one some of whose
+    weights its `_init_weights` leaves as they are.
+    """
+    _check(view)
+    with undisturbed(view), torch.no_grad(), torch.inference_mode(False), ExitStack() as undo:
+        undo.enter_context(_untied(view))
+        depths = _depths(view)
+        trained = [tensor.detach().cpu().clone() for tensor in _tensors(view.model)]
+        undo.callback(_restore, _tensors(view.model), trained)
+        kept = dict(zip(map(id, _tensors(view.model)), trained, strict=True))
+        _draw(view.model, seed)
+        for buffer in view.model.buffers():  # no weights: numbers that the config gives, as rotary frequencies
+            buffer.copy_(kept[id(buffer)])
+        _check_changed(view, kept)
+        yield _cascade(view, depths, kept)
+
+
+def _cascade(view: ModelView, depths: list[Depth], kept: dict[int, Tensor]) -> Iterator[tuple[str, ModelView]]:
+    for depth in reversed(depths):
+        yield depth.name, replace(view)
+        for _, weight in depth.weights:
+            with torch.no_grad():
+                weight.copy_(kept[id(weight)])
+
+
+def _check(view: ModelView) -> None:
+    name = type(view.model).__name__
+    for module in view.model.modules():
+        if has_offloaded_params(module):
+            raise UnsupportedModel(f"{name} has offloaded weights, which are not randomised: leave out max_memory")
+        if module in ADDED_WEIGHTS:
+            raise UnsupportedModel(f"{name} has an adapter beside its weights: merge it to randomise the model")
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    """Every weight and every buffer once."""
+    return list({id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}.values())
+
+
+def _restore(tensors: list[Tensor], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
+
+@contextmanager
+def _untied(view: ModelView) -> Iterator[None]:
+    """Inside, the head has a copy of weights that it shares with the embeddings, and the config says so."""
+    head: Any = view.model.get_output_embeddings() if isinstance(view.family, GenericFamily) else view.unembedding
+    weight = None if head is None else head.weight
+    holders = [module for module in view.model.modules() if vars(module)["_parameters"].get("weight") is weight]
+    if weight is None or len(holders) < 2:
+        yield
+        return
+    config = view.model.config
+    tied = config.tie_word_embeddings
+    head.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+    config.tie_word_embeddings = False  # some `_init_weights` leave the head out otherwise
+    try:
+        yield
+    finally:
+        head.weight = weight
+        config.tie_word_embeddings = tied
+
+
+def _draw(model: Any, seed: int) -> None:
+    """Draw every weight anew. Marks of what is initialised are as they were afterwards."""
+    with ExitStack() as undo:
+        for holder in (*model.modules(), *_tensors(model)):
+            mark = vars(holder).pop(_MARK, _MISSING)
+            undo.callback(_put_mark, holder, mark)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model.initialize_weights()
+
+
+def _put_mark(holder: Any, mark: Any) -> None:
+    vars(holder).pop(_MARK, None)
+    if mark is not _MISSING:
+        setattr(holder, _MARK, mark)
+
+
+def _check_changed(view: ModelView, kept: dict[int, Tensor]) -> None:
+    """Raises UnsupportedModel, naming them, for weights that are what they were.
+
+    Biases and weights of norms may have been what they are drawn as: one number throughout.
+    """
+    same = []
+    for path, weight in view.model.named_parameters():
+        value = weight.detach().cpu()
+        is_constant = bool((value == value.flatten()[0]).all())
+        if torch.equal(value, kept[id(weight)]) and not (is_constant and weight.dim() == 1):
+            same.append(path)
+    if same:
+        more = f" and {len(same) - 3} more" if len(same) > 3 else ""
+        named = f"{', '.join(same[:3])}{more}"
+        raise UnsupportedModel(f"{type(view.model).__name__} is not randomised: _init_weights draws no {named}")
+
+
+def _depths(view: ModelView) -> list[Depth]:
+    """Every weight is in the first depth that has a module with it; what no path leads to is in the last."""
+    weights = dict(view.model.named_parameters())
+    if isinstance(view.family, GenericFamily):
+        return [Depth(EMBEDDINGS, tuple(weights.items()))]
+    stacks = _families(view)
+    blocks = {path: name for family, prefix in stacks for path, name in _blocks(view, family, prefix)}
+    embeddings = {path: EMBEDDINGS for family, _ in stacks for path in _embeddings(family)}
+    places = {**_head(view, stacks), **blocks, **embeddings}
+    names = list(dict.fromkeys([*places.values(), EMBEDDINGS]))
+    groups: dict[str, dict[int, tuple[str, nn.Parameter]]] = {name: {} for name in names}
+    known: dict[int, str] = {}
+    for place, name in places.items():
+        for path, weight in _weights_at(view, place):
+            if known.setdefault(id(weight), name) == name:
+                groups[name][id(weight)] = (path, weight)
+    for path, weight in weights.items():
+        if id(weight) not in known:
+            groups[EMBEDDINGS][id(weight)] = (path, weight)
+    return [Depth(name, tuple(group.values())) for name, group in groups.items() if group]
+
+
+def _families(view: ModelView) -> list[tuple[Family, str]]:
+    """The families of the stacks with the beginning of their blocks' names, from the output to the input."""
+    if isinstance(view, EncoderDecoderView):
+        return [(view.decoder.family, "decoder block"), (view.family, "encoder block")]
+    return [(view.family, "block")]
+
+
+def _head(view: ModelView, stacks: list[tuple[Family, str]]) -> dict[str, str]:
+    """Paths of the unembedding and of what stands between it and the last block."""
+    unembedding = next(path for path, module in view.model.named_modules() if module is view.unembedding)
+    last, _ = stacks[0]
+    paths = (unembedding, view.family.head_dense, view.family.head_norm, last.final_norm)
+    return {path: HEAD for path in paths if path}
+
+
+def _blocks(view: ModelView, family: Family, prefix: str) -> Iterator[tuple[str, str]]:
+    """(path, name) of the blocks of a stack, the last first; the norm behind an encoder goes with its last block."""
+    count = len(view.model.get_submodule(family.blocks))  # type: ignore[arg-type]
+    if isinstance(view, EncoderDecoderView) and family is view.family and family.final_norm:
+        yield family.final_norm, f"{prefix} {count - 1}"
+    for block in reversed(range(count)):
+        yield f"{family.blocks}.{block}", f"{prefix} {block}"
+
+
+def _embeddings(family: Family) -> Iterator[str]:
+    if isinstance(family, ImageFamily):
+        yield family.embeddings
+    paths = (family.token_embedding, family.position_embedding, family.segment_embedding)
+    for path in (*paths, family.embedding_norm, family.embedding_projection):
+        if path:
+            yield path
+
+
+def _weights_at(view: ModelView, path: str) -> Weights:
+    """(path, weight) of everything in a module; none where the model has no such module."""
+    if path not in dict(view.model.named_modules()):
+        return []
+    module = view.model.get_submodule(path)
+    return [(f"{path}.{name}", weight) for name, weight in module.named_parameters()]
