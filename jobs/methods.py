@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from alti import METHODS as ALTI_METHODS
 from lrp_core import METHODS as CORE_METHODS
 from lrp_core import Method
+from lrp_core.methods.planted_records import PLANTED
 from lrp_core.plugins import Extended
 from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedMethod, nearest
@@ -27,10 +28,16 @@ METHODS: Extended[Method] = Extended(
 
 
 def method(name: str) -> Method:
-    """Raises UnsupportedMethod with the nearest name for an unknown one."""
+    """Raises UnsupportedMethod with the nearest name for an unknown one, and for one that is planted."""
+    _refuse_planted(name)
     if name not in METHODS:
         raise UnsupportedMethod(f"unknown method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def _refuse_planted(name: str) -> None:
+    if name in PLANTED:
+        raise UnsupportedMethod(f"{name!r} names a method that is planted among the `controls`, which show it anyway")
 
 
 def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
@@ -65,6 +72,7 @@ def bound(entry: MethodConfig) -> Method:
 
     Raises UserError for an unknown method or option, or a value that does not fit.
     """
+    _refuse_planted(entry.name)
     record, alternatives = method(entry.method), left_open(entry)
     if not alternatives:
         return record.configured(entry.name, **entry.options)

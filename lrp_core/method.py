@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lrp_core.families import Family
     from lrp_core.view import ModelView
 
-MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline"]
+MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline", "planted"]
 #: Settings of a run, handed to functions that name them. They change no number, but for the seed, and that only where
 #: the record says so.
 SETTINGS = ("checkpoint", "byte_budget", "token_budget", "clock", "seed", "texts")

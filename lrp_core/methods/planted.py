@@ -1,0 +1,41 @@
+"""Relevance that the model plays no part in, to try controls on: by position, by token id, and the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lrp_core.attention import around_attention
+from lrp_core.explained import without_sum
+from lrp_core.types import Batch, Request, Results
+from lrp_core.view import ModelView, counted_by
+
+
+def position_only(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
+    """The position of each token of the text, from 1, of the decoder of an encoder-decoder too; padding has 0."""
+    masks = (batch.attention_mask, batch.decoder_attention_mask)
+    counted = [1 + counted_by(mask) for mask in masks if mask is not None]
+    return _results(view, batch, requests, torch.cat(counted, 1))
+
+
+def constant(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
+    """1 for every token."""
+    return _results(view, batch, requests, torch.ones_like(batch.every_id))
+
+
+def frequency(view: ModelView, batch: Batch, requests: Sequence[Request]) -> Results:
+    """log(1 + id) of each token: tokenizers number frequent tokens first. Patches of an image have none."""
+    return _results(view, batch, requests, batch.every_id.double().log1p())
+
+
+@torch.no_grad()
+def _results(view: ModelView, batch: Batch, requests: Sequence[Request], relevance: Tensor) -> Results:
+    """`relevance` [B, T], laid out like `every_id`, for all requests. The model runs for its logits."""
+    kept = relevance.masked_fill(batch.every_mask == 0, 0)
+    batch = batch.to(view.device)
+    with around_attention(view, {}):
+        logits = view.logits(view.hidden(batch), batch)
+    result = without_sum(logits=logits, **batch.parted(kept.to(logits)))
+    return dict.fromkeys(requests, result)

@@ -1,0 +1,35 @@
+"""Records of methods that are planted to fail: what they say is not about the model. No torch here.
+
+The controls show them beside the run's methods, since a control that passes one of them is broken. No config can ask
+for them, and no other table has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lrp_core.explained import NO_CHOICE
+from lrp_core.method import Method
+from lrp_core.registry import Registry
+
+
+def _planted(name: str, label: str, **record: Any) -> Method:
+    return Method(
+        name,
+        version=1,
+        label=label,
+        explain=f"lrp_core.methods.planted:{name}",
+        family="planted",
+        explanations=NO_CHOICE,
+        embeddings=NO_CHOICE,
+        conserves=False,
+        **record,
+    )
+
+
+PLANTED: Registry[Method] = Registry(
+    "planted method",
+    _planted("position_only", "Position only", about="the number of a token in the text: the last says most"),
+    _planted("constant", "Constant", about="1 for every token"),
+    _planted("frequency", "Frequency", about="the logarithm of a token's id, high where a vocabulary is sorted by use"),
+)
