@@ -20,6 +20,7 @@ select = partial(compute, stage="select")
 attribute = partial(compute, stage="attribute")
 prune = partial(compute, stage="prune")
 perturb = partial(compute, stage="perturb")
+controls = partial(compute, stage="controls")
 neurons = partial(compute, stage="neurons")
 evaluate = partial(compute, stage="evaluate")
 

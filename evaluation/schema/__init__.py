@@ -4,6 +4,7 @@ A schema carries its name and version in its metadata. Writers pass it, readers 
 (``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
 """
 
+from evaluation.schema.controls import RANDOMISATION
 from evaluation.schema.costs import BENCH, RUNTIME
 from evaluation.schema.faithfulness import CURVES, KNOCKOUTS, PRUNING, TRIALS
 from evaluation.schema.neurons import (
@@ -46,6 +47,7 @@ __all__ = [
     "LAYER_SCORES_SAMPLES",
     "NEURONS",
     "PRUNING",
+    "RANDOMISATION",
     "REJECT",
     "RELEVANCE",
     "RELEVANCE_DOUBLE",

@@ -1,5 +1,6 @@
 """The configuration of a run: frozen records, read from YAML files and ``--set``."""
 
+from jobs.config.controls import ControlsConfig
 from jobs.config.models import MethodConfig, ModelConfig
 from jobs.config.perturb import PerturbConfig, SelectConfig
 from jobs.config.run import (
@@ -14,6 +15,7 @@ from jobs.config.run import (
 
 __all__ = [
     "BenchConfig",
+    "ControlsConfig",
     "MethodConfig",
     "ModelConfig",
     "NodesConfig",

@@ -67,6 +67,10 @@ def check(config: RunConfig) -> None:
     if config.perturb is not None:
         with checking("perturb.explanations"):
             _check_curves(config, config.perturb)
+    if config.controls is not None and config.controls.explanation not in (None, *config.explanations):
+        with checking("controls.explanation"):
+            asked = config.controls.explanation
+            raise UserError(f"the run does not compute {asked!r}: add it to `explanations`, or leave it out here")
     for task in config.labels or ():
         with checking(f"labels.{task}"):
             if task in config.tasks and config.task(task).output != "label":

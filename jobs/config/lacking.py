@@ -39,7 +39,7 @@ def without_unknown(config: RunConfig) -> tuple[RunConfig, list[str]]:
     known: dict[str, Any] = {"models": tuple(filter(None, models)), "methods": _rest(config.methods, methods)}
     for key in ("tasks", "heads", "layers", "labels"):
         known[key] = _rest(fields[key], sources)
-    for key in ("prune", "perturb", "neurons"):
+    for key in ("prune", "perturb", "controls", "neurons"):
         known[key] = _without(fields[key], sources, methods)
     if config.bench is not None and config.bench.task in sources:
         known["bench"] = None

@@ -19,6 +19,7 @@ from evaluation.benchmark.sources.own import SAMPLES
 from evaluation.tasks import Task
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
 from jobs.config.composites import composed
+from jobs.config.controls import ControlsConfig
 from jobs.config.file import ConfigError, describe, nearest, read
 from jobs.config.known import check
 from jobs.config.models import Candidates, Dtype, MethodConfig, ModelConfig, Name
@@ -196,6 +197,8 @@ class RunConfig(Frozen):
     """chooses among the options that `methods` lists; without lists, nothing"""
     perturb: PerturbConfig | None = None
     """null: no curves of perturbed inputs"""
+    controls: ControlsConfig | None = None
+    """null: methods are held against no controls"""
     bench: BenchConfig | None = None
     """null: nothing is benchmarked"""
     report: ReportConfig = ReportConfig()
@@ -270,7 +273,7 @@ class RunConfig(Frozen):
 
     def parts(self) -> Iterator[tuple[str, PartOfRun]]:
         """(config key, record) for every record that names some of the run's tasks, models or methods."""
-        parts: dict[str, PartOfRun | None] = {"prune": self.prune, "perturb": self.perturb}
+        parts: dict[str, PartOfRun | None] = {"prune": self.prune, "perturb": self.perturb, "controls": self.controls}
         if self.neurons is not None:
             parts |= {"neurons.knockout": self.neurons.knockout, "neurons.corpus": self.neurons.corpus}
         for key, part in parts.items():

@@ -1,4 +1,4 @@
-"""The stages that workers compute: select, attribute, prune, perturb and neurons."""
+"""The stages that workers compute: select, attribute, prune, perturb, controls and neurons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluation.benchmark.audit import rejected as in_words
 from evaluation.schema import SchemaMismatch
-from jobs.config import PerturbConfig, PruneConfig, RunConfig
+from jobs.config import ControlsConfig, PerturbConfig, PruneConfig, RunConfig
 from jobs.plan.cells import make_plan, without_samples
 from jobs.plan.choices import Choice
 from jobs.plan.node import Node, Run
@@ -17,6 +17,7 @@ from jobs.products.curves import CURVES
 from jobs.products.heatmaps import HEATMAPS
 from jobs.products.knockouts import KNOCKOUTS
 from jobs.products.pruning import PRUNING
+from jobs.products.randomisation import RANDOMISATION
 from jobs.products.record import Product
 from jobs.products.scores import LAYER_SCORES, SCORES
 from jobs.products.writings import WRITINGS
@@ -35,11 +36,16 @@ ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
     "evaluate": ((SCORES, LAYER_SCORES),),
     "prune": ((PRUNING,),),
     "perturb": ((CURVES,),),
+    "controls": ((RANDOMISATION,),),
     "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
 }
 
 #: The settings of stages that are asked for and that the config leaves out.
-_DEFAULTS: dict[str, Callable[[], Any]] = {"prune": PruneConfig, "perturb": PerturbConfig}
+_DEFAULTS: dict[str, Callable[[], Any]] = {
+    "prune": PruneConfig,
+    "perturb": PerturbConfig,
+    "controls": ControlsConfig,
+}
 
 
 def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:

@@ -62,6 +62,11 @@ STAGES = {
             planned=True,
         ),
         Stage(
+            "controls",
+            "Hold methods against controls: is what they say about the model at all?",
+            setting="controls",
+        ),
+        Stage(
             "neurons",
             "Knock neurons out, by what methods say of them.",
             setting="neurons",

@@ -9,7 +9,7 @@ from jobs.methods import METHODS, configured
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run
-from jobs.products import PRODUCTS, nodes
+from jobs.products import PRODUCTS, controlled, nodes
 from jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -21,6 +21,7 @@ RUN = {
     "layers": {"sva": 4},
     "prune": PRUNE,
     "perturb": PERTURB,
+    "controls": {"samples": 4},
     "select": {"samples": 4},
     "bench": {"task": "sva", "samples": 5},
 }
@@ -121,6 +122,9 @@ def test_other_samples_change_the_keys_of_what_depends_on_them(row, names, keys)
         ({"perturb": {**PERTURB, "flip_special": False}}, {"trials", "curves"}),
         ({"perturb": {**PERTURB, "samples": 3}}, {"curves"}),
         ({"perturb": {**PERTURB, "embeddings": ["full"]}}, {"curves attnlrp"}),
+        ({"controls": {"samples": 3}}, {"randomisation"}),
+        ({"controls": {"samples": 4, "depths": 2}}, {"randomisation"}),
+        ({"controls": {"samples": 4, "explanation": "target"}}, {"randomisation attnlrp"}),
         ({"select": {"samples": 3}}, {"trials"}),
         ({"methods": ["attnlrp", "random", {"attention_rollout": {"discard_threshold": [0.4, 0.8]}}]}, {"trials"}),
         ({"bench": {"task": "sva", "samples": 4}}, {"bench"}),
@@ -148,8 +152,10 @@ def test_the_seed_changes_what_is_drawn(keys):
 def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monkeypatch):
     before = keys()
     newer = replace(METHODS["attnlrp"], version=99)
-    monkeypatch.setattr(planning, "configured", lambda config: {**configured(config), "attnlrp": newer})
-    assert changed(before, keys()) == all_of({"relevance attnlrp", *OF_ATTNLRP}, before)
+    for module in (planning, controlled):
+        monkeypatch.setattr(module, "configured", lambda config: {**configured(config), "attnlrp": newer})
+    names = {"relevance attnlrp", "randomisation attnlrp", *OF_ATTNLRP}
+    assert changed(before, keys()) == all_of(names, before)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +169,7 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
         ("jobs.products.knockouts", {"knockouts"}),
         ("jobs.products.measurements", {"bench"}),
         ("jobs.products.pruning", {"pruning"}),
+        ("jobs.products.randomisation", {"randomisation"}),
         ("jobs.products.writings", {"writings"}),
         ("evaluation.scoring.metrics", {"scores", "layer_scores"}),
     ],

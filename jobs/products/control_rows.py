@@ -1,0 +1,78 @@
+"""The results of controls, as one long list of rows that tables and figures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from evaluation.schema import RANDOMISATION
+from evaluation.scoring.controls import Verdict, chance_verdict, described, randomisation_verdict
+from jobs.plan.node import Node, Run
+from jobs.products import randomisation
+from jobs.products.controlled import BASELINE, tried_on
+from lrp_core.methods.planted_records import PLANTED
+
+#: Names of controls in rows. A method passes or fails those that are verdicts; the others describe.
+RANDOMISED, CHANCE = "randomisation", "chance"  # verdicts, where all weights are random
+BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
+
+
+class ControlRow(NamedTuple):
+    """A number of one control with its 95 % interval; of `chance`, with the interval that it must lie in.
+
+    `passed` is None where nothing is asked. `detail` is the depth of what goes by depth, in the order of the rows.
+    """
+
+    model: str
+    task: str
+    method: str
+    control: str
+    value: float
+    low: float
+    high: float
+    passed: bool | None
+    n: int
+    detail: str = ""
+
+
+def control_rows(run: Run) -> Iterator[ControlRow]:
+    """The rows of every control of the run that is done. `pandas.DataFrame(control_rows(run))` is a frame of them."""
+    drawing = {record.name for record in tried_on() if record.family == BASELINE}
+    for node in randomisation.nodes(run):
+        if run.ledger.is_done(node.artifact):
+            rows = run.ledger.read(node.artifact, RANDOMISATION).to_pylist()
+            yield from _randomisation_rows(node, rows, node.base in drawing)
+
+
+def broken(rows: Iterable[ControlRow]) -> list[str]:
+    """A line for each planted method that a control passes, and for random relevance that is not at chance."""
+    lines = []
+    for row in rows:
+        where = f"{row.model}/{row.task}: {row.control}"
+        if row.method in PLANTED and row.passed:
+            lines.append(f"{where} passes {row.method}, which must fail")
+        if row.control == CHANCE and row.passed is False:
+            lines.append(f"{where}: {row.method} is at {row.value:.3f}, outside of [{row.low:.3f}, {row.high:.3f}]")
+    return lines
+
+
+def _randomisation_rows(node: Node, rows: list[dict[str, Any]], draws: bool) -> Iterator[ControlRow]:
+    """The verdict of one method, then its correlations by depth; a method that `draws` is held against chance."""
+    last = [row for row in rows if row["last"]]
+    signed = [row["signed"] for row in last]
+    if draws:
+        yield _row(node, CHANCE, chance_verdict(signed, [row["tokens"] for row in last]))
+    else:
+        yield _row(node, RANDOMISED, randomisation_verdict(signed))
+    yield _row(node, ARCHITECTURE, described(row["architecture"] for row in last))
+    depths = sorted({(row["step"], row["depth"]) for row in rows})
+    for control, column in ((BY_DEPTH, "signed"), (BY_DEPTH_ABSOLUTE, "absolute")):
+        for step, depth in depths:
+            values = [row[column] for row in rows if row["step"] == step]
+            yield _row(node, control, described(values), depth)
+
+
+def _row(node: Node, control: str, verdict: Verdict, detail: str = "") -> ControlRow:
+    place = node.artifact
+    return ControlRow(place.model, place.task, place.method, control, detail=detail, **asdict(verdict))

@@ -1,0 +1,175 @@
+"""Randomisation of weights (Adebayo et al. 2018): how much of a method's relevance outlives the trained model.
+
+Samples are explained under the trained model and under models whose weights are random from the head down, for the same
+target and foil. Planted methods must fail, the baseline must be at chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from evaluation.schema import RANDOMISATION as SCHEMA
+from evaluation.schema import titled
+from evaluation.scoring.controls import agreement
+from jobs.plan.cells import Cell
+from jobs.plan.node import Part, Run
+from jobs.products.controlled import (
+    Explaining,
+    Maps,
+    expected,
+    key_fields_of,
+    place_of,
+    subjects,
+    subset,
+    unexplained,
+    units,
+)
+from jobs.products.record import Made, Opened, Product, Row
+
+VERSION = 1  # raised when numbers change: stored ones of older versions are stale
+FIRST, SECOND = 1, 2  # draws of random weights
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RandomisationNode(Cell):
+    """The randomisation of one method, at so many depths; None: at all."""
+
+    depths: int | None
+    base: str  # the name of the method's record
+
+
+def nodes(run: Run) -> Iterator[RandomisationNode]:
+    """A node for each method in the controls."""
+    for model, inputs, controlled in subjects(run):
+        assert run.config.controls is not None
+        depths = run.config.controls.depths
+        own = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
+        yield RandomisationNode(
+            artifact=place_of("randomisation", model, inputs, controlled),
+            key_fields=own | key_fields_of(run, model, inputs, controlled),
+            samples=len(subset(run.config, inputs)),
+            forwards="randomisation",
+            model=model,
+            requests=(controlled.request,),
+            chosen=controlled.chosen,
+            depths=depths,
+            base=controlled.method.base,
+        )
+
+
+def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
+    """The agreement of every sample with itself under random models, for every method and depth."""
+    from jobs.runner.rows import that_fits
+
+    nodes = [part.node for part in parts if isinstance(part.node, RandomisationNode)]
+
+    def made(token_budget: int) -> dict[str, Made]:
+        return _Randomising(Explaining(opened, nodes, token_budget), nodes).of(rows)
+
+    by_method, splits = that_fits(made, opened.token_budget)
+    return {part: replace(by_method[part.node.artifact.method], splits=splits) for part in parts}
+
+
+@dataclass(frozen=True)
+class _Randomising:
+    """The randomisation of several methods, which share the random models."""
+
+    explaining: Explaining
+    nodes: Sequence[RandomisationNode]
+
+    def of(self, rows: Sequence[Row]) -> dict[str, Made]:
+        """The rows and rejects of every method."""
+        from lrp_core.readout import with_predictions
+
+        opened = self.explaining.opened
+        rows = with_predictions(opened.view, rows)
+        trained = self.explaining.maps(opened.view, rows, opened.options.seed)
+        other = self._wholly_random(rows)
+        requests = [node.requests[0] for node in self.nodes]
+        rejects = {request.method: unexplained(rows, trained[request.method], request) for request in requests}
+        entries: dict[str, list[dict[str, Any]]] = {name: [] for name in rejects}
+        for depth, maps in self._randomised(rows):
+            for name, own in entries.items():
+                kept = {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
+                own += _entries(depth, kept, maps[name], other[name] if depth["last"] else None)
+        return {node.artifact.method: _made(node, entries, rejects) for node in self.nodes}
+
+    def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[dict[str, Any], Maps]]:
+        """(columns of the depth, the maps of all methods), the last depth first."""
+        from lrp_core.interventions.randomised import depths_of, randomised
+
+        view = self.explaining.opened.view
+        seed, names = self.explaining.opened.options.seed, depths_of(view)
+        chosen = chosen_depths(len(names), self.nodes[0].depths)
+        with randomised(view, seed_of(seed, FIRST)) as models:
+            for name, changed in models:
+                step = names.index(name) + 1
+                if step in chosen:
+                    columns = {"depth": name, "step": step, "last": step == len(names)}
+                    yield columns, self.explaining.maps(changed, rows, seed_of(seed, FIRST, step))
+
+    def _wholly_random(self, rows: Sequence[Row]) -> Maps:
+        """The maps under the second random model."""
+        from lrp_core.interventions.randomised import randomised
+
+        seed = seed_of(self.explaining.opened.options.seed, SECOND)
+        with randomised(self.explaining.opened.view, seed) as models:
+            return self.explaining.maps(next(models)[1], rows, seed)
+
+
+def seed_of(*parts: int) -> int:
+    """A seed made of these numbers: a run's seed, the draw of weights, and a depth where methods draw."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:4])
+
+
+def chosen_depths(count: int, wanted: int | None) -> set[int]:
+    """The numbers of the depths, from 1, that are looked at: the last, and others evenly before it.
+
+    >>> sorted(chosen_depths(14, 4))
+    [1, 5, 10, 14]
+    """
+    if wanted is None or wanted >= count:
+        return set(range(1, count + 1))
+    if wanted == 1:
+        return {count}
+    return {1 + round(at * (count - 1) / (wanted - 1)) for at in range(wanted)}
+
+
+def _entries(
+    depth: Mapping[str, Any],
+    trained: Mapping[str, np.ndarray],
+    changed: Mapping[str, np.ndarray],
+    other: Mapping[str, np.ndarray] | None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of a method at a depth, without its variant; `other` are maps of the second random model."""
+    for sample, map_ in trained.items():
+        agreed = agreement(map_, changed[sample])
+        architecture = None if other is None else agreement(changed[sample], other[sample]).signed
+        correlations = {"signed": agreed.signed, "absolute": agreed.absolute, "architecture": architecture}
+        yield {"sample_id": sample, **depth, "tokens": len(map_), **correlations, "flat": agreed.flat}
+
+
+def _made(node: RandomisationNode, entries: Mapping[str, Any], rejects: Mapping[str, Any]) -> Made:
+    """The shard of one method, sample by sample."""
+    name, request = node.artifact.method, node.requests[0]
+    variant = {"explanation": request.explanation, "embedding": request.embedding}
+    rows = sorted((variant | entry for entry in entries[name]), key=lambda row: (row["sample_id"], row["step"]))
+    return Made(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects[name].values()))
+
+
+RANDOMISATION = Product(
+    name="randomisation",
+    title="randomisations",
+    stage="controls",
+    nodes=nodes,
+    expected=expected,
+    schema=lambda dtype: SCHEMA,
+    units=units,
+    compute=compute,
+)

@@ -1,0 +1,94 @@
+"""Correlations of maps, and what is passed or failed by them."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evaluation.scoring.controls import (
+    BAR,
+    agreement,
+    chance_verdict,
+    described,
+    mean_interval,
+    randomisation_verdict,
+)
+
+
+def test_agreement_is_spearmans_correlation_of_values_and_of_absolute_values():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        first, other = rng.normal(size=(2, 9)).round(1)  # with ties
+        found = agreement(first, other)
+        assert found.signed == pytest.approx(stats.spearmanr(first, other).statistic)
+        assert found.absolute == pytest.approx(stats.spearmanr(abs(first), abs(other)).statistic)
+        assert not found.flat
+
+
+def test_a_flat_map_counts_as_unchanged_and_is_marked():
+    flat, varied = np.full(4, 0.3), np.array([1.0, -2, 3, 0])
+    for first, other in ((flat, varied), (varied, flat), (flat, flat), (flat, flat * (1 + 1e-12 * varied))):
+        found = agreement(first, other)
+        assert (found.signed, found.absolute, found.flat) == (1.0, 1.0, True)
+
+
+def test_the_absolute_values_of_a_map_may_be_flat_where_it_is_not():
+    found = agreement(np.array([1.0, -1, 1]), np.array([1.0, 2, 3]))
+    assert found.absolute == 1.0
+    assert found.signed == pytest.approx(0)
+    assert not found.flat
+
+
+@pytest.mark.parametrize("other", [[1.0, np.nan], [np.inf, 0.0]])
+def test_what_is_not_finite_or_a_single_token_has_no_agreement(other):
+    assert agreement(np.array([1.0, 2.0]), np.array(other)).signed is None
+    assert agreement(np.array([1.0]), np.array([2.0])).signed is None
+
+
+def test_a_method_fails_only_where_its_interval_lies_above_the_bar():
+    rng = np.random.default_rng(1)
+    spread = rng.normal(scale=0.3, size=40)
+    spread -= spread.mean()
+    half = mean_interval(spread)[1]
+    assert randomisation_verdict(spread + BAR + 2 * half).passed is False
+    assert randomisation_verdict(spread + BAR + half / 2).passed is True
+    assert randomisation_verdict(spread - 0.6).passed is True
+    assert randomisation_verdict([1.0] * 5).passed is False  # a map without variance
+    assert randomisation_verdict([None, None]).passed is None
+    assert randomisation_verdict([None, 0.1, 0.3]).n == 2
+
+
+def test_random_maps_lie_in_the_interval_of_chance_and_kept_maps_do_not():
+    rng = np.random.default_rng(2)
+    tokens = rng.integers(2, 12, 30)
+    inside = 0
+    for _ in range(400):
+        maps = [rng.normal(size=(2, count)) for count in tokens]
+        inside += chance_verdict([agreement(*pair).signed for pair in maps], tokens).passed
+    assert inside >= 397  # 99.9 % of them
+    assert chance_verdict([1.0] * 30, tokens).passed is False
+    assert chance_verdict([0.3] * 30, [9] * 30).passed is False
+    assert chance_verdict([None], [3]).passed is None
+
+
+def test_the_interval_of_chance_is_that_of_spearmans_variance():
+    verdict = chance_verdict([0.0, None, 0.1], [5, 7, 9])
+    assert verdict.n == 2
+    assert verdict.high == pytest.approx(stats.norm.ppf(0.9995) * np.sqrt(1 / 4 + 1 / 8) / 2, rel=1e-4)
+    assert verdict.low == -verdict.high
+
+
+@pytest.mark.parametrize("n", [20, 30, 60])
+def test_intervals_cover_the_mean_of_bounded_and_skewed_values(n):
+    rng = np.random.default_rng(n)
+    covered = 0
+    for _ in range(400):
+        values = np.clip(rng.normal(0.1, 0.4, n), -1, 1)
+        low, high = mean_interval(values)
+        covered += low <= 0.1 <= high
+    assert covered >= 0.92 * 400
+
+
+def test_a_description_asks_nothing():
+    assert described([0.1, None, 0.3]).passed is None
+    assert described([0.1, None, 0.3]).value == pytest.approx(0.2)
+    assert np.isnan(described([]).value)
