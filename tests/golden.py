@@ -74,6 +74,7 @@ SMALL = [
     "perturb.samples=3",
     "perturb.tasks=[sva, sentiment, similarity, shapes]",
     "perturb.methods=[attnlrp, lrp]",
+    "controls={tasks: [sva], models: [gpt2], methods: [lrp, gradient_l2], samples: 3, depths: 2}",
     "neurons={tasks: {sva: 3}, knockout: {models: [gpt2]}, "
     "corpus: {source: demo, limit: 12, top: 2, ranks: 2, models: [gpt2]}}",
     "bench=null",

@@ -4,6 +4,22 @@ from tests.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "flat_maps_count_as_changed",
+        "A method that says the same of all tokens passes the randomisation.",
+        "evaluation/scoring/controls.py",
+        "Agreement(1.0 if flat else signed,",
+        "Agreement(0.0 if flat else signed,",
+        "tests/evaluation/scoring/test_controls.py::test_a_flat_map_counts_as_unchanged_and_is_marked",
+    ),
+    Mutant(
+        "means_above_the_bar_fail",
+        "A method whose mean is above the bar fails, however uncertain it is.",
+        "evaluation/scoring/controls.py",
+        "passed=not found.low > BAR",
+        "passed=not found.value > BAR",
+        "tests/evaluation/scoring/test_controls.py::test_a_method_fails_only_where_its_interval_lies_above_the_bar",
+    ),
+    Mutant(
         "wrong_denominator",
         "Per-token accuracy is a share of the longest text's tokens, not of the text's own.",
         "evaluation/scoring/metrics.py",

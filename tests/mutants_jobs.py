@@ -3,6 +3,14 @@
 from tests.mutant import Mutant
 
 MUTANTS = (
+    Mutant(
+        "random_models_explain_their_own_predictions",
+        "A random model is asked about another word than the trained one.",
+        "jobs/products/randomisation.py",
+        "rows = with_predictions(opened.view, rows)",
+        "rows = list(rows) or with_predictions(opened.view, rows)",
+        "tests/jobs/test_randomisation.py::test_samples_without_a_target_keep_the_trained_models_prediction",
+    ),
     # What enters keys.
     Mutant(
         "relevance_key_without_samples",

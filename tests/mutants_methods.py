@@ -4,6 +4,22 @@ from tests.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "marked_weights_stay_trained",
+        "Weights that transformers marks as initialised are not randomised.",
+        "lrp_core/interventions/randomised.py",
+        "mark = vars(holder).pop(_MARK, _MISSING)",
+        "mark = vars(holder).get(_MARK, _MISSING)",
+        "tests/lrp_core/interventions/test_randomised.py::test_weights_marked_as_initialised_are_drawn_all_the_same",
+    ),
+    Mutant(
+        "randomised_head_stays_tied",
+        "The embeddings become random with the head.",
+        "lrp_core/interventions/randomised.py",
+        "if weight is None or len(holders) < 2:",
+        "if True:",
+        "tests/lrp_core/interventions/test_randomised.py::test_a_tied_head_changes_while_the_embeddings_stay",
+    ),
+    Mutant(
         "queries_and_keys_take_half",
         "AttnLRP gives queries and keys twice their share.",
         "lrp_core/rules/bilinear.py",

@@ -71,6 +71,7 @@ PRODUCTS = (
     Product("layer_scores_samples", (*VARIANT, "layer", "sample_id"), group=CELL),
     Product("pruning", ("pooling", "order", "seed", "step"), group=("method",)),
     Product("curves", ("explanation", "embedding", "perturbation", "order", "percent", "target_id", "sample_id")),
+    Product("randomisation", ("explanation", "embedding", "step", "sample_id")),
     Product("trials", ("sample_id",)),
     Product("knockouts", ("explanation", "ranking", "sample_id")),
     Product("contexts", NEURON),

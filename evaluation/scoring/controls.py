@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from evaluation.scoring.areas import rank_correlation
+from evaluation.scoring.intervals import FEWEST, mean_intervals
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
 CHANCE_LEVEL = 0.999  # of the interval that random relevance must lie in: it is looked at in many cells
 _CHANCE_Z = 3.2905  # two-sided, of this level
-_RESAMPLES = 2000
-_SEED = 0
+_RESAMPLES = 1000
+_BOUNDS = (-1.0, 1.0)  # of correlations, which of short texts often lie on them
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,16 @@ class Verdict:
     passed: bool | None = None
 
 
-def randomisation_verdict(correlations: Iterable[float | None]) -> Verdict:
+def randomisation_verdict(correlations: Iterable[float | None], flat: Iterable[bool], seed: int = 0) -> Verdict:
     """The verdict on a method from signed correlations [N] where all weights are random.
 
-    It fails where the interval's lower end exceeds BAR. Nothing is said of no samples.
+    It fails where the interval's lower end exceeds BAR, and where every map is `flat` [N]. Of fewer than FEWEST samples
+    nothing is said otherwise. `seed` is that of the interval's resamples.
     """
-    values = finite(correlations)
-    low, high = mean_interval(values)
-    passed = None if not len(values) else not low > BAR
-    return Verdict(_mean(values), low, high, len(values), passed)
+    found = described(correlations, seed)
+    if found.n and all(flat):
+        return replace(found, passed=False)
+    return found if found.n < FEWEST else replace(found, passed=not found.low > BAR)
 
 
 def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) -> Verdict:
@@ -75,11 +77,11 @@ def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) 
     return Verdict(mean, -half, half, len(values), abs(mean) <= half)
 
 
-def described(values: Iterable[float | None]) -> Verdict:
+def described(correlations: Iterable[float | None], seed: int = 0) -> Verdict:
     """A mean of correlations that nothing is asked of."""
-    known = finite(values)
-    low, high = mean_interval(known)
-    return Verdict(_mean(known), low, high, len(known))
+    known = finite(correlations)
+    low, high = mean_intervals(known[:, None], _RESAMPLES, seed, _BOUNDS)
+    return Verdict(_mean(known), float(low[0]), float(high[0]), len(known))
 
 
 def finite(values: Iterable[float | None]) -> np.ndarray:
@@ -90,19 +92,3 @@ def finite(values: Iterable[float | None]) -> np.ndarray:
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
-
-
-def mean_interval(values: np.ndarray) -> tuple[float, float]:
-    """The 95 % bootstrap-t interval of the mean of `values` [N] within [-1, 1]; NaN for fewer than two."""
-    n = len(values)
-    if n < 2:
-        return float("nan"), float("nan")
-    mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))
-    if error <= 1e-12:
-        return mean, mean
-    drawn = values[np.random.default_rng(_SEED).integers(0, n, (_RESAMPLES, n))]
-    errors = drawn.std(axis=1, ddof=1) / np.sqrt(n)
-    varied = errors > 1e-9
-    t = (drawn.mean(axis=1)[varied] - mean) / errors[varied]
-    least, most = np.quantile(t, [0.025, 0.975])
-    return max(-1.0, mean - float(most) * error), min(1.0, mean - float(least) * error)

@@ -42,7 +42,7 @@ def control_rows(run: Run) -> Iterator[ControlRow]:
     for node in randomisation.nodes(run):
         if run.ledger.is_done(node.artifact):
             rows = run.ledger.read(node.artifact, RANDOMISATION).to_pylist()
-            yield from _randomisation_rows(node, rows, node.base in drawing)
+            yield from _randomisation_rows(node, rows, node.base in drawing, run.config.seed)
 
 
 def broken(rows: Iterable[ControlRow]) -> list[str]:
@@ -57,20 +57,20 @@ def broken(rows: Iterable[ControlRow]) -> list[str]:
     return lines
 
 
-def _randomisation_rows(node: Node, rows: list[dict[str, Any]], draws: bool) -> Iterator[ControlRow]:
+def _randomisation_rows(node: Node, rows: list[dict[str, Any]], draws: bool, seed: int) -> Iterator[ControlRow]:
     """The verdict of one method, then its correlations by depth; a method that `draws` is held against chance."""
     last = [row for row in rows if row["last"]]
     signed = [row["signed"] for row in last]
     if draws:
         yield _row(node, CHANCE, chance_verdict(signed, [row["tokens"] for row in last]))
     else:
-        yield _row(node, RANDOMISED, randomisation_verdict(signed))
-    yield _row(node, ARCHITECTURE, described(row["architecture"] for row in last))
+        yield _row(node, RANDOMISED, randomisation_verdict(signed, [row["flat"] for row in last], seed))
+    yield _row(node, ARCHITECTURE, described((row["architecture"] for row in last), seed))
     depths = sorted({(row["step"], row["depth"]) for row in rows})
     for control, column in ((BY_DEPTH, "signed"), (BY_DEPTH_ABSOLUTE, "absolute")):
         for step, depth in depths:
             values = [row[column] for row in rows if row["step"] == step]
-            yield _row(node, control, described(values), depth)
+            yield _row(node, control, described(values, seed), depth)
 
 
 def _row(node: Node, control: str, verdict: Verdict, detail: str = "") -> ControlRow:

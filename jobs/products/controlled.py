@@ -56,19 +56,18 @@ def subjects(run: Run) -> Iterator[tuple[ModelPlan, Inputs, Controlled]]:
 def _methods_of(config: RunConfig, settings: ControlsConfig, model: ModelPlan, inputs: Inputs) -> Iterator[Controlled]:
     """The methods of the run in the task's first precision, then those that a control is tried on."""
     records, dtype = configured(config), model.resolved.config.dtypes_for(inputs.task)[0]
-    named: set[str] = set()
     drawing: set[str] = set()
     for cell in model.cells:
         place = cell.artifact
         if (place.product, place.task, place.dtype) != ("relevance", inputs.task, dtype):
             continue
-        named.add(place.method)
         record = records[place.method].configured(**cell.chosen)
         if settings.takes(method=place.method):
             drawing |= {record.base} if record.family == BASELINE else set()
             yield Controlled(record, _request(settings, cell.requests, inputs), cell.chosen)
     for record in tried_on():
-        if record.name not in named | drawing:
+        alias = records.get(record.name, record)
+        if record.name not in drawing and alias.base == record.name:
             yield Controlled(record, Request(record.name, record.explanations[0], record.embeddings[0]))
 
 

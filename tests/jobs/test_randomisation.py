@@ -127,7 +127,7 @@ def test_units_and_batches_change_no_number(tmp_path, model, inline):
 
 def test_settings_name_tasks_methods_and_depths(tmp_path, model, inline):
     settings = {"methods": ["attnlrp"], "samples": 4, "depths": 2}
-    config, store = run_of(tmp_path, model, controls=settings)
+    config, store = run_of(tmp_path, model, methods=[*METHODS_OF_RUN, "random"], controls=settings)
     controls(config, store)
     found = results(config, store)
     assert list(found) == ["attnlrp", *PLANTED, "random"]
