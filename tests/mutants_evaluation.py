@@ -55,8 +55,8 @@ MUTANTS = (
         "methods_compared_on_other_samples",
         "Methods are compared though each lacks other samples.",
         "evaluation/scoring/faithfulness.py",
-        "    kept = values[finite[:, known].all(axis=-1)][:, known]\n",
-        "    kept = values[finite[:, known].any(axis=-1)][:, known]\n",
+        "    usable = finite[:, known].all(axis=-1)\n",
+        "    usable = finite[:, known].any(axis=-1)\n",
         "tests/evaluation/scoring/test_faithfulness.py::test_methods_are_compared_on_the_samples_that_all_have",
     ),
     Mutant(

@@ -65,7 +65,9 @@ def test_one_changed_number_that_is_stored_ends_with_1(
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
     assert main([str(copy), "--only", where]) == 0
-    of = {"embedding": "partial"} if product.startswith("curves") else {}  # which tables of curves tell
+    of = (
+        {"embedding": "partial", "explanation": "target"} if product.startswith("curves") else {}
+    )  # which tables of curves tell
     changed(sorted((copy / product).glob("*.parquet"))[0], column, of)
     capsys.readouterr()
     assert main([str(copy), "--only", where]) == 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluation.report.render import number
 from evaluation.report.results import Results
-from evaluation.report.table import DONE, Cell, Column, Entry, Table, interval_of, known
+from evaluation.report.table import DONE, UNDEFINED_CELL, Cell, Column, Entry, Table, interval_of, known
 from evaluation.scoring.faithfulness import MEASURES
 from evaluation.scoring.metrics import METRICS, lead
 from evaluation.scoring.statistics import Comparison
@@ -28,6 +28,7 @@ class Standing:
     faithfulness: Cell
     is_faithful: bool  # no method is more faithful; False where that is not known
     seconds: float | None  # of a sample, as measured in this run
+    failed: str = ""  # the control that it fails
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Beyond:
 
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of (model, task, method)
+    failed: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # (model, task, method) -> the control
 
 
 def boards(results: Results, beyond: Beyond) -> list[Board]:
@@ -68,8 +70,16 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
         for method in group:
             cells = _cell(compared, method, lead()), _cell(faithful, method, DELTA)
             seconds = beyond.seconds.get((model, task, method))
-            standings.append(Standing(method, at, *cells, method in most, seconds))
-    return Board(model, task, standings, conclusion(results, standings, compared, faithful))
+            failed = beyond.failed.get((model, task, method), "")
+            standings.append(Standing(method, at, *cells, method in most, seconds, failed))
+    concluded = conclusion(results, standings, compared, faithful) + _failing(results, standings)
+    return Board(model, task, standings, concluded)
+
+
+def _failing(results: Results, standings: Sequence[Standing]) -> str:
+    """A warning of methods of the first group that fail a control."""
+    failing = [results.label(one.method) for one in standings if one.group == 1 and one.failed]
+    return f" Of these, {', '.join(failing)} hardly depends on what the model has learnt." if failing else ""
 
 
 def _cell(compared: Comparison | None, method: str, measure: str) -> Cell:
@@ -143,12 +153,14 @@ def leaderboard(results: Results, beyond: Beyond) -> Table:
         Column("", metric.label, unit=f" {metric.unit}"),
         Column("", measure.label, digits=2),
         Column("", "ms a sample", significant=3),
+        Column("", "fails"),
     )
     frame = []
     for board in boards(results, beyond):
         for one in board.standings:
             milliseconds = None if one.seconds is None else 1000 * one.seconds
-            cells = (Cell(one.group), one.evidence, one.faithfulness, known(milliseconds))
+            failed = Cell(state=one.failed) if one.failed else UNDEFINED_CELL
+            cells = (Cell(one.group), one.evidence, one.faithfulness, known(milliseconds), failed)
             for column, cell in zip(columns, cells, strict=True):
                 frame.append(Entry(board.task, (board.model, results.label(one.method)), column, cell))
     return Table(

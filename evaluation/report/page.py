@@ -36,11 +36,12 @@ PAGES = {
     "index.html": "Overview",
     "tables.html": "Tables",
     "faithfulness.html": "Faithfulness",
+    "controls.html": "Controls",
     "curves.html": "Pruning and runtime",
     "neurons.html": "Neurons",
     "samples.html": "Samples",
 }
-_OF_PARTS = ("faithfulness.html", "curves.html", "neurons.html")
+_OF_PARTS = ("faithfulness.html", "controls.html", "curves.html", "neurons.html")
 SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js")
 _DOTS = 9  # colours of models in style.css
 _DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little below each other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,28 @@ BAR = 0.2  # a method whose interval lies above it fails the randomisation of al
 CHANCE_LEVEL = 0.999  # of the interval that random relevance must lie in: it is looked at in many cells
 _CHANCE_Z = 3.2905  # two-sided, of this level
 _RESAMPLES = 1000
+#: Names of controls in rows. A method passes or fails those that are verdicts; the others describe.
+RANDOMISED, CHANCE = "randomisation", "chance"  # verdicts, where all weights are random
+BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
 _BOUNDS = (-1.0, 1.0)  # of correlations, which of short texts often lie on them
+
+
+class ControlRow(NamedTuple):
+    """A number of one control with its 95 % interval; of `chance`, with the interval that it must lie in.
+
+    `passed` is None where nothing is asked. `detail` is the depth of what goes by depth, in the order of the rows.
+    """
+
+    model: str
+    task: str
+    method: str
+    control: str
+    value: float
+    low: float
+    high: float
+    passed: bool | None
+    n: int
+    detail: str = ""
 
 
 @dataclass(frozen=True)

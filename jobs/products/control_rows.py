@@ -4,36 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from evaluation.schema import RANDOMISATION
-from evaluation.scoring.controls import Verdict, chance_verdict, described, randomisation_verdict
+from evaluation.scoring.controls import (
+    ARCHITECTURE,
+    BY_DEPTH,
+    BY_DEPTH_ABSOLUTE,
+    CHANCE,
+    RANDOMISED,
+    ControlRow,
+    Verdict,
+    chance_verdict,
+    described,
+    randomisation_verdict,
+)
 from jobs.plan.node import Node, Run
 from jobs.products import randomisation
 from jobs.products.controlled import BASELINE, tried_on
 from lrp_core.methods.planted_records import PLANTED
-
-#: Names of controls in rows. A method passes or fails those that are verdicts; the others describe.
-RANDOMISED, CHANCE = "randomisation", "chance"  # verdicts, where all weights are random
-BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
-
-
-class ControlRow(NamedTuple):
-    """A number of one control with its 95 % interval; of `chance`, with the interval that it must lie in.
-
-    `passed` is None where nothing is asked. `detail` is the depth of what goes by depth, in the order of the rows.
-    """
-
-    model: str
-    task: str
-    method: str
-    control: str
-    value: float
-    low: float
-    high: float
-    passed: bool | None
-    n: int
-    detail: str = ""
 
 
 def control_rows(run: Run) -> Iterator[ControlRow]:

@@ -18,6 +18,7 @@ from tests.recompute import (
     figures,
     pages,
     products,
+    tables_controls,
     tables_costs,
     tables_faithfulness,
     tables_layers,
@@ -36,6 +37,7 @@ TABLES: dict[str, Check] = {
     **tables_shares.TABLES,
     **tables_removal.TABLES,
     **tables_costs.TABLES,
+    **tables_controls.TABLES,
     **tables_layers.TABLES,
 }
 SHOWN = 20

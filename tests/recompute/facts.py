@@ -24,6 +24,7 @@ LABELS = {
     "alti": "ALTI",
     "alti_logit": "ALTI-Logit",
     "random": "Random",
+    "occlusion": "Occlusion",
     "normxlogit": "NormXLogit",
     "lrp_identity_softmax": "LRP, identity softmax",
     "lrp_distributed_bias": "LRP, distributed bias",

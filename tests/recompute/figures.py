@@ -8,7 +8,14 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics, tables_costs, tables_faithfulness, tables_removal, tables_shares
+from tests.recompute import (
+    statistics,
+    tables_controls,
+    tables_costs,
+    tables_faithfulness,
+    tables_removal,
+    tables_shares,
+)
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Interval, Range
@@ -168,5 +175,6 @@ def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
     """The check of a figure, by the beginning of its name."""
     begins = ("evidence_faithfulness", "faithfulness", "shares", "pruning", "knockouts", "boundaries", "extremes")
     checks = (evidence_faithfulness, faithfulness, shares, pruning, knockouts, boundaries, extremes)
-    known = dict(zip((*begins, "runtime", "memory"), (*checks, runtime, memory), strict=True))
+    begins, checks = (*begins, "controls", "runtime", "memory"), (*checks, tables_controls.by_depth, runtime, memory)
+    known = dict(zip(begins, checks, strict=True))
     return next((check for begin, check in known.items() if figure.startswith(begin)), None)

@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics
+from tests.recompute import statistics, tables_controls
 from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
 from tests.recompute.statistics import Range
@@ -190,7 +190,7 @@ def leaderboard(facts: Facts, row: Row) -> Expected | None:
     if row["label"] == "PG":
         values = 100 * facts.scored(cell)["pg"].to_numpy()
         return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
-    return None
+    return tables_controls.failed(facts, cell[0], cell[1], cell[3]) if row["label"] == "fails" else None
 
 
 TABLES = {

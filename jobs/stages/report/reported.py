@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from evaluation.report.controls import failures
 from evaluation.report.faithfulness import Drawn
 from evaluation.report.leaderboard import Beyond, method_seconds
 from evaluation.report.results import Results
 from evaluation.schema import RUNTIME
+from evaluation.scoring.controls import ControlRow
 from evaluation.scoring.statistics import Comparison
 from jobs.plan.node import Run
+from jobs.products.control_rows import control_rows
 from jobs.stages.report.curves import drawn_curves
 
 
@@ -27,6 +30,11 @@ class Reported:
         """The areas and mean curves of every task, model and perturbation."""
         return list(drawn_curves(self.run, self.results))
 
+    @cached_property
+    def controls(self) -> list[ControlRow]:
+        """The results of all controls that are done."""
+        return list(control_rows(self.run))
+
     @property
     def beyond(self) -> Beyond:
         """Faithfulness, of the first way in which tokens go, and seconds of methods, for the first screen."""
@@ -34,7 +42,7 @@ class Reported:
         for drawn in self.drawn:
             if drawn.areas.comparison is not None:
                 faithfulness.setdefault((drawn.model, drawn.task), drawn.areas.comparison)
-        return Beyond(faithfulness, method_seconds(self.results, self.runtimes))
+        return Beyond(faithfulness, method_seconds(self.results, self.runtimes), failures(self.controls))
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:

@@ -93,7 +93,7 @@ def test_the_table_has_a_row_for_each_method_of_what_was_compared():
     table = leaderboard(some_results(), Beyond(seconds={("gpt2", "sva", "lrp"): 0.002}))
     rows = {row.labels: row.cells for row in table.rows}
     assert set(rows) == {("gpt2", label) for label in ("LRP", "AttnLRP", "Gradient×Input", "Random")}
-    group, evidence, delta, cost = rows["gpt2", "LRP"]
+    group, evidence, delta, cost, _ = rows["gpt2", "LRP"]
     assert (group.value, cost.value, delta.value) == (1, 2.0, None)
     assert evidence.n == N
     assert leaderboard(replace(some_results(), comparisons={}), Beyond()).rows == ()

@@ -40,7 +40,7 @@ def scripts(page):
 def test_pages_refer_to_nothing_outside_the_site(name):
     page = site().files()[name]
     targets = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
-    own = r"data:|#|tables/|(index|tables|faithfulness|curves|neurons|samples)\.html$"
+    own = r"data:|#|tables/|(index|tables|faithfulness|controls|curves|neurons|samples)\.html$"
     assert all(re.match(own, target) for target in targets)
     assert not re.search(r"https?://|@import|url\(", page)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from evaluation.report.page import Part
 from jobs.stages.report.parts.composites import composites_part
+from jobs.stages.report.parts.controls import controls_part
 from jobs.stages.report.parts.extremes import extremes_part
 from jobs.stages.report.parts.faithfulness import evidence_part, faithfulness_part
 from jobs.stages.report.parts.layers import layers_part
@@ -26,6 +27,7 @@ PARTS: tuple[Callable[[Reported], Part], ...] = (
     faithfulness_part,
     shares_part,
     composites_part,
+    controls_part,
     extremes_part,
     sample_part,
     layers_part,

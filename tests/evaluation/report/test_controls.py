@@ -1,0 +1,71 @@
+"""The page of controls: verdicts in words, planted methods beside the run's, and what the first screen says of them."""
+
+import pytest
+
+from evaluation.report.controls import controls_figure, controls_table, failures, summary
+from evaluation.report.leaderboard import Beyond, boards, leaderboard
+from evaluation.scoring.controls import ARCHITECTURE, BY_DEPTH, BY_DEPTH_ABSOLUTE, CHANCE, RANDOMISED, ControlRow
+from jobs.methods import METHODS
+from jobs.products.control_rows import broken
+from tests.evaluation.report.test_leaderboard import some_results
+
+
+def rows_of(method: str, value: float, passed: bool | None, verdict: str = RANDOMISED) -> list[ControlRow]:
+    """The rows of a method whose correlation falls from 1 to `value` over two depths."""
+    place, near = ("gpt2", "sva", method), (value - 0.1, value + 0.1)
+    described = [ControlRow(*place, ARCHITECTURE, 0.1, 0.0, 0.2, None, 20)]
+    for control in (BY_DEPTH, BY_DEPTH_ABSOLUTE):
+        described.append(ControlRow(*place, control, 1.0, 0.9, 1.0, None, 20, "head"))
+        described.append(ControlRow(*place, control, value, *near, None, 20, "embeddings"))
+    return [ControlRow(*place, verdict, value, *near, passed, 20), *described]
+
+
+ROWS = [
+    *rows_of("attnlrp", 0.7, False),
+    *rows_of("lrp", 0.1, True),
+    *rows_of("random", 0.0, True, CHANCE),
+    *rows_of("constant", 1.0, False),
+]
+
+
+def test_the_last_depth_decides_and_planted_methods_stand_last():
+    table = controls_table(ROWS, METHODS)
+    verdicts = {row.labels[1]: (row.cells[0].value, row.cells[-1].state) for row in table.rows}
+    assert verdicts == {
+        "AttnLRP": (0.7, "fails"),
+        "LRP": (0.1, "passes"),
+        "Random": (0.0, "passes"),
+        "Constant, planted": (1.0, "fails"),
+    }
+    assert list(verdicts)[-1] == "Constant, planted"
+    assert table.caption.endswith("AttnLRP fails on gpt2 · sva. The other 2 verdicts are passed.")
+    assert summary(ROWS[6:], METHODS) == "No method of the run fails, in 2 verdicts."
+    [too_few] = controls_table(rows_of("lrp", 0.1, None), METHODS).rows
+    assert too_few.cells[-1].state == "too few samples"
+
+
+def test_the_figure_has_no_planted_method():
+    [figure] = controls_figure(ROWS, METHODS, "random")
+    lines = {line.split(",")[1] for line in figure.data.splitlines()[1:]}
+    assert lines == {"AttnLRP", "LRP", "Random"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (rows_of("constant", 0.0, True), "gpt2/sva: randomisation passes constant, which must fail"),
+        (rows_of("random", 0.5, False, CHANCE), "gpt2/sva: chance: random is at 0.500, outside of [0.400, 0.600]"),
+    ],
+)
+def test_a_control_that_misses_what_is_planted_is_broken(rows, said):
+    assert broken(rows) == [said]
+    assert broken(ROWS) == []
+
+
+def test_the_first_screen_names_a_failed_control_beside_the_method():
+    beyond = Beyond(failed=failures(ROWS))
+    [board] = boards(some_results(), beyond)
+    assert {one.method: one.failed for one in board.standings if one.failed} == {"attnlrp": "randomisation"}
+    assert board.conclusion.endswith("Of these, AttnLRP hardly depends on what the model has learnt.")
+    rows = leaderboard(some_results(), beyond).rows
+    assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]
