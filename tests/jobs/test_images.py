@@ -127,7 +127,7 @@ def test_a_run_that_flips_pixels_chooses_options_and_draws_curves(tmp_path, inli
         tasks={"shapes": {"source": "demo", "limit": 2}},
         models=[{"name": "vit", "id": "demo/vit"}],
         methods=[{"smoothgrad": {"sigma": [0.1, 0.5], "samples": 2}}, "attention_rollout"],
-        select={"samples": 2},
+        select={"samples": 1},
         perturb={"pixels": True, "steps": 5, "explanations": ["target"], "embeddings": ["full"]},
     )
     store = Store(config.root)
