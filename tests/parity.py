@@ -69,7 +69,7 @@ PRODUCTS = (
     Product("scores_samples", (*VARIANT, "sample_id"), group=CELL),
     Product("layer_scores", (*VARIANT, "layer", "metric"), MEAN_TOLERANCE, group=CELL),
     Product("layer_scores_samples", (*VARIANT, "layer", "sample_id"), group=CELL),
-    Product("pruning", ("pooling", "order", "seed", "step"), group=("method",)),
+    Product("pruning", ("pooling", "order", "seed", "half", "step"), group=("method",)),
     Product("curves", ("explanation", "embedding", "perturbation", "order", "percent", "target_id", "sample_id")),
     Product("randomisation", ("explanation", "embedding", "step", "sample_id")),
     Product("trials", ("sample_id",)),

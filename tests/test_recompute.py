@@ -52,7 +52,7 @@ def changed(file: Path, column: str, of: dict[str, str]) -> None:
         ("relevance/model=gpt2/task=sva/dtype=float32/method=lrp", "relevance", "tables/table1_random"),
         ("curves/model=gpt2/task=sva/dtype=float32/method=lrp", "logit", "tables/faithfulness"),
         ("curves/model=bert-sentiment/task=sentiment/dtype=float32/method=lrp", "probability", "tables/shares"),
-        ("pruning/model=gpt2/task=sva/dtype=float32", "accuracy", "tables/pruning_area"),
+        ("pruning/model=gpt2/task=sva/dtype=float32", "areas", "tables/pruning_area"),
         ("knockouts/model=gpt2/task=sva/dtype=float32/method=lrp", "explained", "tables/knockouts"),
         ("layers/model=bert/task=sva/dtype=float32/method=alti", "relevance", "tables/layers"),
         ("neurons/model=gpt2/task=sva/dtype=float32/method=lrp", "boundaries", "tables/boundaries"),

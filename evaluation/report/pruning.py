@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,16 +13,24 @@ import numpy as np
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import DONE, MISSING, UNDEFINED, Cell, Column, Entry, Table
-from evaluation.scoring.head_orders import NOT_POOLED, RANDOM, area
+from evaluation.report.results import Methods, Results, label, rank
+from evaluation.report.table import BOLD, MISSING, UNDEFINED, Cell, Column, Entry, Table, of_group
+from evaluation.scoring.faithfulness import summarise
+from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
+from evaluation.scoring.intervals import numbered
+from evaluation.scoring.statistics import Comparison, compare
 from evaluation.tasks import Task
 
 POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
 ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}
 MAIN_POOLING = "relu_token"  # of the figure in Close Look's main text
 OURS = "Ours"  # what has no number in Close Look
+AREA = "area"
 Tasks = Mapping[str, Task]
+Clusters = Mapping[str, str]  # by sample
+Setting = tuple[str, str, str]  # method, order, pooling
+_Areas = dict[Setting, dict[str, list[float]]]
+_RANDOM = (RANDOM, NOT_POOLED)
 
 
 @dataclass(frozen=True)
@@ -41,11 +50,58 @@ class PruningCurve:
     samples: int = 0
 
 
+@dataclass(frozen=True)
+class PrunedAreas:
+    """The area under every sample's own curve, in percent, of the methods of a model and task, by what ranks heads."""
+
+    model: str
+    task: str
+    #: By (method, order, pooling): areas by sample; heads are ranked on all samples, or on the half without it.
+    paper: Mapping[Setting, Mapping[str, float]]
+    halves: Mapping[Setting, Mapping[str, float]]
+
+    def compared(self, order: str, pooling: str, resamples: int, seed: int, clusters: Clusters) -> Comparison | None:
+        """Methods by the areas of halves, on the samples that all have; random orders among them."""
+        own = {key[0]: areas for key, areas in self.halves.items() if key[1:] in ((order, pooling), _RANDOM)}
+        if not own:
+            return None
+        common = sorted(set.intersection(*map(set, own.values())))
+        values = np.array([[areas[name] for areas in own.values()] for name in common]).reshape(-1, len(own), 1)
+        drawing = (resamples, seed, 1.0, False)
+        return compare(values, tuple(own), (AREA,), *drawing, numbered(clusters, common))
+
+
+def areas_of(rows: Iterable[Mapping[str, Any]]) -> list[PrunedAreas]:
+    """From rows as of `curves_of`. A sample's area under random orders is the mean over them."""
+    every: dict[tuple[str, str], tuple[_Areas, _Areas]] = {}
+    for row in (row for row in rows if row["samples"] is not None):
+        paper, halves = every.setdefault((row["task"], row["model"]), (defaultdict(_lists), defaultdict(_lists)))
+        sides = [halves] if row["half"] is not None else [paper]
+        if row["order"] == RANDOM:
+            sides = [paper, halves]
+        for side in sides:
+            own = side[row["method"], row["order"], row["pooling"]]
+            for sample, value in zip(row["samples"], row["areas"], strict=True):
+                own[sample].append(100 * value)
+    return [PrunedAreas(model, task, *map(_means, sides)) for (task, model), sides in every.items()]
+
+
+def _lists() -> dict[str, list[float]]:
+    return defaultdict(list)
+
+
+def _means(side: _Areas) -> dict[Setting, dict[str, float]]:
+    return {key: {sample: float(np.mean(values)) for sample, values in own.items()} for key, own in side.items()}
+
+
 def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[PruningCurve]:
-    """`rows` are those of the pruning schema with their `model` and `task`; random orders become one mean curve."""
+    """`rows` are those of the pruning schema with their `model` and `task`; random orders become one mean curve.
+
+    Curves whose heads are ranked on half of the samples are left out.
+    """
     runs: dict[tuple[str, str, str, str, str], dict[Any, list[tuple[int, int, float]]]] = {}
     samples = {}
-    for row in rows:
+    for row in (row for row in rows if row["half"] is None):
         key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
         point = (row["step"], len(row["pruned_heads"]), 100 * row["accuracy"])
         runs.setdefault(key, {}).setdefault(row["seed"], []).append(point)
@@ -140,36 +196,59 @@ AREAS = Table(
     "pruning_area",
     "Area under the pruning curves",
     "Mean accuracy over the share of heads removed, percent: higher is better where the least relevant heads go "
-    "first, lower where the most relevant do. Random is the mean over orders.",
+    "first, lower where the most relevant do. As in the paper, heads are ranked and accuracy is measured on the same "
+    "samples; beside it (halves) either half of the samples is measured with the heads as the other half ranks them. "
+    f"Means over samples with 95 % intervals. {BOLD} Tests are of halves. Random is the mean over orders.",
     ("model", "method"),
 )
 
 
-def areas(curves: Sequence[PruningCurve], methods: Methods, lacking: Collection[tuple[str, str, str]] = ()) -> Table:
-    """Area under each pruning curve: the mean accuracy over the share of heads removed.
+def areas_table(
+    areas: Sequence[PrunedAreas],
+    results: Results,
+    lacking: Collection[tuple[str, str, str]] = (),
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Table:
+    """The mean area under the samples' pruning curves: the mean accuracy over the share of heads removed.
 
     `lacking` are (task, model, method) whose curves are wanted and not drawn: their cells are missing.
     """
-    return AREAS.filled(_areas(curves, methods, lacking))
+    drawn = {key[1:] for one in areas for key in one.paper}
+    settings = [(order, pooling) for order in ORDERS for pooling in POOLINGS if (order, pooling) in drawn]
+    known = {(one.task, one.model): one for one in areas}
+    frame: list[Entry] = []
+    for task, model in dict.fromkeys([*known, *(own[:2] for own in sorted(lacking))]):
+        own = known.get((task, model), PrunedAreas(model, task, {}, {}))
+        wanted = {method for *where, method in lacking if where == [task, model]}
+        frame += _entries(own, settings, wanted, results, (resamples, seed))
+    return AREAS.filled(frame)
 
 
-def _areas(
-    curves: Sequence[PruningCurve], methods: Methods, lacking: Collection[tuple[str, str, str]]
+def _entries(
+    own: PrunedAreas,
+    settings: Sequence[tuple[str, str]],
+    lacking: Collection[str],
+    results: Results,
+    drawing: tuple[int, int],
 ) -> Iterator[Entry]:
-    measured = {(c.task, c.model, c.method, c.order, c.pooling): float(area(c.accuracy, c.removed)) for c in curves}
-    drawn = {(curve.order, curve.pooling) for curve in curves}
-    sets = {key[:3] for key in measured}.union(lacking)
-    models = dict.fromkeys([*((c.task, c.model) for c in curves), *(own[:2] for own in sorted(lacking))])
-    for task, model in models:
-        names = sorted((own[2] for own in sets if own[:2] == (task, model)), key=partial(rank, methods))
-        for method in names:
-            for order in ORDERS:
-                for pooling in POOLINGS:
-                    if (order, pooling) not in drawn:
-                        continue
-                    setting = (RANDOM, NOT_POOLED) if method == RANDOM else (order, pooling)
-                    value = measured.get((task, model, method, *setting))
-                    state = MISSING if (task, model, method) in lacking else UNDEFINED
-                    cell = Cell(state=state) if value is None else Cell(value, DONE)
-                    column = Column(ORDERS[order], POOLINGS[pooling])
-                    yield Entry(task, (model, curve_label(methods, method)), column, cell)
+    """The cells of a model and task; those of `lacking` methods are missing."""
+    clusters = results.clusters.get(own.task, {})
+    compared = {setting: own.compared(*setting, *drawing, clusters) for setting in settings}
+    methods = {key[0] for key in own.paper}.union(lacking)
+    for method in sorted(methods, key=partial(rank, results.methods)):
+        absent, row = Cell(state=MISSING if method in lacking else UNDEFINED), curve_label(results.methods, method)
+        for order, pooling in settings:
+            key = (method, *(_RANDOM if method == RANDOM else (order, pooling)))
+            paper, halves = (
+                _mean_cell(side[key], clusters, drawing) if key in side else absent for side in (own.paper, own.halves)
+            )
+            halves = of_group(halves, compared[order, pooling], method, AREA, order == "least_first")
+            for side, cell in (("", paper), ("halves", halves)):
+                yield Entry(own.task, (own.model, row), Column(ORDERS[order], POOLINGS[pooling], side), cell)
+
+
+def _mean_cell(areas: Mapping[str, float], clusters: Clusters, drawing: tuple[int, int]) -> Cell:
+    summary = summarise(np.array(list(areas.values())), *drawing, (0, 100), numbered(clusters, list(areas)))
+    low, high = (None if math.isnan(end) else end for end in (summary.low, summary.high))
+    return Cell(summary.value, n=summary.n, low=low, high=high)

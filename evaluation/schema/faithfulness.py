@@ -7,7 +7,9 @@ class Pruning:
     """One point of a pruning curve; partitioned by model, task and dtype.
 
     `pruned_heads` are those removed at this step (layer * H + head); `area` is that under the whole curve, accuracy
-    against the share of heads removed.
+    against the share of heads removed. Heads are ranked and evaluated on all samples, or ranked on one `half` of them
+    and evaluated on the other (version 2). Of the first point `samples` are those that are evaluated, with the
+    `areas` under their own curves, of which `area` is the mean.
     """
 
     method: str
@@ -19,9 +21,12 @@ class Pruning:
     accuracy: float
     n: Long  # samples; those without finite logits are left out
     area: float
+    half: int | None
+    samples: list[str] | None
+    areas: list[float] | None
 
 
-PRUNING = versioned("pruning", 1, Pruning)
+PRUNING = versioned("pruning", 2, Pruning)
 
 
 class Curves:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 
@@ -24,24 +25,46 @@ class RemovalOrder:
     order: str  # least_first | most_first | random
     seed: int | None  # of a random order
     heads: tuple[int, ...]  # [L * H], first removed first
+    half: int | None = None  # the half of the samples that ranks the heads and is not evaluated; None: all do both
+
+    def evaluates(self, half: int) -> bool:
+        """True where the samples of a half are evaluated under this order."""
+        return self.half != half
+
+
+def half_of(sample: str, seed: int) -> int:
+    """The half of the samples, 0 or 1, that a sample belongs to, whatever the others are.
+
+    >>> [half_of(sample, 0) for sample in ("a", "b", "c", "d")]
+    [1, 1, 0, 1]
+    """
+    return sha256(f"halves:{seed}:{sample}".encode()).digest()[0] & 1
 
 
 def ranked_curves(
-    relevance: Mapping[tuple[str, str], np.ndarray], orders: Sequence[str] = RANKED_ORDERS
+    relevance: Mapping[tuple[str, str], np.ndarray],
+    orders: Sequence[str] = RANKED_ORDERS,
+    halves: np.ndarray | None = None,
 ) -> list[RemovalOrder]:
     """The curves of head relevance [N, L * H] by (method, pooling), averaged over N samples; ties go by head index.
 
-    Raises UserError for relevance that is not finite.
+    With `halves` [N] of the samples also those of the mean over either half, where both have samples. Raises UserError
+    for relevance that is not finite.
     """
+    parts: list[int | None] = [None]
+    if halves is not None and len(set(halves)) == 2:
+        parts += [0, 1]
     curves = []
     for (method, pooling), samples in relevance.items():
-        mean = np.asarray(samples, dtype=np.float64).mean(axis=0)  # [L * H]
-        if not np.isfinite(mean).all():
-            raise UserError(f"head relevance of {method} ({pooling}) is not finite; recompute its heads")
-        keys = {"least_first": mean, "most_first": -mean}
-        for order in orders:
-            heads = tuple(np.argsort(keys[order], kind="stable").tolist())
-            curves.append(RemovalOrder(method, pooling, order, None, heads))
+        for half in parts:
+            own = samples if half is None else samples[halves == half]
+            mean = np.asarray(own, dtype=np.float64).mean(axis=0)  # [L * H]
+            if not np.isfinite(mean).all():
+                raise UserError(f"head relevance of {method} ({pooling}) is not finite; recompute its heads")
+            keys = {"least_first": mean, "most_first": -mean}
+            for order in orders:
+                heads = tuple(np.argsort(keys[order], kind="stable").tolist())
+                curves.append(RemovalOrder(method, pooling, order, None, heads, half))
     return curves
 
 

@@ -7,7 +7,7 @@ of several methods are drawn together, so that equal masks run once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from evaluation.schema import HEADS, titled
 from evaluation.schema import PRUNING as SCHEMA
-from evaluation.scoring.head_orders import RANDOM, RemovalOrder, area, random_curves, ranked_curves
+from evaluation.scoring.head_orders import RANDOM, RemovalOrder, area, half_of, random_curves, ranked_curves
 from jobs.plan.cells import ModelPlan
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR
@@ -30,7 +30,7 @@ from lrp_core.explained import CONTRASTIVE
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, PruneConfig, RunConfig
 
-VERSION = 2  # raised when curves change: stored ones of older versions are stale
+VERSION = 3  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of the forwards that a lost worker may cost
 
 
@@ -174,7 +174,8 @@ def _orders(run: Run, node: PruningNode) -> list[RemovalOrder]:
     for pooling in settings.poolings:
         lists = table.filter(pc.equal(table["pooling"], pooling))["relevance"].combine_chunks()
         relevance[node.method, pooling] = lists.flatten().to_numpy().reshape(len(lists), -1)
-    return ranked_curves(relevance, settings.orders)
+    halves = np.array([half_of(sample, run.config.seed) for sample in dict.fromkeys(table["sample_id"].to_pylist())])
+    return ranked_curves(relevance, settings.orders, halves)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class Hits:
     """The samples of a batch that a model with heads removed gets right."""
 
     samples: tuple[str, ...]  # N ids, of those whose logits are finite
-    right: np.ndarray  # [C, S, N] bool
+    right: np.ndarray  # [C, S, N] bool; False of samples that a curve does not evaluate
+    evaluated: np.ndarray  # [C, N] bool
     removed: np.ndarray  # [S] heads removed at each point
     splits: int
 
@@ -190,54 +192,88 @@ class Hits:
         """Of these samples."""
         kept = [index for index, name in enumerate(self.samples) if name in samples]
         names = tuple(self.samples[index] for index in kept)
-        return Hits(names, self.right[:, :, kept], self.removed, self.splits)
+        return Hits(names, self.right[:, :, kept], self.evaluated[:, kept], self.removed, self.splits)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Hits]:
-    """The samples that stay right along every curve of the parts."""
-    from evaluation.scoring.pruning import Sweep
-    from jobs.runner.rows import that_fits
-
-    node = parts[0].node
-    assert isinstance(node, PruningNode)
-    sweep = Sweep(opened.view, [order for part in parts for order in part.inputs], node.step)
-    (right, finite), splits = that_fits(partial(sweep.right, rows), opened.token_budget)
-    names = tuple(row["sample_id"] for row, is_finite in zip(rows, finite, strict=True) if is_finite)
-    hits: dict[Part, Hits] = {}
+    """The samples that stay right along every curve of the parts, each under the curves that evaluate it."""
+    orders = [order for part in parts for order in part.inputs]
+    seed = opened.options.seed
+    together: dict[tuple[int, ...], list[Row]] = {}  # rows by the orders that evaluate them
+    for row in rows:
+        half = half_of(row["sample_id"], seed)
+        asked = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
+        together.setdefault(asked, []).append(row)
+    swept = [_swept(opened, parts[0].node, orders, asked, own) for asked, own in together.items()]
+    every = Hits(
+        tuple(name for hits in swept for name in hits.samples),
+        np.concatenate([hits.right for hits in swept], axis=2),
+        np.concatenate([hits.evaluated for hits in swept], axis=1),
+        swept[0].removed,
+        sum(hits.splits for hits in swept),
+    )
+    found: dict[Part, Hits] = {}
     start = 0
     for part in parts:
         end = start + len(part.inputs)
-        hits[part] = Hits(names, right[start:end][:, :, finite], sweep.removed, splits)
+        found[part] = replace(every, right=every.right[start:end], evaluated=every.evaluated[start:end])
         start = end
-    return hits
+    return found
+
+
+def _swept(
+    opened: Opened, node: Node, orders: Sequence[RemovalOrder], asked: Sequence[int], rows: Sequence[Row]
+) -> Hits:
+    """The hits of rows under the orders that are `asked`, of all orders."""
+    from evaluation.scoring.pruning import Sweep
+    from jobs.runner.rows import that_fits
+
+    assert isinstance(node, PruningNode)
+    sweep = Sweep(opened.view, [orders[at] for at in asked], node.step)
+    (right, finite), splits = that_fits(partial(sweep.right, rows), opened.token_budget)
+    names = tuple(row["sample_id"] for row, is_finite in zip(rows, finite, strict=True) if is_finite)
+    every = np.zeros((len(orders), len(sweep.removed), len(names)), bool)
+    every[list(asked)] = right[:, :, finite]
+    evaluated = np.zeros((len(orders), len(names)), bool)
+    evaluated[list(asked)] = True
+    return Hits(names, every, evaluated, sweep.removed, splits)
 
 
 def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
-    """A row for each point of each curve, the accuracy over the samples of all batches."""
+    """A row for each point of each curve, the accuracy over the samples of all batches that it evaluates."""
     right = np.concatenate([hits.right for hits in values], axis=2)  # [C, S, N]
+    evaluated = np.concatenate([hits.evaluated for hits in values], axis=1)  # [C, N]
     if not right.shape[2]:
         raise ValueError("no sample has finite logits with all heads")
-    accuracy = right.sum(2) / right.shape[2]
-    removed = values[0].removed
-    points = list(_points(part.inputs, accuracy, removed, right.shape[2]))
+    samples = np.array([name for hits in values for name in hits.samples])
+    order = np.argsort(samples)  # whatever the batches
+    points: list[dict[str, Any]] = []
+    for curve, own, of_curve in zip(part.inputs, right, evaluated, strict=True):
+        kept = order[of_curve[order]]
+        if len(kept):
+            points += _points(curve, own[:, kept], values[0].removed, samples[kept].tolist())
     return Made(pa.Table.from_pylist(points, schema=SCHEMA), splits=sum(hits.splits for hits in values))
 
 
 def _points(
-    curves: Sequence[RemovalOrder], accuracy: np.ndarray, removed: np.ndarray, samples: int
+    curve: RemovalOrder, right: np.ndarray, removed: np.ndarray, samples: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of PRUNING, from `accuracy` [C, S]."""
+    """Rows of PRUNING, from what is right [S, N]."""
+    accuracy = right.sum(1) / right.shape[1]
+    of_curve: dict[str, Any] = {
+        "method": curve.method,
+        "pooling": curve.pooling,
+        "order": curve.order,
+        "seed": curve.seed,
+        "half": curve.half,
+        "n": len(samples),
+        "area": float(area(accuracy, removed)),
+    }
+    of_samples = {"samples": list(samples), "areas": area(right.T.astype(np.float64), removed).tolist()}
     before = [0, *removed[:-1].tolist()]
-    for curve, values in zip(curves, accuracy, strict=True):
-        of_curve: dict[str, Any] = {
-            "method": curve.method,
-            "pooling": curve.pooling,
-            "order": curve.order,
-            "seed": curve.seed,
-        }
-        of_curve |= {"n": samples, "area": float(area(values, removed))}
-        for step, (start, end) in enumerate(zip(before, removed.tolist(), strict=True)):
-            yield {**of_curve, "step": step, "pruned_heads": curve.heads[start:end], "accuracy": float(values[step])}
+    for step, (start, end) in enumerate(zip(before, removed.tolist(), strict=True)):
+        point = {"step": step, "pruned_heads": curve.heads[start:end], "accuracy": float(accuracy[step])}
+        yield of_curve | point | (of_samples if step == 0 else {"samples": None, "areas": None})
 
 
 def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:

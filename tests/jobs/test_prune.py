@@ -1,7 +1,7 @@
 """Pruning on a real local Ray: every curve is drawn once, from the heads of its key, on the same samples."""
 
 import pickle
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from evaluation.schema import HEADS, PRUNING
+from evaluation.scoring.head_orders import RemovalOrder, half_of
 from evaluation.scoring.pruning import Sweep
 from jobs.cluster import scheduler
 from jobs.plan.cells import make_plan
@@ -23,7 +24,7 @@ from jobs.products.pruning import PruningNode
 from jobs.runner.rows import that_fits
 from jobs.runner.worker import Task, Worker, WorkerOptions
 from jobs.store import Artifact
-from lrp_core import POOLINGS, load_model
+from lrp_core import POOLINGS, Batch, load_model
 from lrp_core.readout import rows_for
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import prune
@@ -38,21 +39,22 @@ def run_of(root, model, **changes):
     return config, prepared(config, ROWS)
 
 
-def write_heads(config, store, seed=0):
-    """Complete heads cells with random relevance, as the plan wants them."""
+def write_heads(config, store, seed=0, changed=None):
+    """Complete heads cells with random relevance, as the plan wants them; of the sample `changed` a thousandfold."""
     for planned in make_plan(config, store).cells():
         if planned.artifact.product == "heads":
-            write_cell(store, planned.artifact, seed)
+            write_cell(store, planned.artifact, seed, changed)
 
 
-def write_cell(store, cell: Artifact, seed=0):
+def write_cell(store, cell: Artifact, seed=0, changed=None):
     draw = np.random.default_rng(seed)
     rows = [
         {
             "sample_id": row["sample_id"],
             "explanation": explanation,
             "pooling": pooling,
-            "relevance": draw.normal(size=HEADS_OF_MODEL).astype(np.float32),
+            "relevance": draw.normal(size=HEADS_OF_MODEL).astype(np.float32)
+            * (1000 if row["sample_id"] == changed else 1),
         }
         for row in ROWS
         for explanation in ("contrastive", "target")
@@ -78,23 +80,81 @@ def finished(tmp_path_factory, model, local_ray):
 def test_every_curve_is_drawn_once_on_the_samples_with_a_foil(finished):
     _, store = finished
     rows = points(store)
-    per_curve = Counter((row["method"], row["pooling"], row["order"], row["seed"]) for row in rows)
+    per_curve = Counter((row["method"], row["pooling"], row["order"], row["seed"], row["half"]) for row in rows)
     ranked = {
-        (method, pooling, order, None)
+        (method, pooling, order, None, half)
+        for half in (None, 0, 1)
         for method in ("attnlrp", "gradient_x_input")
         for pooling in POOLINGS
         for order in SETTINGS["orders"]
     }
-    assert per_curve == dict.fromkeys(ranked | {("random", "none", "random", seed) for seed in (0, 1)}, 3)
-    assert {row["n"] for row in rows} == {11}
+    assert per_curve == dict.fromkeys(ranked | {("random", "none", "random", seed, None) for seed in (0, 1)}, 3)
+    assert {row["n"] for row in rows if row["half"] is None} == {11}
+    assert sum({row["half"]: row["n"] for row in rows if row["half"] is not None}.values()) == 11
     assert all(len(row["pruned_heads"]) == min(row["step"], 1) for row in rows)
-    assert len({row["accuracy"] for row in rows if row["step"] == 0}) == 1
+    assert len({row["accuracy"] for row in rows if row["step"] == 0 and row["half"] is None}) == 1
+
+
+@pytest.mark.ray
+def test_a_half_ranks_the_heads_and_the_other_is_evaluated_sample_by_sample(finished, model):
+    _, store = finished
+    relevance = {
+        row["sample_id"]: row["relevance"]
+        for cell in store.files("heads/model=gpt2/task=sva/dtype=float32/method=attnlrp")
+        for row in store.read(cell, HEADS).to_pylist()
+        if row["explanation"] == "contrastive" and row["pooling"] == "none"
+    }
+    curves = defaultdict(list)
+    for row in points(store):
+        if row["method"] == "attnlrp" and row["pooling"] == "none":
+            curves[row["order"], row["half"]].append(row)
+    view = load_model(model)
+    for (order, half), rows in curves.items():
+        ranks = [own for name, own in relevance.items() if half is None or half_of(name, 0) == half]
+        heads = np.argsort(np.mean(ranks, axis=0)).tolist()
+        assert [head for row in rows for head in row["pruned_heads"]] == (
+            heads if order == "least_first" else heads[::-1]
+        )
+        samples, areas = rows[0]["samples"], rows[0]["areas"]
+        assert samples == [r["sample_id"] for r in ROWS[:11] if half is None or half_of(r["sample_id"], 0) != half]
+        for name, area in zip(samples, areas, strict=True):
+            [row] = [row for row in ROWS if row["sample_id"] == name]
+            removed = [rows[k]["pruned_heads"] for k in range(len(rows))]
+            right = []
+            for k in range(len(rows)):
+                gone = {head for part in removed[: k + 1] for head in part}
+                right.append(float(margin(view, row, gone) > 0))
+            assert area == pytest.approx(np.trapezoid(right, [0, 0.5, 1]))
+        assert rows[0]["area"] == pytest.approx(np.mean(areas))
+
+
+def margin(view, row, gone):
+    """The target's logit minus the foil's with these heads gone, of one sample by itself."""
+    order = RemovalOrder("", "", "", None, (*gone, *(set(range(HEADS_OF_MODEL)) - gone)))
+    sweep = Sweep(view, [order], shared=False)
+    batch = Batch.collate([row], pad_id=0)
+    return float(sweep.margins(batch, 10**6)[sweep.points[0, len(gone)]])
+
+
+def test_no_sample_ranks_the_heads_under_which_it_is_evaluated(tmp_path, model, inline):
+    areas = []
+    for root, changed in ((tmp_path / "one", None), (tmp_path / "other", "s003")):
+        config, store = run_of(root, model)
+        write_heads(config, store, changed=changed)
+        assert prune(config, store).failures == ()
+        rows = [
+            row for row in points(store) if row["half"] is not None and row["step"] == 0 and "s003" in row["samples"]
+        ]
+        keys = ("method", "pooling", "order", "half")
+        areas.append({tuple(row[k] for k in keys): row["areas"][row["samples"].index("s003")] for row in rows})
+    assert areas[0] == areas[1]
+    assert len(areas[0]) == 2 * len(POOLINGS) * 2
 
 
 @pytest.mark.ray
 def test_curves_agree_with_a_sweep_of_their_order(finished, model):
     _, store = finished
-    rows = [row for row in points(store) if row["method"] == "attnlrp" and row["pooling"] == "none"]
+    rows = [row for row in points(store) if (row["method"], row["pooling"], row["half"]) == ("attnlrp", "none", None)]
     relevance = np.array(
         [
             row["relevance"]
@@ -128,7 +188,7 @@ def test_an_interrupted_run_draws_only_what_is_missing(tmp_path, model, inline, 
     prune(config, store)
     whole, folder = points(store), "pruning/model=gpt2/task=sva/dtype=float32"
     times = {path: store.modified_s(path) for path in store.files(folder)}
-    assert len(times) == 2 * 6 + 2
+    assert len(times) == 2 * 6 * 3 + 2
     lost = next(path for path in times if "/attnlrp-" in path)
     store.delete(lost)
     store.delete("manifest/pruning.gpt2.sva.float32.attnlrp.json")

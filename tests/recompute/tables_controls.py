@@ -63,7 +63,9 @@ def controls(facts: Facts, row: Mapping[str, str]) -> Expected | None:
     if row["label"] == "samples":
         return number(int(last["signed"].notna().sum()))
     if row["label"] == "verdict":
-        return Expected(state=verdict(rows, method) or row["state"])
+        told = verdict(rows, method) or row["state"]
+        planted = {"fails": "caught", "passes": "not caught"} if method in PLANTED.values() else {}
+        return Expected(state=planted.get(told, told))
     return mean(last[COLUMNS[row["label"]]])
 
 

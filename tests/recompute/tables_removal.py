@@ -75,6 +75,7 @@ def knockouts(facts: Facts, row: Row) -> Expected | None:
 def pruned(facts: Facts) -> dict[tuple[str, str, str, str, str], list[pd.DataFrame]]:
     """Pruning curves by model, task, method, pooling and order, a frame a seed."""
     frame = facts.root.frame("pruning")
+    frame = frame[frame["half"].isna()]
     keys = ["model", "task", "method", "pooling", "order"]
     frame = frame[
         [row.dtype == facts.dtype(row.model, row.task) for row in frame[["model", "task", "dtype"]].itertuples()]
@@ -101,17 +102,31 @@ def removed_heads(run: pd.DataFrame) -> np.ndarray:
     return np.cumsum([len(heads) for heads in run["pruned_heads"]]).astype(np.float64)
 
 
+@cache
+def pruned_areas(facts: Facts, model: str, task: str, method: str, setting: tuple[str, str], halves: bool) -> pd.Series:
+    """The area under each sample's own curve, percent; the mean over random orders."""
+    frame = facts.root.frame("pruning")
+    frame = frame[(frame["model"] == model) & (frame["task"] == task) & (frame["method"] == method)]
+    frame = frame[(frame["dtype"] == facts.dtype(model, task)) & frame["samples"].notna()]
+    if method != "random":
+        frame = frame[(frame["pooling"] == setting[0]) & (frame["order"] == setting[1])]
+        frame = frame[frame["half"].notna() == halves]
+    values = [
+        (name, 100 * value) for row in frame.itertuples() for name, value in zip(row.samples, row.areas, strict=True)
+    ]
+    if not values:
+        return pd.Series(dtype=float)
+    return pd.DataFrame(values, columns=["sample", "area"]).groupby("sample")["area"].mean()
+
+
 def pruning_area(facts: Facts, row: Row) -> Expected | None:
     """The mean accuracy over the share of heads removed, percent."""
-    method = NAMES[row["method"]]
-    runs = pruning_runs(facts, row["model"], row["task"], method, POOLINGS[row["label"]], ORDERS[row["group"]])
-    if not runs:
+    setting = (POOLINGS[row["label"]], ORDERS[row["group"]])
+    areas = pruned_areas(facts, row["model"], row["task"], NAMES[row["method"]], setting, row["side"] == "halves")
+    if not len(areas):
         return UNDEFINED
-    values = []
-    for run in runs:
-        gone = removed_heads(run)
-        values.append(statistics.trapezoids(run["accuracy"].to_numpy(), gone / gone[-1]))
-    return number(100 * float(np.mean(values)), scale=100)
+    values = areas.to_numpy()
+    return number(values.mean(), len(values), facts.interval(values, (0.0, 100.0)), scale=100)
 
 
 TABLES = {"extremes": extremes, "knockouts": knockouts, "pruning_area": pruning_area}

@@ -35,7 +35,7 @@ def test_the_last_depth_decides_and_planted_methods_stand_last():
         "AttnLRP": (0.7, "fails"),
         "LRP": (0.1, "passes"),
         "Random": (0.0, "passes"),
-        "Constant, planted": (1.0, "fails"),
+        "Constant, planted": (1.0, "caught"),
     }
     assert list(verdicts)[-1] == "Constant, planted"
     assert table.caption.endswith("AttnLRP fails on gpt2 · sva. The other 2 verdicts are passed.")

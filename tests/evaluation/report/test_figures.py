@@ -9,7 +9,8 @@ import pytest
 
 from evaluation.report.costs import cost_table, runtime_figures
 from evaluation.report.drawing import Line, Panel, Plot
-from evaluation.report.pruning import areas, curves_of, pruning_figures
+from evaluation.report.pruning import areas_of, areas_table, curves_of, pruning_figures
+from evaluation.report.results import Results
 from evaluation.scoring.runtime import costs
 from evaluation.tasks import TASKS, Task
 from jobs.methods import METHODS
@@ -17,10 +18,26 @@ from jobs.methods import METHODS
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def points(method="attnlrp", pooling="relu_token", order="least_first", seed=None, task="sva", shares=(1.0, 0.8, 0.5)):
+def points(
+    method="attnlrp",
+    pooling="relu_token",
+    order="least_first",
+    seed=None,
+    task="sva",
+    shares=(1.0, 0.8, 0.5),
+    half=None,
+):
     columns = {"model": "gpt2", "task": task, "method": method, "pooling": pooling, "order": order, "seed": seed}
+    names = [f"s{at}" for at in range(10) if half is None or at % 2 != half]
+    area = np.trapezoid(shares, [0, 0.5, 1])
+    own = {"samples": names, "areas": [area + 0.01 * int(name[1:]) - 0.045 for name in names]}
     for step, share in enumerate(shares):
-        yield columns | {"step": step, "pruned_heads": [step] if step else [], "accuracy": share, "n": 10}
+        point = {"step": step, "pruned_heads": [step] if step else [], "accuracy": share, "n": len(names), "half": half}
+        yield columns | point | (own if step == 0 else dict.fromkeys(own))
+
+
+def results_of(methods=METHODS):
+    return Results(models=(), tasks=TASKS, methods=methods, dtypes={}, states={}, scores={})
 
 
 def random_points(task="sva"):
@@ -113,18 +130,40 @@ def test_stages_of_a_pass_stand_side_by_side():
 
 
 def test_area_is_the_mean_accuracy_over_the_share_of_heads():
-    table = areas(curves_of([*points(), *random_points()]), METHODS)
+    table = areas_table(areas_of([*points(), *random_points()]), results_of())
     assert [row.labels for row in table.rows] == [("gpt2", "AttnLRP"), ("gpt2", "Random")]
-    assert table.rows[0].cells[0].value == pytest.approx((100 + 80) / 4 + (80 + 50) / 4)
+    paper, halves = table.rows[0].cells
+    assert paper.value == pytest.approx((100 + 80) / 4 + (80 + 50) / 4)
+    assert paper.low < paper.value < paper.high
+    assert (paper.n, halves.state) == (10, "undefined")
+    assert table.rows[1].cells[0].value == table.rows[1].cells[1].value, "random orders are ranked on no samples"
+
+
+def test_halves_decide_which_area_is_better():
+    better, worse = (1.0, 0.9, 0.7), (1.0, 0.5, 0.3)
+    for order, best in (("least_first", "AttnLRP"), ("most_first", "LRP")):
+        rows = [*points(order=order, shares=worse), *points("lrp", order=order, shares=better)]
+        for half in (0, 1):
+            rows += [
+                *points(order=order, shares=better, half=half),
+                *points("lrp", order=order, shares=worse, half=half),
+            ]
+        table = areas_table(areas_of(rows), results_of())
+        marks = {row.labels[1]: [cell.mark for cell in row.cells] for row in table.rows}
+        assert marks == {"AttnLRP": ["", ""], "LRP": ["", ""]} | {best: ["", "best"]}
+        assert [column.side for column in table.columns] == ["", "halves"]
+        halves = {row.labels[1]: row.cells[1] for row in table.rows}
+        assert halves["LRP"].value == pytest.approx(100 * np.trapezoid(worse, [0, 0.5, 1]))
+        assert halves["LRP"].n == 10, "every sample is evaluated once"
 
 
 def test_no_area_is_marked_without_a_test_and_what_is_not_drawn_is_missing():
     worse = points("lrp", shares=(1.0, 0.5, 0.5))
     rows = [*points(), *worse, *points(order="most_first"), *points("lrp", order="most_first", shares=(1.0, 0.5, 0.5))]
-    table = areas(curves_of(rows), METHODS, lacking={("sva", "gpt2", "gradient_l1")})
+    table = areas_table(areas_of(rows), results_of(), lacking={("sva", "gpt2", "gradient_l1")})
     marks = {row.labels[1]: [(cell.mark, cell.state) for cell in row.cells] for row in table.rows}
-    assert marks["AttnLRP"] == marks["LRP"] == [("", "done"), ("", "done")]
-    assert marks["Gradient l1"] == [("", "missing")] * 2
+    assert marks["AttnLRP"] == marks["LRP"] == [("", "done"), ("", "undefined")] * 2
+    assert marks["Gradient l1"] == [("", "missing")] * 4
 
 
 def test_a_method_and_a_task_of_a_package_are_drawn_as_their_records_say():
@@ -138,7 +177,7 @@ def test_a_method_and_a_task_of_a_package_are_drawn_as_their_records_say():
     legend = [figure.svg.rindex(text) for text in ("Bare", "Their method", "AttnLRP")]
     assert legend == sorted(legend), "in the order of the records"
     assert "#123456" in figure.svg
-    table = areas(curves_of(rows), known)
+    table = areas_table(areas_of(rows), results_of(known))
     assert [row.labels[1] for row in table.rows] == ["Bare", "Their method", "AttnLRP"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation.report.page import Part
-from evaluation.report.pruning import areas, curves_of, pruning_figures
+from evaluation.report.pruning import areas_of, areas_table, curves_of, pruning_figures
 from evaluation.schema import PRUNING
 from jobs.config import PruneConfig
 from jobs.products.pruning import pruning_of
@@ -26,8 +26,9 @@ def pruning_part(report: Reported) -> Part:
             rows += [row | place for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
         else:
             lacking.add((place["task"], place["model"], curves.method))
-    drawn = curves_of(rows)
-    tables = [areas(drawn, results.methods, lacking)] if drawn else []
+    drawn, config = curves_of(rows), report.run.config
+    drawing = (config.report.resamples, config.seed)
+    tables = [areas_table(areas_of(rows), results, lacking, *drawing)] if drawn else []
     how = "No curves are drawn: set `prune` and `heads` in the config and run `closelook prune`."
     note = f"{len(lacking)} of {len(wanted)} sets of curves are not drawn: run `closelook prune`." if lacking else ""
     return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
