@@ -113,10 +113,8 @@ def test_atman_explains_a_regressor_in_a_run_as_alone(folders, tmp_path, inline)
 
 def test_options_are_chosen_by_the_area_under_the_label_or_the_score(folders, tmp_path, inline):
     fixed = {"method": "smoothgrad", "samples": 2, "reduce": "l2"}
-    settings = {"perturb": {"measures": ["areas"]}}
-    config = run_of(
-        folders, tmp_path / "run", methods=[{**fixed, "sigma": [2.0, 0.1]}], select={"samples": 2}, **settings
-    )
+    settings, few = {"perturb": {"measures": ["areas"]}}, {"samples": 2}
+    config = run_of(folders, tmp_path / "run", methods=[{**fixed, "sigma": [2.0, 0.1]}], select=few, **settings)
     each = [{**fixed, "name": f"smoothgrad-{sigma}", "sigma": sigma} for sigma in (2.0, 0.1)]
     other = run_of(folders, tmp_path / "other", methods=each, **settings)
     for one, stages in ((config, (prepare, select, attribute)), (other, (prepare, attribute, perturb))):
