@@ -1,6 +1,7 @@
-"""``python -m tests.letters``: how often each method finds the letter that a sound is spelled with.
+"""``python -m tests.letters [MODEL]``: how often each method finds the letter that a sound is spelled with.
 
-A small BART spells words to sounds (`models/g2p-bart` under CLOSELOOK_SHARED). The truth is a monotone alignment of
+A small BART spells words to sounds (`models/g2p-bart` under CLOSELOOK_SHARED, or the folder MODEL of another such
+model, whose `phonemes` write sounds). The truth is a monotone alignment of
 letters and sounds that EM finds over many words, apart from the model's attention: a sound comes from one letter, and
 no sound from a letter before its predecessor's. There is no dictionary beside the model, so which of its spellings are
 right is read from the alignment too: words are left out whose sounds are the least likely given their letters, 30 % of
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from evaluation.scoring.statistics import Comparison, compare
 from lrp_core import METHODS, Batch, ModelView, load_model
 from lrp_core.attention import around_attention
 
@@ -31,7 +34,7 @@ WORDS, MISSED = 200, 0.3
 STRESS = "ˈˌ"
 #: Sounds that a letter may stand for before anything is counted are all alike: EM starts from a uniform table.
 ROUNDS = 20
-CROSS_ATTENTION = "cross-attention"
+CROSS_ATTENTION, FOUND = "cross-attention", "found"
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,9 @@ def frequent_words(n: int) -> list[str]:
     return [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:n]]
 
 
-def spelled(view: ModelView, n: int = WORDS) -> list[Spelled]:
+def spelled(view: ModelView, folder: Path = MODEL, n: int = WORDS) -> list[Spelled]:
     """`n` words that the model gets right, by the likelihood of their alignment, in the order of frequency."""
-    reader, writer = AutoTokenizer.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL / "phonemes")
+    reader, writer = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder / "phonemes")
     stress = set(writer.convert_tokens_to_ids(list(STRESS)))
     words = frequent_words(2 * n)
     said, known = {}, {}
@@ -148,19 +151,25 @@ def batches(words: list[Spelled]) -> Iterator[tuple[Spelled, Batch]]:
         yield one, Batch.collate(rows, 0)
 
 
-def scores(view: ModelView, words: list[Spelled], names: list[str]) -> dict[str, float]:
-    """Percent of sounds whose most relevant letter is theirs, by method; and for the cross-attention's argmax."""
-    right: Counter[str] = Counter()
-    asked = 0
-    for one, batch in batches(words):
+def compared(view: ModelView, words: list[Spelled], names: list[str]) -> Comparison:
+    """How often a sound's most relevant letter is its own, by method, and by the cross-attention's largest weight.
+
+    The sounds of a word are a cluster: words are resampled for intervals, and tests flip signs word by word.
+    """
+    right: dict[str, list[bool]] = defaultdict(list)
+    clusters: list[int] = []
+    for number, (one, batch) in enumerate(batches(words)):
         letters = torch.tensor(one.letters)
         inside = slice(1, len(one.input_ids) - 1)
         result = {CROSS_ATTENTION: _attended(view, batch)}
         result |= {name: METHODS[name](view, batch, explanation=_explanation(name)).tokens for name in names}
         for name, relevance in result.items():
-            right[name] += int((relevance[:, inside].argmax(-1) + 1 == letters).sum())
-        asked += len(letters)
-    return {name: 100 * count / asked for name, count in right.items()}
+            right[name] += (relevance[:, inside].argmax(-1) + 1 == letters).tolist()
+        clusters += [number] * len(letters)
+    hits = np.array(list(right.values()), float).T[:, :, None]  # [sounds, methods, 1]
+    comparison = compare(hits, tuple(right), (FOUND,), 2000, 0, shares=True, clusters=np.array(clusters))
+    assert comparison is not None
+    return comparison
 
 
 def _explanation(name: str) -> str:
@@ -186,13 +195,16 @@ def applicable(view: ModelView) -> list[str]:
 
 
 def main() -> None:
-    view = load_model(MODEL)
-    words = spelled(view)
-    result = scores(view, words, applicable(view))
-    sounds = sum(len(one.sounds) for one in words)
-    print(f"{len(words)} words, {sounds} sounds\n\n| method | letter found, % |\n|---|---|")
-    for name, percent in sorted(result.items(), key=lambda item: -item[1]):
-        print(f"| {name if name == CROSS_ATTENTION else f'`{name}`'} | {percent:.1f} |")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else MODEL
+    view = load_model(folder)
+    words = spelled(view, folder)
+    result = compared(view, words, applicable(view))
+    print(f"{len(words)} words, {result.n} sounds\n\n| group | method | letter found, % |\n|---|---|---|")
+    for number, group in enumerate(result.groups(FOUND), start=1):
+        for name in group:
+            at = result.methods.index(name), 0
+            shown = name if name == CROSS_ATTENTION else f"`{name}`"
+            print(f"| {number} | {shown} | {result.mean[at]:.1f} ({result.low[at]:.1f} to {result.high[at]:.1f}) |")
 
 
 if __name__ == "__main__":
