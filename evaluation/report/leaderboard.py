@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import numpy as np
 
@@ -73,7 +74,34 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
             failed = beyond.failed.get((model, task, method), "")
             standings.append(Standing(method, at, *cells, method in most, seconds, failed))
     concluded = conclusion(results, standings, compared, faithful) + _failing(results, standings)
+    concluded += _on_other_seeds(results, model, task, compared)
     return Board(model, task, standings, concluded)
+
+
+def _on_other_seeds(results: Results, model: str, task: str, compared: Comparison) -> str:
+    """Which differences that tests find on a model are found on those that were trained from other seeds, too."""
+    known = (
+        results.comparisons.get((other, task, results.dtypes[other, task][0]))
+        for other in results.seeds.get(model, ())
+        if (other, task) in results.dtypes
+    )
+    others = [each for each in known if each is not None and lead() in each.metrics]
+    methods = [name for name in compared.methods if all(name in each.methods for each in others)]
+    claims = [pair for pair in permutations(methods, 2) if _beats(compared, *pair)] if others else []
+    if not claims:
+        return ""
+    lost = [pair for pair in claims if not all(_beats(each, *pair) for each in others)]
+    seeds = f"{len(others)} other seed{'s' * (len(others) > 1)}"
+    counted = f" Of {len(claims)} differences among {', '.join(map(results.label, methods))}"
+    if not lost:
+        return f"{counted} all are found with {seeds} too."
+    told = ", ".join(f"{results.label(better)} over {results.label(worse)}" for better, worse in lost)
+    return f"{counted} {len(claims) - len(lost)} are found with {seeds} too; not with each: {told}."
+
+
+def _beats(compared: Comparison, better: str, worse: str) -> bool:
+    at, other = compared.methods.index(better), compared.methods.index(worse)
+    return bool(compared.beats(lead(), METRICS[lead()].higher_is_better)[at, other])
 
 
 def _failing(results: Results, standings: Sequence[Standing]) -> str:

@@ -78,6 +78,7 @@ class Results:
     floors: Mapping[tuple[str, str], Floor] = field(default_factory=dict)  # (model, task) -> the chance of its samples
     #: The samples that chose a method's options, which no number of that method counts.
     tuned_on: Mapping[Place, frozenset[str]] = field(default_factory=dict)
+    seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # model -> those trained from other seeds
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by task: samples' clusters, of those with
 
     def state(self, place: Place) -> str:

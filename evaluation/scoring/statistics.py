@@ -56,6 +56,12 @@ class Comparison:
         pairs = len(self.methods) * (len(self.methods) - 1) // 2
         return self.clusters is None or self.clusters >= np.log2(40 * max(1, pairs))
 
+    def beats(self, metric: str, higher_is_better: bool = True) -> np.ndarray:
+        """[M, M], True where the row's method is better than the column's and the test tells them apart."""
+        k = self.metrics.index(metric)
+        mean = self.mean[:, k] if higher_is_better else -self.mean[:, k]
+        return (mean[:, None] > mean[None]) & (self.p[:, :, k] < SURE)
+
     def groups(self, metric: str, higher_is_better: bool = True) -> list[tuple[str, ...]]:
         """The methods in groups, the best first: a group are those that no other of the methods left beats.
 
@@ -66,9 +72,8 @@ class Comparison:
         >>> compare(values, ("a", "b", "c"), ("score",), 500, 0).groups("score")
         [('a',), ('b', 'c')]
         """
-        k = self.metrics.index(metric)
+        beats, k = self.beats(metric, higher_is_better), self.metrics.index(metric)
         mean = self.mean[:, k] if higher_is_better else -self.mean[:, k]
-        beats = (mean[:, None] > mean[None]) & (self.p[:, :, k] < SURE)
         left, groups = list(range(len(self.methods))), []
         while left:
             unbeaten = [at for at in left if not beats[left, at].any()]

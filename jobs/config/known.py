@@ -64,6 +64,9 @@ def check(config: RunConfig) -> None:
         with checking(f"models.{model.name}.shape"):
             if model.shape is not None:
                 _check_known("geometry", model.shape, GEOMETRIES)
+        with checking(f"models.{model.name}.seed_of"):
+            if model.seed_of is not None:
+                _check_known("model", model.seed_of, [other.name for other in config.models if other is not model])
     if config.perturb is not None:
         with checking("perturb.explanations"):
             _check_curves(config, config.perturb)

@@ -89,6 +89,8 @@ class ModelConfig(Frozen):
     """the precision of its weights"""
     dtypes: dict[str, tuple[Dtype, ...]] = Field(default_factory=dict)
     """task -> precisions, in place of `dtype`"""
+    seed_of: str | None = None
+    """a model of the run that was trained alike from another seed: its report says what tests find here, too"""
     tasks: Names | None = None
     """null: all whose answers are of the kind that the model gives"""
     classes: Names | None = Field(default=None, min_length=1)

@@ -58,6 +58,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
         clusters=dict(_clusters(config, store)),
+        seeds=_seeds(config),
     )
     for place in tuned_on:
         if states.get(place) == DONE:
@@ -81,6 +82,14 @@ def _floors(config: RunConfig, plan: Plan, store: Store) -> Iterator[tuple[tuple
             if config.task(task).evidence is not None:
                 masks = Masks.of(store.read(inputs.paths, VIEW, VIEW_COLUMNS))
                 yield (model.name, task), Floor(masks, config.seed)
+
+
+def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    seeds: dict[str, tuple[str, ...]] = {}
+    for model in config.models:
+        if model.seed_of is not None:
+            seeds[model.seed_of] = (*seeds.get(model.seed_of, ()), model.name)
+    return seeds
 
 
 def _clusters(config: RunConfig, store: Store) -> Iterator[tuple[str, dict[str, str]]]:

@@ -89,6 +89,24 @@ def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
     assert list(weak_points(above, boards(above, Beyond())[0])) == []
 
 
+def test_differences_that_other_seeds_do_not_show_are_named():
+    names = ("lrp", "attnlrp", "random")
+    shares = {"gpt2": (0.95, 0.5, 0.1), "seed1": (0.95, 0.45, 0.1), "seed2": (0.6, 0.6, 0.1)}
+    results = replace(
+        some_results(),
+        dtypes={(model, "sva"): ("float32",) for model in shares},
+        comparisons={(model, "sva", "float32"): compared(own, lead(), names=names) for model, own in shares.items()},
+    )
+    [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1",)}), Beyond())
+    assert board.conclusion.endswith(
+        " Of 3 differences among LRP, AttnLRP, Random all are found with 1 other seed too."
+    )
+    [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1", "seed2")}), Beyond())
+    assert board.conclusion.endswith("2 are found with 2 other seeds too; not with each: LRP over AttnLRP.")
+    [board] = boards(replace(results, models=("gpt2",)), Beyond())
+    assert "seed" not in board.conclusion
+
+
 def test_the_table_has_a_row_for_each_method_of_what_was_compared():
     table = leaderboard(some_results(), Beyond(seconds={("gpt2", "sva", "lrp"): 0.002}))
     rows = {row.labels: row.cells for row in table.rows}
