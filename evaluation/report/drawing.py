@@ -135,7 +135,7 @@ class Grid:
         axis.set_yticks(np.arange(len(self.rows)) + 0.5, self.rows)
         digits = 0 if narrow and _NARROW_MAP / len(self.columns) < _NUMBER else 1
         for (row, column), value in np.ndenumerate(self.values):
-            text = f"{value:.{digits}f}" if math.isfinite(value) else "–"
+            text = f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "–"
             axis.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=8)
 
 
@@ -149,6 +149,7 @@ class Plot:
     axes: tuple[str, str]  # names of x and y
     across: int = ACROSS  # panels in a row
     whole: bool = False  # x are whole numbers
+    alike: bool = True  # panels have the same y
     powers: bool = False  # both axes are logarithmic, with ticks at powers of two, and at 1, 2 and 5 of each ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
@@ -166,7 +167,7 @@ class Plot:
         down, narrow = math.ceil(len(panels) / across), across == 1
         with matplotlib.rc_context(_STYLE):
             canvas = Canvas(layout="constrained")
-            grid = list(canvas.subplots(down, across, squeeze=False, sharey=True).flat)
+            grid = list(canvas.subplots(down, across, squeeze=False, sharey=self.alike).flat)
             for at, axis in enumerate(grid):
                 if at >= len(panels):
                     axis.remove()

@@ -245,12 +245,13 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     """
     if len(x) < 2:
         return float("nan")
-    first, second = (ranks - ranks.mean() for ranks in (_ranks(x), _ranks(y)))
+    first, second = (ranks - ranks.mean() for ranks in (ranks_of(x), ranks_of(y)))
     spread = float(np.sqrt((first @ first) * (second @ second)))
     return float(first @ second) / spread if spread else float("nan")
 
 
-def _ranks(values: Iterable[float]) -> np.ndarray:
+def ranks_of(values: Iterable[float]) -> np.ndarray:
+    """Ranks [T], values that are equal but for rounding at the mean of their ranks."""
     numbers = np.asarray(list(values), float)
     gap = numbers[:, None] - numbers  # [N, N]
     margin = ROUNDING * np.maximum(np.abs(numbers[:, None]), np.abs(numbers))

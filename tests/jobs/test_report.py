@@ -79,6 +79,8 @@ def test_a_complete_store_becomes_a_site(tmp_path):
 def test_a_second_report_does_nothing_until_something_changes(tmp_path):
     store, plan, _ = written(tmp_path, tasks=("sva",))
     assert report.write_report(QUICK, plan, store).skipped == 1
+    store.delete("report/index.html")
+    assert report.write_report(QUICK, plan, store).computed == 1, "pages that somebody deleted are written again"
     cell = a_cell(method="random")
     write_cell(store, cell, relevance_rows(write_benchmark(store, "sva", 8), "random", seed=3), state="partial")
     score_plan(QUICK, plan, store)
@@ -151,6 +153,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     score_plan(QUICK, plan, store)
     point = {"method": "attnlrp", "pooling": "relu_token", "order": "least_first", "seed": None, "n": 8, "area": 0.8}
     points = [point | {"step": at, "pruned_heads": [0] * at, "accuracy": 1 - at / 4} for at in (0, 1)]
+    points[0] |= {"samples": [str(at) for at in range(8)], "areas": [0.9, 0.8] * 4}
     for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):  # the second has no manifest
         path = f"pruning/model=gpt2/task=sva/dtype=float32/attnlrp-{key}-000.parquet"
         store.write_shard(path, pa.Table.from_pylist(points, PRUNING), PRUNING)
@@ -173,8 +176,8 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     report.write_report(QUICK, plan, store)
     assert "Not run." not in text(store, "curves.html")
     assert "1 of 2 sets of curves are not drawn" in text(store, "curves.html")
-    assert "| gpt2 | AttnLRP | 87.5 |" in text(store, "tables/pruning_area.md")
-    assert "| gpt2 | Random | missing |" in text(store, "tables/pruning_area.md")
+    assert "| gpt2 | AttnLRP | 85.0 [80.5, 89.5] | – |" in text(store, "tables/pruning_area.md")
+    assert "| gpt2 | Random | missing | missing |" in text(store, "tables/pruning_area.md")
     assert "| gpt2 | float32 | gradients | cpu | ≤ 16 | – | – | – | 50.0 |" in text(store, "tables/runtime.md")
     shown = re.findall(r'src(?:set)?="(figures/[^"]+)"', text(store, "curves.html"))
     assert {"figures/pruning_sva_least_first_main.svg", "figures/narrow/pruning_sva_least_first_main.svg"} <= {*shown}

@@ -18,6 +18,7 @@ from tests.recompute import (
     figures,
     pages,
     products,
+    tables_agreement,
     tables_controls,
     tables_costs,
     tables_faithfulness,
@@ -38,6 +39,7 @@ TABLES: dict[str, Check] = {
     **tables_removal.TABLES,
     **tables_costs.TABLES,
     **tables_controls.TABLES,
+    **tables_agreement.TABLES,
     **tables_layers.TABLES,
 }
 SHOWN = 20

@@ -45,8 +45,9 @@ def report(config: RunConfig, store: Store) -> StageSummary:
 def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     ledger = Ledger(store)
     artifact = report_of(config, ledger)
-    where = f"open {store.url(artifact.folder)}/index.html"
-    if ledger.is_done(artifact):
+    first_page = f"{artifact.folder}/index.html"
+    where = f"open {store.url(first_page)}"
+    if ledger.is_done(artifact) and store.exists(first_page):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(config, plan, store)
     absent = [*config.lacking, *metrics_lacking(ledger)]

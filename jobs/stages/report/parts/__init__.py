@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evaluation.report.page import Part
+from jobs.stages.report.parts.agreement import agreement_part
 from jobs.stages.report.parts.composites import composites_part
 from jobs.stages.report.parts.controls import controls_part
 from jobs.stages.report.parts.extremes import extremes_part
@@ -28,6 +29,7 @@ PARTS: tuple[Callable[[Reported], Part], ...] = (
     shares_part,
     composites_part,
     controls_part,
+    agreement_part,
     extremes_part,
     sample_part,
     layers_part,

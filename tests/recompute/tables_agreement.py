@@ -1,0 +1,56 @@
+"""The table of agreement: rank correlations of methods over the tokens of the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from tests.recompute.expected import UNDEFINED, Expected, number
+from tests.recompute.facts import NAMES, Facts, Setting
+
+ROUNDING = 1e-5  # of the larger of two numbers, within which they are equal
+SAMPLES = 30
+EXPLANATIONS = ("contrastive", "target", "log_prob", "none")
+
+
+@cache
+def correlations(facts: Facts, model: str, task: str) -> tuple[dict[tuple[str, str], float], int]:
+    """The mean correlation of each two methods, and the samples that it is over."""
+    maps: dict[str, dict[str, np.ndarray]] = {}
+    for cell, rows in facts.cells.items():
+        if cell[:3] != (model, task, facts.dtype(model, task)):
+            continue
+        explanation = next(name for name in EXPLANATIONS if name in set(rows["explanation"]))
+        setting = Setting(explanation=explanation)
+        if not facts.noise(cell, setting):
+            own = facts.variant(cell, setting)
+            maps[cell[3]] = dict(zip(own["sample_id"], own["relevance"], strict=True))
+    every = []
+    for sample in sorted(set.intersection(*map(set, maps.values())))[:SAMPLES]:
+        ranked = {name: ranks(np.array(own[sample], np.float64)) for name, own in maps.items()}
+        if all(np.ptp(own) > 0 for own in ranked.values()):
+            every.append({(a, b): float(np.corrcoef(ranked[a], ranked[b])[0, 1]) for a in maps for b in maps})
+    return {pair: float(np.mean([one[pair] for one in every])) for pair in every[0]} if every else {}, len(every)
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """From 1; equal values share the mean of their ranks."""
+    numbers = []
+    for own in values:
+        margins = ROUNDING * np.maximum(abs(own), np.abs(values))
+        below, level = (values < own - margins).sum(), (np.abs(values - own) <= margins).sum()
+        numbers.append(below + (level + 1) / 2)
+    return np.array(numbers, np.float64)
+
+
+def agreement(facts: Facts, row: Mapping[str, str]) -> Expected | None:
+    if row["method"] == row["label"]:
+        return UNDEFINED
+    means, n = correlations(facts, row["model"], row["task"])
+    pair = (NAMES[row["method"]], NAMES[row["label"]])
+    return number(means[pair], n) if pair in means else UNDEFINED
+
+
+TABLES = {"agreement": agreement}
