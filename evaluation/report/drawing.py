@@ -136,7 +136,13 @@ class Grid:
         digits = 0 if narrow and _NARROW_MAP / len(self.columns) < _NUMBER else 1
         for (row, column), value in np.ndenumerate(self.values):
             text = f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else "–"
-            axis.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=8)
+            look: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 8,
+                "in_layout": False,
+            }  # cells have their sizes anyhow
+            axis.text(column + 0.5, row + 0.5, text, **look)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,7 @@ def _precision(n: int, g: int) -> float:
     return float(((1 + evidence) / (before + 1)).mean())
 
 
+@cache
 def _overlap(n: int, g: int, most: int) -> float:
     """IoU of the evidence and the largest positive tokens, at most `most`: hypergeometric over binomial positives."""
     total = 0.0
