@@ -137,13 +137,13 @@ def conclusion(
     if not others:
         return f"No method finds the evidence more often than another ({metric.label}, every pair tested).{unseen}"
     if len(first) == 1:
-        best = f"{results.label(first[0].method)} finds the evidence more often than each of the {others} others"
+        rest = "the other method" if others == 1 else f"each of the {others} others"
+        best = f"{results.label(first[0].method)} finds the evidence more often than {rest}"
         return f"{best} ({_share(first[0])}){_also_faithful(first[0], faithful)}.{unseen}"
     told = [results.label(one.method) for one in first]
     names = f"{', '.join(told[:-1])} and {told[-1]}"
-    group = (
-        f"No test tells {names} apart, and each of the {others} others finds the evidence less often than one of them."
-    )
+    rest = "the other" if others == 1 else f"each of the {others} others"
+    group = f"No test tells {names} apart, and {rest} finds the evidence less often than one of them."
     if results.baseline in [one.method for one in first]:
         return f"{group} Random relevance is among them: by {metric.label}, nothing here is better than chance.{unseen}"
     return f"{group}{_cheapest(results, first)}{unseen}"

@@ -186,23 +186,24 @@ def comparison_page(
 
 
 def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
-    """Dots of the first metric, a row a method; the baseline is the mean over models."""
+    """Dots of the first metric, a row a method that has any; the baseline is the mean over models."""
+    own = [row for row in long.rows if row.section == task and row.cells[0].value is not None]
+    shown = [model for model in results.models if any(row.labels[0] == model for row in own)]
     rows, base = [], []
     for method in methods:
         dots = []
-        for row in long.rows:
-            cell = row.cells[0]
-            if (row.section, row.labels[1]) != (task, method) or cell.value is None:
+        for row in own:
+            model, cell = row.labels[0], row.cells[0]
+            if row.labels[1] != method or cell.value is None:
                 continue
-            model = row.labels[0]
             if results.baseline is not None and method == results.label(results.baseline):
                 base.append(cell.value)
             title = f"{model}, {method}: {number(cell.value, 1)} %"
-            at = results.models.index(model)
-            look = {"model": at % _DOTS, "top": _DOT_TOP + _DOT_STEP * at}
+            look = {"model": results.models.index(model) % _DOTS, "top": _DOT_TOP + _DOT_STEP * shown.index(model)}
             dots.append(look | {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title})
-        rows.append({"label": method, "dots": dots})
-    height = 2 * _DOT_TOP + _DOT_STEP * (len(results.models) - 1) + 11
+        if dots:
+            rows.append({"label": method, "dots": dots})
+    height = 2 * _DOT_TOP + _DOT_STEP * (len(shown) - 1) + 11
     baseline = round(sum(base) / len(base), 2) if base else None
     return {"task": task, "rows": rows, "baseline": baseline, "height": height}
 
