@@ -33,7 +33,7 @@ class RemovalOrder:
 
 
 def half_of(sample: str, seed: int) -> int:
-    """The half of the samples, 0 or 1, that a sample belongs to, whatever the others are.
+    """The half of the samples, 0 or 1, that a sample or a cluster of samples belongs to, whatever the others are.
 
     >>> [half_of(sample, 0) for sample in ("a", "b", "c", "d")]
     [1, 1, 0, 1]
@@ -75,6 +75,15 @@ def random_curves(n_heads: int, runs: int, seed: int) -> list[RemovalOrder]:
         heads = np.random.default_rng(run).permutation(n_heads)
         orders.append(RemovalOrder(RANDOM, NOT_POOLED, RANDOM, run, tuple(heads.tolist())))
     return orders
+
+
+def removed_at_points(n_heads: int, step: int) -> np.ndarray:
+    """The numbers of heads [S] that are removed at the points of a curve, from none to all, `step` apart.
+
+    >>> removed_at_points(8, 3).tolist()
+    [0, 3, 6, 8]
+    """
+    return np.unique([*range(0, n_heads, step), n_heads])
 
 
 def area(values: np.ndarray, removed: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.scoring.head_orders import RemovalOrder
+from evaluation.scoring.head_orders import RemovalOrder, removed_at_points
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from lrp_core.readout import label_logits
@@ -32,7 +32,7 @@ class Sweep:
     def __init__(self, view: ModelView, curves: Sequence[RemovalOrder], step: int = 1, *, shared: bool = True) -> None:
         self.view, self.curves, self._shared = view, curves, shared
         total = view.n_layers * view.n_heads
-        self.removed = np.unique([*range(0, total, step), total])  # [S] heads removed at each point
+        self.removed = removed_at_points(total, step)  # [S]
         masks = np.concatenate([self._masks(curve) for curve in curves])  # [C * S, L * H]
         packed, points = np.unique(np.packbits(masks, axis=1), axis=0, return_inverse=True)
         self.points = points.reshape(len(curves), -1)  # [C, S] into masks

@@ -6,8 +6,9 @@ of several methods are drawn together, so that equal masks run once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,17 @@ import pyarrow.compute as pc
 
 from evaluation.schema import HEADS, titled
 from evaluation.schema import PRUNING as SCHEMA
-from evaluation.scoring.head_orders import RANDOM, RemovalOrder, area, half_of, random_curves, ranked_curves
+from evaluation.scoring.head_orders import (
+    RANDOM,
+    RemovalOrder,
+    area,
+    half_of,
+    random_curves,
+    ranked_curves,
+    removed_at_points,
+)
 from jobs.plan.cells import ModelPlan
+from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR
 from jobs.products import relevance
@@ -39,6 +49,7 @@ class PruningNode(Node):
     """All pruning curves of one method on one task."""
 
     step: int  # heads removed between two points
+    clusters: Mapping[str, str] = field(default_factory=dict)  # by sample, of those that have one
 
     @property
     def method(self) -> str:
@@ -56,14 +67,14 @@ def nodes(run: Run) -> Iterator[PruningNode]:
     if settings is None:
         return
     for model in run.plan.models:
-        yield from pruning_of(run.config, settings, model)
+        yield from pruning_of(run, settings, model)
 
 
-def pruning_of(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> Iterator[PruningNode]:
+def pruning_of(run: Run, settings: PruneConfig, model: ModelPlan) -> Iterator[PruningNode]:
     """The pruning curves of one model; none of one that the settings leave out."""
     if not settings.takes(model=model.name):
         return
-    first_heads: dict[tuple[str, str], Artifact] = {}
+    config, first_heads = run.config, dict[tuple[str, str], Artifact]()
     for cell in model.cells:
         place = cell.artifact
         contrastive = any(request.explanation == CONTRASTIVE.name for request in cell.requests)
@@ -72,7 +83,7 @@ def pruning_of(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> It
         first_heads.setdefault((place.task, place.dtype), place)
         if settings.takes(method=place.method):
             orders = {"heads": place.key, "poolings": settings.poolings, "orders": settings.orders}
-            yield _node(config, settings, model, place, place.method, orders)
+            yield _node(run, settings, model, place, place.method, orders)
     for heads in first_heads.values() if settings.random_runs else ():
         random: dict[str, Any] = {
             "inputs": model.inputs[heads.task].digest,
@@ -83,11 +94,11 @@ def pruning_of(config: RunConfig, settings: PruneConfig, model: ModelPlan) -> It
             "seed": config.seed,
             "runs": settings.random_runs,
         }
-        yield _node(config, settings, model, heads, RANDOM, random)
+        yield _node(run, settings, model, heads, RANDOM, random)
 
 
 def _node(
-    config: RunConfig,
+    run: Run,
     settings: PruneConfig,
     model: ModelPlan,
     heads: Artifact,
@@ -96,14 +107,25 @@ def _node(
 ) -> PruningNode:
     """The node of a method's curves; `orders` are the key fields that decide the orders of heads."""
     gold = [model.inputs[heads.task].gold_digest, model.resolved.labels]
+    clusters = _clusters(run, model, heads.task)
+    halves = {"clusters": sorted(clusters.items())} if clusters and method != RANDOM else {}
     return PruningNode(
         artifact=Artifact("pruning", heads.model, heads.task, heads.dtype, method),
-        key_fields=dict(version=VERSION, schema=titled(SCHEMA), gold=gold, step=settings.step, **orders),
-        samples=len(subset(config, model, heads.task)),
+        key_fields=dict(version=VERSION, schema=titled(SCHEMA), gold=gold, step=settings.step, **orders, **halves),
+        samples=len(subset(run.config, model, heads.task)),
         needs=(heads,),
         model=model,
         step=settings.step,
+        clusters=clusters,
     )
+
+
+def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
+    """The clusters of the samples that have relevance of heads, of those with one: halves part no cluster."""
+    known, inputs = clusters_of(run.ledger, task), model.inputs[task]
+    drawn = inputs.subset((run.config.heads or {}).get(task), run.config.seed) if known else []
+    names = inputs.ids.take(pa.array(drawn, pa.int64())).to_pylist()
+    return {name: known[name] for name in names if name in known}
 
 
 def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
@@ -174,7 +196,8 @@ def _orders(run: Run, node: PruningNode) -> list[RemovalOrder]:
     for pooling in settings.poolings:
         lists = table.filter(pc.equal(table["pooling"], pooling))["relevance"].combine_chunks()
         relevance[node.method, pooling] = lists.flatten().to_numpy().reshape(len(lists), -1)
-    halves = np.array([half_of(sample, run.config.seed) for sample in dict.fromkeys(table["sample_id"].to_pylist())])
+    samples = dict.fromkeys(table["sample_id"].to_pylist())
+    halves = np.array([half_of(node.clusters.get(sample, sample), run.config.seed) for sample in samples])
     return ranked_curves(relevance, settings.orders, halves)
 
 
@@ -198,13 +221,14 @@ class Hits:
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Hits]:
     """The samples that stay right along every curve of the parts, each under the curves that evaluate it."""
     orders = [order for part in parts for order in part.inputs]
-    seed = opened.options.seed
+    first, seed = parts[0].node, opened.options.seed
+    assert isinstance(first, PruningNode)
     together: dict[tuple[int, ...], list[Row]] = {}  # rows by the orders that evaluate them
     for row in rows:
-        half = half_of(row["sample_id"], seed)
+        half = half_of(first.clusters.get(row["sample_id"], row["sample_id"]), seed)
         asked = tuple(at for at, order in enumerate(orders) if order.evaluates(half))
         together.setdefault(asked, []).append(row)
-    swept = [_swept(opened, parts[0].node, orders, asked, own) for asked, own in together.items()]
+    swept = [_swept(opened, first, orders, asked, own) for asked, own in together.items()]
     every = Hits(
         tuple(name for hits in swept for name in hits.samples),
         np.concatenate([hits.right for hits in swept], axis=2),
@@ -222,21 +246,23 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 
 def _swept(
-    opened: Opened, node: Node, orders: Sequence[RemovalOrder], asked: Sequence[int], rows: Sequence[Row]
+    opened: Opened, node: PruningNode, orders: Sequence[RemovalOrder], asked: Sequence[int], rows: Sequence[Row]
 ) -> Hits:
     """The hits of rows under the orders that are `asked`, of all orders."""
     from evaluation.scoring.pruning import Sweep
     from jobs.runner.rows import that_fits
 
-    assert isinstance(node, PruningNode)
-    sweep = Sweep(opened.view, [orders[at] for at in asked], node.step)
-    (right, finite), splits = that_fits(partial(sweep.right, rows), opened.token_budget)
+    removed, splits = removed_at_points(len(orders[0].heads), node.step), 0
+    right, finite = np.zeros((0, len(removed), len(rows)), bool), np.ones(len(rows), bool)
+    if asked:
+        sweep = Sweep(opened.view, [orders[at] for at in asked], node.step)
+        (right, finite), splits = that_fits(partial(sweep.right, rows), opened.token_budget)
     names = tuple(row["sample_id"] for row, is_finite in zip(rows, finite, strict=True) if is_finite)
-    every = np.zeros((len(orders), len(sweep.removed), len(names)), bool)
+    every = np.zeros((len(orders), len(removed), len(names)), bool)
     every[list(asked)] = right[:, :, finite]
     evaluated = np.zeros((len(orders), len(names)), bool)
     evaluated[list(asked)] = True
-    return Hits(names, every, evaluated, sweep.removed, splits)
+    return Hits(names, every, evaluated, removed, splits)
 
 
 def combine(opened: Opened, part: Part, values: Sequence[Hits]) -> Made:
@@ -278,8 +304,9 @@ def _points(
 
 def _conclude(run: Run, node: Node, shards: Sequence[str]) -> dict[str, Any]:
     assert isinstance(node, PruningNode)
-    used = [run.store.read(path, SCHEMA, ["n"])["n"][0].as_py() for path in shards]
-    return {"heads": None if node.method == RANDOM else node.heads.name, "samples": max(used, default=0)}
+    counts = [run.store.read(path, SCHEMA, ["n"])["n"].to_pylist() for path in shards]
+    used = max(itertools.chain(*counts), default=0)  # a shard of curves that evaluate no sample has no rows
+    return {"heads": None if node.method == RANDOM else node.heads.name, "samples": used}
 
 
 PRUNING = Product(

@@ -10,6 +10,7 @@ import torch
 from evaluation.schema import CURVES, PRUNING, RELEVANCE, VIEW
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
 from jobs.products.curves import curves_of
 from jobs.products.pruning import pruning_of
 from jobs.stages.prepare import prepare
@@ -120,7 +121,7 @@ def test_heads_of_encoder_decoder_and_cross_attention_are_pruned(config, store, 
     """Two layers each, four heads a layer: half of all heads are gone after twelve."""
     [model] = plan.models
     collected = {}
-    for artifact in [one.artifact for one in pruning_of(config, config.prune, model)]:
+    for artifact in [one.artifact for one in pruning_of(Run(config, plan, Ledger(store)), config.prune, model)]:
         for point in Ledger(store).read(artifact, PRUNING).to_pylist():
             collected.setdefault((point["method"], point["pooling"], point["seed"]), []).append(point)
     assert {name for name, *_ in collected} == {"attnlrp", "random"}

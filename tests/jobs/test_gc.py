@@ -9,6 +9,7 @@ from jobs.commands import gc
 from jobs.commands.status import collect
 from jobs.config import PruneConfig
 from jobs.plan.cells import Cell, Plan
+from jobs.plan.node import Run
 from jobs.products.pruning import pruning_of
 from jobs.store import Artifact, Ledger
 from lrp_core.types import Request
@@ -58,7 +59,7 @@ def states(plan, store, product):
 def test_scores_and_curves_are_counted_by_state(scored):
     store, plan = scored
     assert states(plan, store, "scores") == Counter(done=4)
-    ranked, drawn_at_random = pruning_of(PRUNING, PRUNING.prune, plan.models[0])
+    ranked, drawn_at_random = pruning_of(Run(PRUNING, plan, Ledger(store)), PRUNING.prune, plan.models[0])
     assert states(plan, store, "pruning") == Counter(missing=2)
     draw(store, ranked)
     store.write_bytes(begun(drawn_at_random.artifact), b"")
@@ -80,7 +81,7 @@ def test_scores_of_a_cell_that_changed_are_missing_and_removed(scored):
 
 def test_curves_of_other_heads_are_removed_and_begun_ones_kept(scored):
     store, plan = scored
-    ranked, drawn_at_random = pruning_of(PRUNING, PRUNING.prune, plan.models[0])
+    ranked, drawn_at_random = pruning_of(Run(PRUNING, plan, Ledger(store)), PRUNING.prune, plan.models[0])
     old = draw(store, ranked, key="f" * 64)
     store.write_bytes(begun(ranked.artifact), b"")
     draw(store, drawn_at_random)

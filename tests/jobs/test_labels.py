@@ -9,6 +9,7 @@ import pytest
 from evaluation.schema import CURVES, PRUNING
 from evaluation.scoring.shares import shares_of
 from jobs.plan.cells import make_plan, validate
+from jobs.plan.node import Run
 from jobs.products.curves import curves_of as curve_nodes
 from jobs.products.pruning import pruning_of
 from jobs.stages.prepare import prepare
@@ -221,9 +222,9 @@ def test_heads_of_a_classifier_are_pruned_against_the_gold_labels(folders, tmp_p
     _, views = views_of(config, store, "sst2")
     gold = [["negative", "positive"].index(view["label"]) for view in views]
     whole = [logits(folders / "sentiment", view["input_ids"]).argmax() for view in views]
-    [model] = make_plan(config, store).models
-    ledger = Ledger(store)
-    drawn = [curves.artifact for curves in pruning_of(config, config.prune, model)]
+    plan, ledger = make_plan(config, store), Ledger(store)
+    [model] = plan.models
+    drawn = [curves.artifact for curves in pruning_of(Run(config, plan, ledger), config.prune, model)]
     points = [row for artifact in drawn for row in ledger.read(artifact, PRUNING).to_pylist()]
     assert {row["method"] for row in points} == {"lrp", "random"}
     assert {(row["accuracy"], row["n"]) for row in points if row["step"] == 0 and row["half"] is None} == {

@@ -11,19 +11,21 @@ import pyarrow as pa
 import pytest
 import torch
 
-from evaluation.schema import HEADS, PRUNING
+from evaluation.benchmark.samples import sample
+from evaluation.schema import GENERIC, HEADS, PRUNING
 from evaluation.scoring.head_orders import RemovalOrder, half_of
 from evaluation.scoring.pruning import Sweep
 from jobs.cluster import scheduler
 from jobs.plan.cells import make_plan
 from jobs.plan.inputs import UNIT_COLUMNS
 from jobs.plan.models import resolve
-from jobs.plan.node import Part
+from jobs.plan.node import Part, Run
 from jobs.products import pruning as stage
 from jobs.products.pruning import PruningNode
 from jobs.runner.rows import that_fits
 from jobs.runner.worker import Task, Worker, WorkerOptions
-from jobs.store import Artifact
+from jobs.store import Artifact, Ledger
+from jobs.store.artifacts import samples_of
 from lrp_core import POOLINGS, Batch, load_model
 from lrp_core.readout import rows_for
 from tests.jobs.small import config_of, prepared, rows_of
@@ -39,14 +41,14 @@ def run_of(root, model, **changes):
     return config, prepared(config, ROWS)
 
 
-def write_heads(config, store, seed=0, changed=None):
+def write_heads(config, store, seed=0, changed=None, rows=ROWS):
     """Complete heads cells with random relevance, as the plan wants them; of the sample `changed` a thousandfold."""
     for planned in make_plan(config, store).cells():
         if planned.artifact.product == "heads":
-            write_cell(store, planned.artifact, seed, changed)
+            write_cell(store, planned.artifact, seed, changed, rows)
 
 
-def write_cell(store, cell: Artifact, seed=0, changed=None):
+def write_cell(store, cell: Artifact, seed=0, changed=None, rows=ROWS):
     draw = np.random.default_rng(seed)
     rows = [
         {
@@ -56,7 +58,7 @@ def write_cell(store, cell: Artifact, seed=0, changed=None):
             "relevance": draw.normal(size=HEADS_OF_MODEL).astype(np.float32)
             * (1000 if row["sample_id"] == changed else 1),
         }
-        for row in ROWS
+        for row in rows
         for explanation in ("contrastive", "target")
         for pooling in POOLINGS
     ]
@@ -149,6 +151,53 @@ def test_no_sample_ranks_the_heads_under_which_it_is_evaluated(tmp_path, model, 
         areas.append({tuple(row[k] for k in keys): row["areas"][row["samples"].index("s003")] for row in rows})
     assert areas[0] == areas[1]
     assert len(areas[0]) == 2 * len(POOLINGS) * 2
+
+
+def test_a_half_without_samples_to_evaluate_has_no_curves(tmp_path, model, inline, monkeypatch):
+    """Of the second half the only sample has relevance of heads and no foil."""
+    without_foil = ROWS[-1]
+    other = [row for row in ROWS[:11] if half_of(row["sample_id"], 0) != half_of(without_foil["sample_id"], 0)]
+    config = config_of(tmp_path, model, heads={"sva": None}, prune=SETTINGS)
+    store = prepared(config, [*other, without_foil])
+    write_heads(config, store, rows=[*other, without_foil])
+    monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # a curve a shard
+    assert prune(config, store).failures == ()
+    (half,) = {row["half"] for row in points(store)} - {None}
+    assert half == half_of(without_foil["sample_id"], 0), "it ranks, and is not evaluated"
+    assert {row["n"] for row in points(store)} == {len(other)}
+
+
+def test_halves_part_no_cluster_and_its_samples_decide_the_key(tmp_path, model, inline):
+    config, store = run_of(tmp_path, model)
+    write_heads(config, store)
+    write_clusters(store, None)
+    before = {node.artifact.method: node.artifact.key for node in nodes_of(config, store)}
+    write_clusters(store, 4)
+    after = {node.artifact.method: node.artifact.key for node in nodes_of(config, store)}
+    assert {name for name in before if before[name] != after[name]} == {"attnlrp", "gradient_x_input"}
+    assert prune(config, store).failures == ()
+    halves = defaultdict(set)
+    for row in points(store):
+        if row["half"] is not None and row["samples"] is not None:
+            for name in row["samples"]:
+                halves[[one["sample_id"] for one in ROWS].index(name) % 4].add(1 - row["half"])
+    assert halves == {at: {half_of(f"article {at}", 0)} for at in range(4)}
+    assert len({*map(tuple, halves.values())}) == 2, "both halves have clusters"
+
+
+def nodes_of(config, store):
+    plan = make_plan(config, store)
+    return stage.pruning_of(Run(config, plan, Ledger(store)), config.prune, plan.models[0])
+
+
+def write_clusters(store, count):
+    """Samples in `count` clusters, one after the other; with None in none."""
+    clusters = {row["sample_id"]: None if count is None else f"article {at % count}" for at, row in enumerate(ROWS)}
+    texts = [
+        sample("t", f"{name} says", 9, "yes", "no") | {"sample_id": name, "cluster": cluster}
+        for name, cluster in clusters.items()
+    ]
+    store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
 
 
 @pytest.mark.ray

@@ -15,6 +15,7 @@ from jobs.bench.record import Results
 from jobs.bench.storage import write as write_bench
 from jobs.config import PruneConfig, RunConfig
 from jobs.plan.cells import Cell, Plan
+from jobs.plan.node import Run
 from jobs.products.pruning import pruning_of
 from jobs.stages import report
 from jobs.stages.report import results
@@ -164,7 +165,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
         samples=8,
     )
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
-    ranked, drawn_at_random = pruning_of(QUICK, PruneConfig(), plan.models[0])
+    ranked, drawn_at_random = pruning_of(Run(QUICK, plan, Ledger(store)), PruneConfig(), plan.models[0])
     store.write_manifest(
         ranked.artifact.name, {"key": ranked.artifact.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]}
     )

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from tests.recompute import statistics
 from tests.recompute.expected import UNDEFINED, Expected, number
@@ -88,6 +89,7 @@ def pruned(facts: Facts) -> dict[tuple[str, str, str, str, str], list[pd.DataFra
 
 
 POOLINGS = {"ReLU dim": "relu_dim", "ReLU per token": "relu_token", "no ReLU": "none"}
+SMALLEST = "Smallest difference told"
 ORDERS = {"least relevant heads first": "least_first", "most relevant heads first": "most_first"}
 
 
@@ -119,9 +121,24 @@ def pruned_areas(facts: Facts, model: str, task: str, method: str, setting: tupl
     return pd.DataFrame(values, columns=["sample", "area"]).groupby("sample")["area"].mean()
 
 
+def pruning_smallest(facts: Facts, model: str, task: str, setting: tuple[str, str]) -> Expected:
+    """The difference of two methods that a t test, its level over all pairs, finds with a power of 0.8."""
+    frame = facts.root.frame("pruning")
+    methods = frame.loc[(frame["model"] == model) & (frame["task"] == task), "method"].unique()
+    drawn = (pruned_areas(facts, model, task, method, setting, True).rename(method) for method in methods)
+    values = pd.concat([one for one in drawn if len(one)], axis=1, join="inner")
+    n, spreads = len(values), [(values[a] - values[b]).std() for a, b in combinations(values, 2)]
+    if n < 3 or not spreads:
+        return UNDEFINED
+    reach = stats.t.isf(0.025 / len(spreads), n - 1) + stats.t.isf(0.2, n - 1)
+    return number(reach * float(np.median(spreads)) / np.sqrt(n), scale=100)
+
+
 def pruning_area(facts: Facts, row: Row) -> Expected | None:
     """The mean accuracy over the share of heads removed, percent."""
     setting = (POOLINGS[row["label"]], ORDERS[row["group"]])
+    if row["method"] == SMALLEST:
+        return pruning_smallest(facts, row["model"], row["task"], setting) if row["side"] == "halves" else UNDEFINED
     areas = pruned_areas(facts, row["model"], row["task"], NAMES[row["method"]], setting, row["side"] == "halves")
     if not len(areas):
         return UNDEFINED

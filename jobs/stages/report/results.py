@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from evaluation.report.papers import close_look
 from evaluation.report.results import Place, Results, Score, Size, Variant
 from evaluation.report.table import DONE, MISSING, PARTIAL
-from evaluation.schema import GENERIC, SCORES, SCORES_SAMPLES, VIEW
+from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
 from evaluation.scoring.chance import Floor
 from evaluation.scoring.means import summarise
 from evaluation.scoring.metrics import METRICS, Metric, applicable
@@ -23,12 +23,12 @@ from jobs.config import ModelConfig, RunConfig
 from jobs.methods import configured, tuned_label
 from jobs.plan.cells import Cell, Plan
 from jobs.plan.choices import in_words
+from jobs.plan.clusters import clusters_of
 from jobs.plan.models import architecture
 from jobs.plan.node import Run
 from jobs.products.scores import SCORES as SCORED
 from jobs.products.scores import scores_of
 from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import samples_of
 from lrp_core.method import Method
 
 #: Where the models of Close Look are published, besides the hub's old names without an owner.
@@ -57,7 +57,7 @@ def results_of(config: RunConfig, plan: Plan, store: Store) -> Results:
         sizes={model.name: _size(model.resolved.config) for model in plan.models},
         floors=dict(_floors(config, plan, store)),
         tuned_on=tuned_on,
-        clusters=dict(_clusters(config, store)),
+        clusters={task: clusters_of(Ledger(store), task) for task in config.tasks},
         seeds=_seeds(config),
     )
     for place in tuned_on:
@@ -90,16 +90,6 @@ def _seeds(config: RunConfig) -> dict[str, tuple[str, ...]]:
         if model.seed_of is not None:
             seeds[model.seed_of] = (*seeds.get(model.seed_of, ()), model.name)
     return seeds
-
-
-def _clusters(config: RunConfig, store: Store) -> Iterator[tuple[str, dict[str, str]]]:
-    """The clusters of every task's samples, of those that have one."""
-    ledger = Ledger(store)
-    for task in config.tasks:
-        shards = ledger.whole(samples_of(task))
-        if shards:
-            table = store.read(shards, GENERIC, ["sample_id", "cluster"]).filter(pc.field("cluster").is_valid())
-            yield task, dict(zip(table["sample_id"].to_pylist(), table["cluster"].to_pylist(), strict=True))
 
 
 def _tuned_on(plan: Plan) -> Iterator[tuple[Place, frozenset[str]]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from evaluation.report.costs import cost_table, runtime_figures
 from evaluation.report.drawing import Line, Panel, Plot
@@ -155,6 +156,22 @@ def test_halves_decide_which_area_is_better():
         halves = {row.labels[1]: row.cells[1] for row in table.rows}
         assert halves["LRP"].value == pytest.approx(100 * np.trapezoid(worse, [0, 0.5, 1]))
         assert halves["LRP"].n == 10, "every sample is evaluated once"
+
+
+def test_the_smallest_difference_that_halves_tell_is_a_row_of_its_own():
+    rows = [row for half in (0, 1) for name in ("attnlrp", "lrp") for row in points(name, half=half)]
+    differences = np.array([3.0, -1, 2, 5, 4, -2, 0, 1, 7, 1])
+    for row in rows:
+        if row["method"] == "lrp" and row["samples"] is not None:
+            row["areas"] = [
+                area - differences[int(name[1:])] / 100 for area, name in zip(row["areas"], row["samples"], strict=True)
+            ]
+    table = areas_table(areas_of([*rows, *points(), *points("lrp")]), results_of())
+    assert [row.labels[1] for row in table.rows] == ["AttnLRP", "LRP", "Smallest difference told"]
+    paper, halves = table.rows[2].cells
+    error = differences.std(ddof=1) / np.sqrt(10)
+    assert halves.value == pytest.approx((stats.t.ppf(0.975, 9) + stats.t.ppf(0.8, 9)) * error)
+    assert paper.state == "undefined"
 
 
 def test_no_area_is_marked_without_a_test_and_what_is_not_drawn_is_missing():

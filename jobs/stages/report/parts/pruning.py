@@ -18,7 +18,7 @@ def pruning_part(report: Reported) -> Part:
     lacking: set[tuple[str, str, str]] = set()
     results, ledger, prune = report.results, report.run.ledger, report.run.config.prune or PruneConfig()
     models = report.run.plan.models
-    wanted = [curves for model in models for curves in pruning_of(report.run.config, prune, model)]
+    wanted = [curves for model in models for curves in pruning_of(report.run, prune, model)]
     for curves in wanted:
         place = {"model": curves.heads.model, "task": curves.heads.task}
         if ledger.is_done(curves.artifact):

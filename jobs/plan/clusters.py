@@ -1,0 +1,27 @@
+"""The clusters of samples, which intervals count and which halves of the samples keep together."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from evaluation.schema import GENERIC, SchemaMismatch
+from jobs.store import Ledger
+from jobs.store.artifacts import samples_of
+
+
+def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:
+    """The clusters of a task's samples, by sample, of those that have one; none of samples of an older schema.
+
+    Raises StoreError where the files are not those that the manifest lists.
+    """
+    shards = ledger.whole(samples_of(task))
+
+    def read() -> dict[str, str]:
+        table = ledger.store.read(list(shards), GENERIC, ["sample_id", "cluster"])
+        table = table.filter(pc.field("cluster").is_valid())
+        return dict(zip(table["sample_id"].to_pylist(), table["cluster"].to_pylist(), strict=True))
+
+    try:
+        return ledger.store.kept(("clusters", task), shards, read) if shards else {}
+    except SchemaMismatch:
+        return {}  # prepare makes them again
