@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from lrp_core import Batch
+
 
 def linear_epsilon(x: Tensor, weight: Tensor, bias: Tensor, relevance: Tensor, epsilon: float = 0.0) -> Tensor:
     """Close Look equation 1, AttnLRP equation 8: x [I], weight [O, I], relevance [O] to [I]."""
@@ -123,3 +125,23 @@ def softmax_shared(x: Tensor, relevance: Tensor, rule: str) -> Tensor:
                 share = bias / size if rule == "distributed_bias" else 0
                 out[i] += (z[j, i] + share) / s[j] * relevance[j]
     return out
+
+
+def pruned_alone(view, row, removed):
+    """Margin of one sample with these heads' outputs zeroed, by plain hooks that know of one mask only."""
+    undo = []
+    for layer, block in enumerate(view.blocks):
+        heads = [head % view.n_heads for head in removed if head // view.n_heads == layer]
+
+        def zero(_, args, heads=heads):
+            context = args[0].clone()
+            for head in heads:
+                context[..., head * view.head_dim : (head + 1) * view.head_dim] = 0
+            return (context,)
+
+        undo.append(block.output.register_forward_pre_hook(zero))
+    batch = Batch.collate([row], pad_id=0)
+    target, foil = view.logits(view.hidden(batch), batch)[0].tolist()
+    for hook in undo:
+        hook.remove()
+    return target - foil

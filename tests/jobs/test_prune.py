@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ import torch
 
 from evaluation.benchmark.samples import sample
 from evaluation.schema import GENERIC, HEADS, PRUNING
-from evaluation.scoring.head_orders import RemovalOrder, half_of
+from evaluation.scoring.head_orders import RemovalOrder, half_of, ranked_curves
 from evaluation.scoring.pruning import Sweep
 from jobs.cluster import scheduler
 from jobs.plan.cells import make_plan
@@ -22,6 +24,7 @@ from jobs.plan.models import resolve
 from jobs.plan.node import Part, Run
 from jobs.products import pruning as stage
 from jobs.products.pruning import PruningNode
+from jobs.products.record import Opened
 from jobs.runner.rows import that_fits
 from jobs.runner.worker import Task, Worker, WorkerOptions
 from jobs.store import Artifact, Ledger
@@ -29,7 +32,9 @@ from jobs.store.artifacts import samples_of
 from lrp_core import POOLINGS, Batch, load_model
 from lrp_core.readout import rows_for
 from tests.jobs.small import config_of, prepared, rows_of
+from tests.oracles import pruned_alone
 from tests.stages import prune
+from tests.tiny import ragged_rows, tiny_model
 
 ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
 SETTINGS = {"orders": ["least_first", "most_first"], "random_runs": 2}
@@ -130,6 +135,38 @@ def test_a_half_ranks_the_heads_and_the_other_is_evaluated_sample_by_sample(fini
         assert rows[0]["area"] == pytest.approx(np.mean(areas))
 
 
+def test_halves_are_those_of_an_oracle_that_takes_a_sample_at_a_time():
+    """In double precision, the heads of one sample zeroed by hooks; every sample is ranked by those of the other half."""
+    view = tiny_model("gpt2")
+    lengths, n_heads = (5, 8, 6, 9, 4, 7, 6, 5), view.n_layers * view.n_heads
+    rows = [row | {"sample_id": f"s{at}"} for at, row in enumerate(ragged_rows(view, lengths=lengths))]
+    relevance = np.random.default_rng(1).normal(size=(len(rows), n_heads))
+    halves = [sha256(f"halves:3:s{at}".encode()).digest()[0] % 2 for at in range(len(rows))]
+    assert set(halves) == {0, 1}
+    curves = ranked_curves({("lrp", "none"): relevance}, SETTINGS["orders"], np.array(halves))
+    node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float64", "lrp", "0" * 64), step=3)
+    part = Part(node, "000", tuple(curves))
+    opened = Opened(loaded=view, token_budget=64, of_run=SimpleNamespace(seed=3))
+    batches = [stage.compute(opened, [part], rows[:5])[part], stage.compute(opened, [part], rows[5:])[part]]
+    stored = {}
+    for row in stage.combine(opened, part, batches).table.to_pylist():
+        if row["half"] is not None and row["samples"] is not None:
+            own = dict(zip(row["samples"], row["areas"], strict=True))
+            assert stored.keys().isdisjoint((row["order"], name) for name in own), "evaluated once"
+            stored |= {(row["order"], name): area for name, area in own.items()}
+    expected = {}
+    for order, sign in (("least_first", 1), ("most_first", -1)):
+        for at, row in enumerate(rows):
+            ranking = [sum(relevance[i, head] for i, half in enumerate(halves) if half != halves[at])
+                       for head in range(n_heads)]  # fmt: skip
+            heads = sorted(range(n_heads), key=lambda head: sign * ranking[head])
+            right = [pruned_alone(view, row, heads[:count]) > 0 for count in (0, 3, 6, 8)]
+            area = sum(width * (right[k] + right[k + 1]) / 2 for k, width in enumerate((3 / 8, 3 / 8, 2 / 8)))
+            expected[order, row["sample_id"]] = area
+    assert stored == pytest.approx(expected)
+    assert len({*expected.values()}) > 2
+
+
 def margin(view, row, gone):
     """The target's logit minus the foil's with these heads gone, of one sample by itself."""
     order = RemovalOrder("", "", "", None, (*gone, *(set(range(HEADS_OF_MODEL)) - gone)))
@@ -165,6 +202,19 @@ def test_a_half_without_samples_to_evaluate_has_no_curves(tmp_path, model, inlin
     (half,) = {row["half"] for row in points(store)} - {None}
     assert half == half_of(without_foil["sample_id"], 0), "it ranks, and is not evaluated"
     assert {row["n"] for row in points(store)} == {len(other)}
+
+
+def test_a_unit_of_one_halfs_curves_rejects_no_sample_of_the_other(tmp_path, model, inline, monkeypatch):
+    drawn = []
+    for root, tokens in (("together", stage.UNIT_TOKENS), ("alone", 1)):
+        monkeypatch.setattr(stage, "UNIT_TOKENS", tokens)
+        config, store = run_of(tmp_path / root, model)
+        write_heads(config, store)
+        assert prune(config, store).failures == ()
+        folder = "pruning/model=gpt2/task=sva/dtype=float32"
+        assert [row for path in store.files(folder) for row in store.read_shard(path, PRUNING)[1]] == []
+        drawn.append(sorted(points(store), key=str))
+    assert drawn[0] == drawn[1]
 
 
 def test_halves_part_no_cluster_and_its_samples_decide_the_key(tmp_path, model, inline):

@@ -6,6 +6,7 @@ from evaluation.scoring.head_orders import RemovalOrder, area, random_curves, ra
 from evaluation.scoring.pruning import Sweep
 from lrp_core import Batch
 from lrp_core.types import UserError
+from tests.oracles import pruned_alone
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 BUDGET = 64  # tokens: several passes a sample
@@ -13,26 +14,6 @@ BUDGET = 64  # tokens: several passes a sample
 
 def curves_of(view, count=3):
     return random_curves(view.n_layers * view.n_heads, count, seed=0)
-
-
-def pruned_alone(view, row, removed):
-    """Margin of one sample with these heads' outputs zeroed, by plain hooks that know of one mask only."""
-    undo = []
-    for layer, block in enumerate(view.blocks):
-        heads = [head % view.n_heads for head in removed if head // view.n_heads == layer]
-
-        def zero(_, args, heads=heads):
-            context = args[0].clone()
-            for head in heads:
-                context[..., head * view.head_dim : (head + 1) * view.head_dim] = 0
-            return (context,)
-
-        undo.append(block.output.register_forward_pre_hook(zero))
-    batch = Batch.collate([row], pad_id=0)
-    target, foil = view.logits(view.hidden(batch), batch)[0].tolist()
-    for hook in undo:
-        hook.remove()
-    return target - foil
 
 
 def test_margins_equal_pruning_one_at_a_time(view):
