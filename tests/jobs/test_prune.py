@@ -46,22 +46,21 @@ def run_of(root, model, **changes):
     return config, prepared(config, ROWS)
 
 
-def write_heads(config, store, seed=0, changed=None, rows=ROWS):
-    """Complete heads cells with random relevance, as the plan wants them; of the sample `changed` a thousandfold."""
+def write_heads(config, store, seed=0, rows=ROWS):
+    """Complete heads cells with random relevance, as the plan wants them."""
     for planned in make_plan(config, store).cells():
         if planned.artifact.product == "heads":
-            write_cell(store, planned.artifact, seed, changed, rows)
+            write_cell(store, planned.artifact, seed, rows)
 
 
-def write_cell(store, cell: Artifact, seed=0, changed=None, rows=ROWS):
+def write_cell(store, cell: Artifact, seed=0, rows=ROWS):
     draw = np.random.default_rng(seed)
     rows = [
         {
             "sample_id": row["sample_id"],
             "explanation": explanation,
             "pooling": pooling,
-            "relevance": draw.normal(size=HEADS_OF_MODEL).astype(np.float32)
-            * (1000 if row["sample_id"] == changed else 1),
+            "relevance": draw.normal(size=HEADS_OF_MODEL).astype(np.float32),
         }
         for row in rows
         for explanation in ("contrastive", "target")
@@ -135,36 +134,66 @@ def test_a_half_ranks_the_heads_and_the_other_is_evaluated_sample_by_sample(fini
         assert rows[0]["area"] == pytest.approx(np.mean(areas))
 
 
-def test_halves_are_those_of_an_oracle_that_takes_a_sample_at_a_time():
-    """In double precision, the heads of one sample zeroed by hooks; every sample is ranked by those of the other half."""
-    view = tiny_model("gpt2")
-    lengths, n_heads = (5, 8, 6, 9, 4, 7, 6, 5), view.n_layers * view.n_heads
-    rows = [row | {"sample_id": f"s{at}"} for at, row in enumerate(ragged_rows(view, lengths=lengths))]
-    relevance = np.random.default_rng(1).normal(size=(len(rows), n_heads))
-    halves = [sha256(f"halves:3:s{at}".encode()).digest()[0] % 2 for at in range(len(rows))]
-    assert set(halves) == {0, 1}
-    curves = ranked_curves({("lrp", "none"): relevance}, SETTINGS["orders"], np.array(halves))
+LENGTHS = (5, 8, 6, 9, 4, 7, 6, 5)
+SEED = 3  # halves 8 samples into 4 and 4
+HALVES = [sha256(f"halves:{SEED}:s{at}".encode()).digest()[0] % 2 for at in range(len(LENGTHS))]
+
+
+def areas_of_samples(view, rows, relevance):
+    """The area of every sample's curve by (order, sample), when halves rank and when all samples do."""
+    curves = ranked_curves({("lrp", "none"): relevance}, SETTINGS["orders"], np.array(HALVES))
     node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float64", "lrp", "0" * 64), step=3)
     part = Part(node, "000", tuple(curves))
-    opened = Opened(loaded=view, token_budget=64, of_run=SimpleNamespace(seed=3))
-    batches = [stage.compute(opened, [part], rows[:5])[part], stage.compute(opened, [part], rows[5:])[part]]
-    stored = {}
+    opened = Opened(loaded=view, token_budget=64, of_run=SimpleNamespace(seed=SEED))
+    batches = [stage.compute(opened, [part], own)[part] for own in (rows[:5], rows[5:])]
+    halves, paper = {}, {}
     for row in stage.combine(opened, part, batches).table.to_pylist():
-        if row["half"] is not None and row["samples"] is not None:
-            own = dict(zip(row["samples"], row["areas"], strict=True))
-            assert stored.keys().isdisjoint((row["order"], name) for name in own), "evaluated once"
-            stored |= {(row["order"], name): area for name, area in own.items()}
+        for name, area in zip(row["samples"] or (), row["areas"] or (), strict=True):
+            side = paper if row["half"] is None else halves
+            assert (row["order"], name) not in side, "evaluated once"
+            side[row["order"], name] = area
+    return halves, paper
+
+
+@pytest.fixture(scope="module")
+def in_double():
+    """A model in double precision, samples, and their relevance of heads."""
+    view = tiny_model("gpt2")
+    rows = [row | {"sample_id": f"s{at}"} for at, row in enumerate(ragged_rows(view, lengths=LENGTHS))]
+    return view, rows, np.random.default_rng(1).normal(size=(len(rows), view.n_layers * view.n_heads))
+
+
+def test_halves_are_those_of_an_oracle_that_takes_a_sample_at_a_time(in_double):
+    """The heads of one sample are zeroed by hooks, in the order of the others' half."""
+    view, rows, relevance = in_double
     expected = {}
-    for order, sign in (("least_first", 1), ("most_first", -1)):
-        for at, row in enumerate(rows):
-            ranking = [sum(relevance[i, head] for i, half in enumerate(halves) if half != halves[at])
-                       for head in range(n_heads)]  # fmt: skip
-            heads = sorted(range(n_heads), key=lambda head: sign * ranking[head])
+    for at, row in enumerate(rows):
+        ranking = sum(own for own, half in zip(relevance, HALVES, strict=True) if half != HALVES[at])
+        for order, sign in (("least_first", 1), ("most_first", -1)):
+            heads = sorted(range(len(ranking)), key=lambda head: sign * ranking[head])
             right = [pruned_alone(view, row, heads[:count]) > 0 for count in (0, 3, 6, 8)]
-            area = sum(width * (right[k] + right[k + 1]) / 2 for k, width in enumerate((3 / 8, 3 / 8, 2 / 8)))
+            widths = (3 / 8, 3 / 8, 2 / 8)
+            area = sum(width * (right[k] + right[k + 1]) / 2 for k, width in enumerate(widths))
             expected[order, row["sample_id"]] = area
-    assert stored == pytest.approx(expected)
+    assert areas_of_samples(view, rows, relevance)[0] == pytest.approx(expected)
     assert len({*expected.values()}) > 2
+
+
+def test_no_sample_ranks_the_heads_under_which_it_is_evaluated(in_double):
+    """Relevance of one sample, negated and a thousandfold, changes curves of others; in the paper's way its own."""
+    view, rows, relevance = in_double
+    before, paper_before = areas_of_samples(view, rows, relevance)
+    others_changed, paper_changed = 0, 0
+    for at, row in enumerate(rows):
+        other = relevance.copy()
+        other[at] *= -1000
+        after, paper_after = areas_of_samples(view, rows, other)
+        for order in SETTINGS["orders"]:
+            key = (order, row["sample_id"])
+            assert after[key] == before[key]
+            paper_changed += paper_after[key] != paper_before[key]
+        others_changed += after != before
+    assert min(others_changed, paper_changed) > 2
 
 
 def margin(view, row, gone):
@@ -173,21 +202,6 @@ def margin(view, row, gone):
     sweep = Sweep(view, [order], shared=False)
     batch = Batch.collate([row], pad_id=0)
     return float(sweep.margins(batch, 10**6)[sweep.points[0, len(gone)]])
-
-
-def test_no_sample_ranks_the_heads_under_which_it_is_evaluated(tmp_path, model, inline):
-    areas = []
-    for root, changed in ((tmp_path / "one", None), (tmp_path / "other", "s003")):
-        config, store = run_of(root, model)
-        write_heads(config, store, changed=changed)
-        assert prune(config, store).failures == ()
-        rows = [
-            row for row in points(store) if row["half"] is not None and row["step"] == 0 and "s003" in row["samples"]
-        ]
-        keys = ("method", "pooling", "order", "half")
-        areas.append({tuple(row[k] for k in keys): row["areas"][row["samples"].index("s003")] for row in rows})
-    assert areas[0] == areas[1]
-    assert len(areas[0]) == 2 * len(POOLINGS) * 2
 
 
 def test_a_half_without_samples_to_evaluate_has_no_curves(tmp_path, model, inline, monkeypatch):

@@ -88,7 +88,7 @@ def curves(facts: Facts) -> Checked:
 
 
 def pruning(facts: Facts) -> Checked:
-    """The area under each pruning curve, over the share of heads removed."""
+    """The area under each pruning curve, over the share of heads removed; who ranks the heads, who is evaluated."""
     frame = facts.root.frame("pruning")
     if not len(frame):
         return
@@ -99,7 +99,10 @@ def pruning(facts: Facts) -> Checked:
         area = statistics.trapezoids(run["accuracy"].to_numpy(np.float64), gone / gone[-1])
         line = {"id": "/".join(map(str, key)), "area": text(run["area"].iloc[0])}
         line["mean"] = text(float(np.mean(run["areas"].iloc[0])))  # of samples, each with its own curve
-        yield line, ("area", "mean"), Expected({"area": Range.exact(area), "mean": Range.exact(area)})
+        expected = {"area": Range.exact(area), "mean": Range.exact(area)}
+        numbers = tables_removal.ranked(facts, run)
+        line |= {name: text(value) for name, value in numbers.items()}
+        yield line, (*expected, *numbers), Expected(expected | dict.fromkeys(numbers, Range.exact(0)))
 
 
 def layer_scores(facts: Facts) -> Checked:

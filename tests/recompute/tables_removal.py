@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from scipy import stats
 
 from tests.recompute import statistics
@@ -75,7 +77,7 @@ def knockouts(facts: Facts, row: Row) -> Expected | None:
 @cache
 def pruned(facts: Facts) -> dict[tuple[str, str, str, str, str], list[pd.DataFrame]]:
     """Pruning curves by model, task, method, pooling and order, a frame a seed."""
-    frame = facts.root.frame("pruning")
+    frame = pruning_frame(facts)
     frame = frame[frame["half"].isna()]
     keys = ["model", "task", "method", "pooling", "order"]
     frame = frame[
@@ -105,9 +107,62 @@ def removed_heads(run: pd.DataFrame) -> np.ndarray:
 
 
 @cache
+def clusters(facts: Facts) -> dict[tuple[str, str], str | None]:
+    """The clusters of samples by (task, sample)."""
+    known: dict[tuple[str, str], str | None] = {}
+    for record in facts.root.records("benchmark"):
+        task = record["artifact"]["task"]
+        for shard in record["shards"]:
+            file = pq.ParquetFile(facts.root.path / "benchmark" / "generic" / f"task={task}" / shard)
+            for row in file.read(columns=["sample_id", "cluster"]).to_pylist():
+                known[task, row["sample_id"]] = row["cluster"]
+    return known
+
+
+@cache
+def heads_of(facts: Facts) -> dict[tuple[str, str, str, str, str], pd.DataFrame]:
+    """Contrastive relevance of heads by (model, task, dtype, method, pooling)."""
+    frame = facts.root.frame("heads")
+    frame = frame[frame["explanation"] == "contrastive"]
+    return dict(iter(frame.groupby(["model", "task", "dtype", "method", "pooling"], sort=False)))
+
+
+def half_of(facts: Facts, task: str, sample: str) -> int:
+    """The half of a sample, or of its cluster: the lowest bit of the first byte of a hash."""
+    name = clusters(facts).get((task, sample)) or sample
+    return int(hashlib.sha256(f"halves:{facts.root.config['seed']}:{name}".encode()).hexdigest()[:2], 16) % 2
+
+
+@cache
+def ranking(facts: Facts, key: tuple[str, str, str, str, str], half: int | None) -> np.ndarray:
+    """The mean relevance of heads over all samples or a half, by (model, task, dtype, method, pooling)."""
+    frame = heads_of(facts)[key]
+    kept = [half is None or half_of(facts, key[1], sample) == half for sample in frame["sample_id"]]
+    return np.mean([np.array(one, np.float64) for one in frame.loc[kept, "relevance"]], axis=0)
+
+
+def ranked(facts: Facts, run: pd.DataFrame) -> dict[str, float]:
+    """By how much heads of a curve's points stand in a wrong order, and how many samples rank and are evaluated."""
+    first = run.iloc[0]
+    if first["method"] == "random":
+        return {}
+    half = None if pd.isna(first["half"]) else int(first["half"])
+    key = tuple(first[["model", "task", "dtype", "method", "pooling"]])
+    mean = ranking(facts, key, half)[np.concatenate([np.array(heads, int) for heads in run["pruned_heads"]])]
+    falls = np.diff(mean) * (1 if first["order"] == "most_first" else -1)
+    both = [half is not None and half_of(facts, first["task"], sample) == half for sample in first["samples"]]
+    return {"misplaced": max(0.0, float(falls.max())), "both": float(sum(both))}
+
+
+@cache
+def pruning_frame(facts: Facts) -> pd.DataFrame:
+    return facts.root.frame("pruning")
+
+
+@cache
 def pruned_areas(facts: Facts, model: str, task: str, method: str, setting: tuple[str, str], halves: bool) -> pd.Series:
     """The area under each sample's own curve, percent; the mean over random orders."""
-    frame = facts.root.frame("pruning")
+    frame = pruning_frame(facts)
     frame = frame[(frame["model"] == model) & (frame["task"] == task) & (frame["method"] == method)]
     frame = frame[(frame["dtype"] == facts.dtype(model, task)) & frame["samples"].notna()]
     if method != "random":
@@ -123,7 +178,7 @@ def pruned_areas(facts: Facts, model: str, task: str, method: str, setting: tupl
 
 def pruning_smallest(facts: Facts, model: str, task: str, setting: tuple[str, str]) -> Expected:
     """The difference of two methods that a t test, its level over all pairs, finds with a power of 0.8."""
-    frame = facts.root.frame("pruning")
+    frame = pruning_frame(facts)
     methods = frame.loc[(frame["model"] == model) & (frame["task"] == task), "method"].unique()
     drawn = (pruned_areas(facts, model, task, method, setting, True).rename(method) for method in methods)
     values = pd.concat([one for one in drawn if len(one)], axis=1, join="inner")
