@@ -123,8 +123,10 @@ def _node(
 def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
     """The clusters of the samples that have relevance of heads, of those with one: halves part no cluster."""
     known, inputs = clusters_of(run.ledger, task), model.inputs[task]
-    drawn = inputs.subset((run.config.heads or {}).get(task), run.config.seed) if known else []
-    names = inputs.ids.take(pa.array(drawn, pa.int64())).to_pylist()
+    if not known:
+        return {}
+    drawn = inputs.subset((run.config.heads or {}).get(task), run.config.seed)
+    names = inputs.ids.take(pa.array(drawn)).to_pylist()
     return {name: known[name] for name in names if name in known}
 
 
@@ -173,7 +175,9 @@ def _parts(run: Run, nodes: Sequence[Node], rows: np.ndarray) -> Iterator[tuple[
         size = max(1, UNIT_TOKENS // curve_tokens)
         for index, start in enumerate(range(0, len(orders), size)):
             own = tuple(orders[start : start + size])
-            yield Part(node, f"{index:03d}", own), len(own) * curve_tokens
+            whole = sum(order.half is None for order in own)
+            tokens = whole * curve_tokens + (len(own) - whole) * curve_tokens // 2  # half of the samples, about
+            yield Part(node, f"{index:03d}", own), tokens
 
 
 def _unit(parts: Sequence[Part], rows: np.ndarray, tokens: int, token_budget: int) -> Unit:
