@@ -326,7 +326,9 @@ def test_curves_of_all_methods_are_drawn_together_up_to_a_limit(tmp_path, model,
     config, store = run_of(tmp_path / "several", model)
     write_heads(config, store)
     prune(config, store)
-    assert [len(parts) for parts in drawn] == [1, 1, 1]
+    assert [len(parts) for parts in drawn] == [1, 2], (
+        "12 curves of a method are of half the samples; random orders fit in"
+    )
     assert points(store) == whole
 
 
