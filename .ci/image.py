@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether jobs/deploy/Dockerfile makes an image that works, told without Docker: by root, debootstrap and iproute2.
+"""A test without Docker that jobs/deploy/Dockerfile makes an image that works: by root, debootstrap and iproute2.
 
     .ci/image.py FOLDER [--share PATH ...] [--build-arg NAME=VALUE ...]
 
@@ -47,7 +47,7 @@ def pairs(argument: str) -> dict[str, str]:
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore leaves a path of the repository out."""
+    """True where .dockerignore leaves a path of the repository out."""
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     anywhere = [pattern.removeprefix("**/") for pattern in patterns if pattern.startswith("**/")]
@@ -134,7 +134,7 @@ class Image:
         shutil.copytree(REPOSITORY / source, self._inside(target), ignore=left_out, dirs_exist_ok=True)
 
     def _inside(self, path: str) -> Path:
-        """Where a path of the image, absolute or in its folder, is on this machine."""
+        """The path on this machine of a path of the image, absolute or in its folder."""
         return self.root / os.path.normpath(os.path.join(self.folder, path)).lstrip("/")
 
 

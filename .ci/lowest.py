@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the lower bounds of pyproject.toml are true.
+"""A test of the lower bounds of pyproject.toml.
 
     .ci/lowest.py [FOLDER [PYTEST_ARGUMENTS]]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an installation brings, without torch and what torch alone needs: `.venv/bin/python .ci/sizes.py`.
+"""The size of an installation without torch and its requirements: `.venv/bin/python .ci/sizes.py`.
 
 A line for each choice of extras: packages, and the bytes of their files as they are installed here. Everything must be
 installed, as by `make venv`. The last line is what every installation brought before there were extras.

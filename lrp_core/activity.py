@@ -1,4 +1,4 @@
-"""What every neuron does in the texts of a corpus, summed up while forward passes go by: nothing grows with the corpus.
+"""The activity of every neuron in the texts of a corpus, summed up pass by pass: nothing grows with the corpus.
 
 For each neuron the contexts with the largest activations over positions (AttnLRP 4.3), the sum over tokens, and a
 histogram over tokens with bins that are fixed beforehand. All three can be merged.
@@ -63,12 +63,12 @@ class Activity:
         self._tokens: list[Tensor] = []  # of each forward, that counted
 
     def layer(self, number: int) -> LayerActivity:
-        """What was seen of a layer, on the device where it is."""
+        """The sums of a layer, on its device."""
         return self._layers.get(number) or self._empty(number, torch.zeros(0))
 
     @property
     def tokens(self) -> int:
-        """How many tokens counted."""
+        """The number of tokens that counted."""
         return sum(map(int, to_host(self._tokens)))
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Where in a corpus a neuron is most active, and why: its best contexts, explained from its own activation.
+"""The contexts of a corpus in which a neuron is most active, explained from its own activation.
 
 A text's score is the largest activation over its positions (AttnLRP 4.3).
 """

@@ -34,11 +34,11 @@ class Passing:
     count: int  # of tokens of the flattened batch, padding included
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """What passes as [B, T, F], of a batch of the `shape` [B, T]; 0 where a token was not sent here."""
+        """The passing values as [B, T, F], of a batch of the `shape` [B, T]; 0 for tokens that were not sent here."""
         return x.view(*shape, -1)
 
     def gathered(self, x: Tensor, like: Tensor) -> Tensor:
-        """What was spread [B, T, F] as it passes, in the form of `like`."""
+        """Spread values [B, T, F] as they pass, in the form of `like`."""
         return x.view_as(like)
 
     def there(self, mask: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class PassingRows(Passing):
 
 
 def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
-    """Where each expert's number stands in `chosen` [M, N], as indices of both axes, in order.
+    """The positions of each expert's number in `chosen` [M, N], as indices of both axes, in order.
 
     How often each is chosen decides shapes, so this is for the CPU: a device would be waited for.
     """
@@ -113,7 +113,7 @@ _visits: WeakKeyDictionary[nn.Module, list[Visit]] = WeakKeyDictionary()
 
 
 def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """What experts say together [N, D] of states [N, D], those `chosen` [N, k] with their `weights` [N, k].
+    """The joint output [N, D] of experts for states [N, D], those `chosen` [N, k] with their `weights` [N, k].
 
     Experts that no token was sent to are visited, too.
     """

@@ -33,7 +33,7 @@ def tapped_neurons(view: ModelView, neurons: NeuronRelevance, switch: Switch) ->
 def _tap_neurons(
     x: Tensor, passing: Passing, *, layer: int, family: Family, neurons: NeuronRelevance, switch: Switch
 ) -> Tensor:
-    """What enters a down projection."""
+    """The input of a down projection."""
 
     def read(gradient: Tensor, value: Tensor) -> None:
         share = share_above(passing.part, family, switch.current.bilinear)

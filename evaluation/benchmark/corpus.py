@@ -19,7 +19,7 @@ from lrp_core.types import UserError
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the texts of a corpus come from."""
+    """The origin of a corpus's texts."""
 
     source: str  # its name
     path: str | None = None

@@ -1,4 +1,4 @@
-"""What a fast tokenizer makes of a text: token ids, the characters each token covers, and which tokens are special."""
+"""Texts as a fast tokenizer encodes them: token ids, the characters of each token, and which tokens are special."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def opening_of(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def has_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether words can be spelled with a space before them: not where a space is an unknown character."""
+    """True where words can be spelled with a space before them: not where a space is an unknown character."""
     [encoding] = encode(tokenizer, [" "], template=False)
     return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in encoding.ids

@@ -14,7 +14,7 @@ from lrp_core.kinds import Kind
 
 
 def separates(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the template of a fast tokenizer puts a token between two texts."""
+    """True where the template of a fast tokenizer puts a token between two texts."""
     [encoding] = encode(tokenizer, ["a"], seconds=["b"])
     assert encoding.sequence is not None
     first, second = (np.flatnonzero(encoding.sequence == which) for which in (0, 1))

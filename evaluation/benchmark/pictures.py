@@ -96,7 +96,7 @@ def picture(
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a model's images are prepared: resized, cropped, rescaled, normalised; and how it cuts them into patches."""
+    """The preparation of a model's images (resize, crop, rescale, normalise), and its cut into patches."""
 
     height: int
     width: int
@@ -164,11 +164,11 @@ class Preprocessing:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a black pixel is to the model, by channel: zero before normalisation."""
+        """The value of a black pixel by channel: zero before normalisation."""
         return tuple(-mean / std for mean, std in zip(self.mean, self.std, strict=True))
 
     def fitted(self, image: Image.Image) -> np.ndarray:
-        """What the model sees [H, W, C] uint8, before rescaling. Raises Malformed for another mode or size."""
+        """The resized, cropped image [H, W, C] uint8, before rescaling. Raises Malformed for another mode or size."""
         if self.to_rgb and image.mode != "RGB":
             image = image.convert("RGB")
         if _CHANNELS[image.mode] != self.channels:
@@ -187,7 +187,7 @@ class Preprocessing:
         return pixels
 
     def values(self, pixels: np.ndarray) -> np.ndarray:
-        """What the model computes with [C, H, W] float32, of `pixels` [H, W, C] uint8."""
+        """The model's input [C, H, W] float32 from `pixels` [H, W, C] uint8."""
         scaled = (pixels.astype(np.float64) * self.rescale).astype(np.float32)
         normalised = (scaled - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return np.ascontiguousarray(normalised.transpose(2, 0, 1))
@@ -252,7 +252,7 @@ def view_of(row: Row, preprocessing: Preprocessing) -> Row:
 
 
 def pixels_of(view: Mapping[str, Any], preprocessing: Preprocessing) -> np.ndarray:
-    """What the model sees [H, W, C] uint8 of a view row."""
+    """The pixels [H, W, C] uint8 of a view row."""
     flat = np.frombuffer(view["pixels"], np.uint8)
     return flat.reshape(preprocessing.height, preprocessing.width, preprocessing.channels)
 

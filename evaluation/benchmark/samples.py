@@ -16,7 +16,7 @@ Words = Literal["single", "first_difference"]  # target and foil are one token e
 
 
 class Beginning(NamedTuple):
-    """What is asked of texts without a slot: their first `tokens` are read, and one more is explained."""
+    """The question about texts without a slot: their first `tokens` are read, and the next one is explained."""
 
     tokens: int
     explains: Literal["prediction", "true"]  # the token that the model predicts there, or the one that follows
@@ -111,7 +111,7 @@ def is_reject(row: Row) -> bool:
 
 
 def meta_of(row: Row) -> dict[str, Any]:
-    """What its source and the annotator noted of a sample."""
+    """The notes of its source and of the annotator about a sample."""
     meta: dict[str, Any] = json.loads(row["meta"])
     return meta
 
@@ -157,7 +157,7 @@ def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
 
 
 class Prompt(NamedTuple):
-    """What a model reads before a slot, and the space that belongs to the target behind it."""
+    """The text that a model reads before a slot, and the space that belongs to the target behind it."""
 
     text: str
     space: str  # directly before the target: " " or ""
@@ -194,13 +194,13 @@ class Filled:
         return cls(before.ljust(start) + word.ljust(tail - start) + after, (start, end), slot, tail)
 
     def shifted(self, span: Sequence[int]) -> Span:
-        """Where a span of the sample's text lies in the filled text."""
+        """The span in the filled text of a span of the sample's text."""
         start, end = span
         shift = self.tail - self.slot if end > self.slot else 0
         return start + shift, end + shift
 
     def origin(self, span: Span) -> Span:
-        """Where a span of the filled text, beside the word, lies in the sample's text."""
+        """The span in the sample's text of a span of the filled text beside the word."""
         start, end = span
         shift = self.tail - self.slot if start >= self.tail else 0
         return start - shift, end - shift

@@ -1,4 +1,4 @@
-"""Which token a model predicts in the slot: the target and the foil in place, as the tokenizer splits them there.
+"""The tokens of target and foil in the slot, as the tokenizer splits them in their text.
 
 A causal model continues its text, so target and foil are what the tokenizer adds to the text when they follow it. What
 both add alike (a space of its own, the first digits of two years) is no choice between them: it is read with the text,
@@ -120,7 +120,7 @@ def _first_difference(tails: Sequence[Tail], single: bool) -> Prediction:
 
 
 def _common(lists: Sequence[list[int]]) -> int:
-    """How many entries the lists begin with alike."""
+    """The number of entries with which all lists begin alike."""
     columns = zip(*lists, strict=False)
     return next((index for index, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists)))
 

@@ -120,7 +120,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Manner:
-    """How one kind of model reads samples and is asked about them."""
+    """The way in which one kind of model reads samples and is asked about them."""
 
     tokenizer: PreTrainedTokenizerBase
     decoder_tokenizer: PreTrainedTokenizerBase

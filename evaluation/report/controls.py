@@ -69,7 +69,7 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Table:
 
 
 def summary(rows: Sequence[ControlRow], methods: Methods) -> str:
-    """Which methods of the run fail, where."""
+    """A sentence that names the methods of the run that fail, with models and tasks."""
     failed = failures(rows)
     asked = {(row.model, row.task, row.method) for row in rows if row.passed is not None and row.method not in PLANTED}
     places: dict[str, list[str]] = {}

@@ -209,7 +209,7 @@ class Plot:
             scale.set_minor_locator(NullLocator())
 
     def _data(self, panels: Sequence[Panel | Grid]) -> str:
-        """What is drawn, as CSV: a row for each point of a line, with the band around it where there is one."""
+        """The drawn numbers as CSV: a row for each point of a line, with the band around it where there is one."""
         sink = io.StringIO()
         rows = csv.writer(sink, lineterminator="\n")
         rows.writerow(["panel", "line", *self.axes, "low", "high"])

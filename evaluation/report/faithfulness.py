@@ -53,7 +53,7 @@ _INVERTED = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What tells curves from others of their task: the model, and the way in which tokens go."""
+    """The setting of curves within a task: the model, and the way in which tokens go."""
 
     model: str
     task: str

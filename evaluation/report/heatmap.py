@@ -99,7 +99,7 @@ def data(
     decoder: Sequence[str] | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """What `heatmap.js` draws: the tokens once, and for each line its values (4 digits) and scale.
+    """The data of `heatmap.js`: the tokens once, and for each line its values (4 digits) and scale.
     A line whose values are not finite says so, and is drawn without them.
 
     Whether a line points at evidence is told over ordinary tokens in the `scope` (all by default), as the pointing game
@@ -166,7 +166,7 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def seen(tokenizer: Any, said: Sequence[int]) -> list[str]:
-    """What a decoder has seen that has `said` these tokens: the start token, then the text of each."""
+    """The input of a decoder that has `said` these tokens: the start token, then the text of each."""
     return [START, *pieces(tokenizer, said)]
 
 
@@ -182,5 +182,5 @@ def words(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
 
 
 def _top(values: Sequence[float], counted: Sequence[bool]) -> int:
-    """Where the largest relevance of the counted tokens is."""
+    """The index of the largest relevance of the counted tokens."""
     return max([at for at, counts in enumerate(counted) if counts] or range(len(values)), key=lambda at: values[at])

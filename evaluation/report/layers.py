@@ -80,7 +80,7 @@ def layer_table(scores: Sequence[LayerScore], methods: Methods, missing: Missing
 
 
 def layer_differences(scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons) -> Table:
-    """How far each method is from the best of its layer and metric, on samples that all have."""
+    """The difference of each method from the best of its layer and metric, on samples that all have."""
     return DIFFERENCES.filled(_differences(scores, methods, missing, compared))
 
 

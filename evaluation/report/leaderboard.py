@@ -44,7 +44,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Beyond:
-    """What the first screen tells beside scores, by model and task."""
+    """Facts of the first screen beside scores, by model and task."""
 
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # of (model, task, method)
@@ -79,7 +79,7 @@ def _board(results: Results, compared: Comparison, beyond: Beyond, model: str, t
 
 
 def _on_other_seeds(results: Results, model: str, task: str, compared: Comparison) -> str:
-    """Which differences that tests find on a model are found on those that were trained from other seeds, too."""
+    """A sentence on the differences that tests find here: those that models of other seeds show too, and the rest."""
     known = (
         results.comparisons.get((other, task, results.dtypes[other, task][0]))
         for other in results.seeds.get(model, ())

@@ -45,7 +45,7 @@ def escaped_json(data: Any) -> str:
 
 
 def script_hash(script: str) -> str:
-    """What a content policy calls a script by."""
+    """The hash by which a content policy admits a script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

@@ -71,7 +71,7 @@ class NeuronExplorer:
 def entry(
     model: str, layer: int, neuron: int, ranked: Sequence[tuple[int, float, int]], **known: Any
 ) -> dict[str, Any]:
-    """What the page shows of a neuron. `known` are those of these that there are:
+    """The facts of a neuron on the page. `known` are those of these that there are:
 
     * `name`: where it is another than `layer.neuron`
     * `writes`: `promoted` and `suppressed`, each (word, logit), and `entropy`; `key`: the tokens nearest to it

@@ -37,7 +37,7 @@ _DIGITS = 2
 
 @dataclass(frozen=True)
 class Knockouts:
-    """What one task of a model lost: the drop of the explained number, on the samples that all rankings have.
+    """Knock-outs of a model and task: the drop of the explained number, on the samples that all rankings have.
 
     A ranking without any finite sample is left out, so that it does not take all samples from the others.
     """

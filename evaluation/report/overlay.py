@@ -76,7 +76,7 @@ def data_uri(png: bytes) -> str:
 
 
 def patch_names(preprocessing: Preprocessing) -> list[str]:
-    """What tokens are called: the class token, then patches by row and column, counted from 1."""
+    """Names of tokens: the class token, then patches by row and column, counted from 1."""
     rows, columns = preprocessing.grid
     return ["class token", *(f"patch {row + 1}, {column + 1}" for row in range(rows) for column in range(columns))]
 

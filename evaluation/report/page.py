@@ -49,7 +49,7 @@ _DOT_TOP, _DOT_STEP = 7, 9  # pixels: a row holds one dot a model, a little belo
 
 @dataclass(frozen=True)
 class Provenance:
-    """What produced the numbers; on every page."""
+    """The configuration, versions, data and models behind the numbers; on every page."""
 
     run: str
     config: str  # as YAML
@@ -250,7 +250,7 @@ def _choices(table: Table) -> list[tuple[str, list[str]]]:
 
 
 def _edges(columns: Sequence[Column]) -> set[int]:
-    """Where a group of columns begins."""
+    """The columns at which a group of columns begins."""
     return {
         at for at, column in enumerate(columns) if column.group and (not at or columns[at - 1].group != column.group)
     }

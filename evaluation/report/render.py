@@ -26,7 +26,7 @@ def number(value: float, digits: int, signed: bool = False) -> str:
 
 
 def decimals(value: float, column: Column) -> int:
-    """How many digits follow the point: the column's, or as many as its significant digits ask for."""
+    """The number of digits behind the point: the column's, or as many as its significant digits ask for."""
     if column.significant is None or not value:
         return column.digits
     return min(MOST_DECIMALS, max(0, column.significant - 1 - math.floor(math.log10(abs(value)))))

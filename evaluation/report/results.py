@@ -1,4 +1,4 @@
-"""What a report is made from: scores by variant, states of planned cells, comparisons, and Close Look's numbers."""
+"""Results of a report: scores by variant, states of planned cells, comparisons, and Close Look's numbers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Results:
         return table.filter(pc.invert(pc.is_in(table["sample_id"], pa.array(sorted(chose)))))
 
     def is_noise(self, place: Place, **changes: str) -> bool:
-        """Whether most samples of this variant have no relevance beyond rounding: their scores say nothing."""
+        """True where most samples of this variant have no relevance beyond rounding: their scores say nothing."""
         if place not in self.defaults:
             return False
         variant = self.defaults[place]._replace(**changes)._replace(tokens="all", scope="full")
@@ -130,7 +130,7 @@ class Results:
         return score is not None and score.value is not None and score.value > 50
 
     def offers(self, task: str, method: str, changes: Mapping[str, str]) -> bool:
-        """Whether any cell of this method and task has its default variant with `changes`."""
+        """True where some cell of this method and task has its default variant with `changes`."""
         return any(
             (place, variant._replace(**changes)) in self._variants
             for place, variant in self.defaults.items()

@@ -99,5 +99,5 @@ def _visible(token: str) -> str:
 
 
 def _letters(word: str) -> int:
-    """How many letters wide it is."""
+    """The width in letters."""
     return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in word)

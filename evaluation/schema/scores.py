@@ -8,7 +8,7 @@ from evaluation.schema.versioned import Long, versioned
 
 
 class Variant:
-    """What a score is for: a method on a task, and the choices that scores are told apart by."""
+    """The subject of a score: a method on a task, and the choices by which scores differ."""
 
     model: str
     task: str

@@ -78,7 +78,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """What comes out at GRID or SHARES of tokens gone, over `n` samples, with ends of the 95 % interval [S]."""
+    """The mean output at GRID or SHARES of tokens gone, over `n` samples, with ends of the 95 % interval [S]."""
 
     mean: np.ndarray
     low: np.ndarray

@@ -1,4 +1,4 @@
-"""What relevance that knows nothing scores: the exact chance of every metric.
+"""The exact chance of every metric: its mean over relevance that knows nothing.
 
 Random relevance is independent, symmetric and continuous, so that every order of the tokens is as likely and each is
 positive or not like a coin. The functions below take n tokens, g of them evidence. Where a metric depends on the sizes

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the model says in each state, or at each point; NaN where its logits are not finite."""
+    """The model's outputs in each state, or at each point; NaN where its logits are not finite."""
 
     logit: np.ndarray  # of the target
     log_probability: np.ndarray  # of the target, over the whole vocabulary

@@ -1,4 +1,4 @@
-"""Which tokens are flipped when: orders by relevance, and the states along their curves (AttnLRP B.2, NormXLogit 5).
+"""The order in which tokens are flipped, by relevance, and the states along curves (AttnLRP B.2, NormXLogit 5).
 
 A state is a set of tokens that are gone. MoRF removes the most relevant token first, LeRF is MoRF reversed, ties
 included. Nothing here needs a model. Shapes: V variants (methods, explanations ...), T tokens of a sample, N of them
@@ -25,7 +25,7 @@ SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means ove
 
 @dataclass(frozen=True)
 class Flips:
-    """How tokens go, and which: one after the other (areas), or shares of them at once."""
+    """The tokens that go, and the way: one after the other (areas), or shares of them at once."""
 
     way: str  # zero | black | mask | delete
     steps: int  # of areas: states of a curve but the first; texts of no more tokens are flipped token by token
@@ -38,7 +38,7 @@ class Flips:
     fill: tuple[float, ...] | None = None  # of images: what stands where a pixel is gone, by channel, normalised
 
     def key(self) -> dict[str, Any]:
-        """What enters keys; of texts, what entered them before there were images."""
+        """The fields that enter keys; of texts, those that entered them before there were images."""
         fields = asdict(self)
         return fields if self.fill is not None else {k: v for k, v in fields.items() if k not in ("pixels", "fill")}
 

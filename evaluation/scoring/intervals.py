@@ -98,7 +98,7 @@ def _bootstrap_t(values: np.ndarray, resamples: int, seed: int) -> Ends:
 
 
 def resampled(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each of `n` samples is drawn in each of `resamples` draws with replacement: parts [r, N] of [R, N]."""
+    """Counts of `n` samples in each of `resamples` draws with replacement: parts [r, N] of [R, N]."""
     rng = np.random.default_rng(seed)
     for count in even_parts(resamples, n):
         drawn = rng.integers(0, n, (count, n)) + n * np.arange(count)[:, None]

@@ -29,7 +29,7 @@ Neurons = Sequence[tuple[int, int]]  # (layer, neuron), the first to go first
 
 @dataclass(frozen=True)
 class Knockout:
-    """How neurons of a model go."""
+    """The removal of a model's neurons."""
 
     view: ModelView
     counts: tuple[int, ...]  # of neurons that are gone, beside none

@@ -1,4 +1,4 @@
-"""What each layer says of the tokens, held against evidence (NormXLogit 4.2): scores layer by layer."""
+"""Scores of relevance layer by layer against evidence (NormXLogit 4.2)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _EXPLAINED = ["explanation", "embedding"]
 
 @dataclass
 class Means:
-    """What is known of a cell after some of its parts."""
+    """Sums of a cell's scores over the parts that were added."""
 
     masks: Masks
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
@@ -103,7 +103,7 @@ def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Tabl
 
 
 def _noise_of(relevance: pa.Table) -> pa.Table:
-    """How many samples there are, and of how many all relevance is negligible, by explanation and embedding."""
+    """The numbers of samples, and of those whose relevance is all negligible, by explanation and embedding."""
     noise = pa.array(negligible(relevance)).cast(pa.int64())
     columns = {name: relevance[name] for name in _EXPLAINED} | {"noise": noise, "n": pa.array([1] * len(relevance))}
     return _added([pa.table(columns)], _EXPLAINED)

@@ -50,7 +50,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """What turns the function's numbers into the unit."""
+        """The factor that turns the function's numbers into the unit."""
         return 100.0 if self.unit == "%" else 1.0
 
 
@@ -83,7 +83,7 @@ def applicable(task: Task) -> dict[str, Metric]:
 
 
 def scored_by(task: Task) -> list[list[str | int]]:
-    """What decides the numbers that scores of the task are: name and version of every metric that applies.
+    """Name and version of every metric that applies to the task, which decide the numbers of its scores.
 
     Scores that something else decided are stale.
     """

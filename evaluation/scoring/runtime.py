@@ -1,4 +1,4 @@
-"""What explanations cost: medians and quartiles of measured passes, by model, task, device and length."""
+"""The cost of explanations: medians and quartiles of measured passes, by model, task, device and length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Pass(NamedTuple):
-    """What was timed. `length` is the upper end of its bucket: a power of two, in tokens of the padded batch."""
+    """A timed pass. `length` is the upper end of its bucket: a power of two, in tokens of the padded batch."""
 
     task: str
     model: str
@@ -24,7 +24,7 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a sample costs, over the batches of a pass; seconds are (first quartile, median, third quartile)."""
+    """The cost of a sample over the batches of a pass; seconds are (first quartile, median, third quartile)."""
 
     batches: int
     sample_s: tuple[float, float, float]

@@ -29,7 +29,7 @@ class Mismatch(ValueError):
 
 @dataclass(frozen=True)
 class Index:
-    """Where each name stands in a list. Finding R names among N takes R log N steps."""
+    """The positions of names in a list. Finding R names among N takes R log N steps."""
 
     names: np.ndarray  # [N] bytes, ascending
     at: np.ndarray  # [N] where each stands
@@ -42,7 +42,7 @@ class Index:
         return cls(text[order], order)
 
     def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Where each of R names stands in the list, [R]. Raises Mismatch with the first that is not there."""
+        """The position in the list of each of R names, [R]. Raises Mismatch with the first that is not there."""
         wanted = _as_bytes(names)
         nearest = np.minimum(np.searchsorted(self.names, wanted), max(0, len(self.names) - 1))
         lost = self.names[nearest] != wanted if len(self.names) else np.ones(len(wanted), bool)
@@ -53,7 +53,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Masks:
-    """What of a view the metrics need: which of its tokens [S] are evidence, special, or in the scope."""
+    """The masks of a view that metrics need: which of its tokens [S] are evidence, special, or in the scope."""
 
     samples: Index  # of the ids [N]
     offsets: np.ndarray  # [N + 1]

@@ -1,4 +1,4 @@
-"""What shares of the top tokens do over samples: AOPC and sufficiency, accuracy, and of scores Pearson's r with gold.
+"""Effects of removing shares of the top tokens: AOPC, sufficiency, accuracy, and of scores Pearson's r with gold.
 
 Tables are of the schema of curves, those of one cell (model, task, precision, method) each (NormXLogit 5). Shapes: N
 samples, M methods, K shares; the axis of 2 is without the top tokens, and with those alone.

@@ -1,4 +1,4 @@
-"""How sure the means are: intervals over samples, and paired tests between methods on the same samples.
+"""The certainty of means: intervals over samples, and paired tests between methods on the same samples.
 
 Shapes: N samples, M methods, K metrics, R resamples, G clusters.
 """
@@ -92,7 +92,7 @@ def compare(
     shares: bool | np.ndarray = False,
     clusters: np.ndarray | None = None,
 ) -> Comparison | None:
-    """How M methods compare by K metrics, from the `values` [N, M, K] of N samples.
+    """The comparison of M methods by K metrics, from the `values` [N, M, K] of N samples.
 
     They are told times `scale`, one number or [K]; by default in percent. `shares` tells whether values lie between 0
     and 1, of all metrics or of each [K]; `clusters` [N] are numbers of the samples' clusters. None when there is

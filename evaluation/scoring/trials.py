@@ -16,7 +16,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Trial:
-    """What one set of options gave."""
+    """The result of one set of options."""
 
     delta_area: float  # mean over samples; NaN where no sample is left
     n: int

@@ -1,4 +1,4 @@
-"""What a task is: everything about it that is said anywhere, in one record."""
+"""The record of a task: everything that the product says about it."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ class Task:
     share: Mapping[str, str] = field(default_factory=dict)
 
     def is_published(self, source: str) -> bool:
-        """Whether `source` is the published data of the paper, so that the paper's numbers are for these samples."""
+        """True where `source` is the published data of the paper, so that the paper's numbers are for these samples."""
         return bool(self.sources) and self.sources[0].name == source and isinstance(self.sources[0], Source)

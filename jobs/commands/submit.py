@@ -34,7 +34,7 @@ def submit(arguments: Sequence[str], address: str) -> int:
 
 
 async def _follow(client: object, job: str) -> None:
-    """What the job prints, until it ends."""
+    """The lines that the job prints, until it ends."""
     async for lines in client.tail_job_logs(job):  # type: ignore[attr-defined]
         print(lines, end="", flush=True)
 

@@ -30,7 +30,7 @@ def short(key: str | None) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a product's files lie, with a column of its place, or the key, in braces.
+    """The places of a product's files, with a column of its place, or the key, in braces.
 
     A name of a manifest without {key} holds one artifact a place: it replaces its predecessor. Artifacts of several
     keys lie side by side otherwise, so that a run of other settings finds its own.
@@ -106,7 +106,7 @@ class Artifact:
 
     @property
     def replaces(self) -> bool:
-        """Whether it takes the place of artifacts of other keys."""
+        """True where it takes the place of artifacts of other keys."""
         return "{key}" not in self.layout.manifest
 
     @property
@@ -130,7 +130,7 @@ class Artifact:
         return self._filled(self.layout.shard, unit=unit)
 
     def is_keyed(self) -> bool:
-        """Whether a shard's name tells its key."""
+        """True where a shard's name tells its key."""
         return "{key}" in (self.layout.shard or "")
 
     def key_in(self, file: str) -> str | None:
@@ -140,7 +140,7 @@ class Artifact:
         return match["key"] if match is not None and self.is_keyed() else None
 
     def owns(self, file: str) -> bool:
-        """Whether a file name is that of a shard under this very key."""
+        """True where a file name is that of a shard under this very key."""
         return self.key_in(file) == short(self.key)
 
     def __str__(self) -> str:

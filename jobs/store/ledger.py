@@ -25,7 +25,7 @@ _FOLDER = "manifest"
 
 
 class Ledger:
-    """What one store holds. No query changes it."""
+    """The artifacts of one store. No query changes it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -110,7 +110,7 @@ class Ledger:
         return {name: size for name, size in there.items() if artifact.owns(name)}
 
     def damage(self, artifact: Artifact) -> dict[str, str]:
-        """What is wrong with files that its manifest lists, by path: gone, or of another size than when it was written.
+        """The faults of files that its manifest lists, by path: gone, or of another size than when it was written.
 
         It takes a listing for all artifacts of a product and model together.
         """
@@ -284,7 +284,7 @@ class Ledger:
 
 
 def is_complete(record: Mapping[str, Any] | None) -> bool:
-    """Whether a manifest is of something complete; older versions wrote no others."""
+    """True where a manifest is of a complete artifact; older versions wrote no others."""
     return record is not None and record.get("state", "complete") == "complete"
 
 

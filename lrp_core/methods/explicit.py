@@ -178,7 +178,7 @@ def _routed(module: nn.Module, args: tuple[Any, ...], y: tuple[Tensor, ...], *, 
 
 
 def _mixed(module: Any, args: tuple[Tensor, Tensor, Tensor], _: Tensor, *, epsilon: float) -> Tensor:
-    """What a token's experts say [N, D], one after the other: sums and products that have rules."""
+    """The output [N, D] of a token's experts, one after the other: sums and products that have rules."""
     states, chosen, weights = args
     if states.device.type != "cpu":
         return _mixed_at_once(module, *args, epsilon=epsilon)

@@ -42,7 +42,7 @@ def pipeline(candidates: Sequence[str]) -> str:
 
 
 def identity(spacy_name: str, coref_id: str | None) -> str:
-    """What finds the evidence, as `meta.annotator` says it.
+    """The name of the annotator that finds the evidence, as `meta.annotator` has it.
 
     Raises UserError for a pipeline without a parser, or a coreference model that cannot be read.
     """

@@ -37,7 +37,7 @@ _PRONOUN = {"who", "whom", "which", "that", "what", "whatever", "whoever", "whic
 
 
 def predicate(verb: Token) -> Token:
-    """What `verb` is an auxiliary or copula of, else `verb` itself."""
+    """The word that `verb` is an auxiliary or copula of, else `verb` itself."""
     while verb.dep_ in _FUNCTION and verb.head.i != verb.i:
         verb = verb.head
     return verb
@@ -90,7 +90,7 @@ def _own_subject(clause: Token, verb: Token) -> Token | None:
 
 
 def _antecedent(pronoun: Token, clause: Token) -> Token:
-    """What a relative pronoun, the subject of `clause`, stands for; an interrogative one stands for itself."""
+    """The antecedent of a relative pronoun that is the subject of `clause`; an interrogative one is its own."""
     while clause.dep_ == "conj" and clause.head.i != clause.i:
         clause = clause.head
     if clause.dep_ in _RELATIVE:

@@ -24,7 +24,7 @@ EVERY = (*MODELS, *SEEDS, *HEADS, *ANSWERING, *VISION)
 
 
 def model_dir(name: str) -> Path:
-    """Where the shipped model `name`, one of EVERY, lies with what prepares its input.
+    """The folder of the shipped model `name`, one of EVERY, with its tokenizer or image processor.
 
     Raises ValueError for another name.
     """

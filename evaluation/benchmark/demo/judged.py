@@ -123,7 +123,7 @@ def pair(rng: random.Random) -> Judged:
 
 
 def _words(rng: random.Random) -> dict[str, str]:
-    """Who did what to what."""
+    """The words of a clause: subject, verb and object."""
     subject, _ = rng.choice(lexicon.MALE[:6] + lexicon.FEMALE[:6])
     thing, _ = rng.choice(lexicon.THINGS[:12])
     return {"subject": subject, "verb": rng.choice(lexicon.REFLEXIVE_VERBS[:8]), "object": thing}

@@ -72,7 +72,7 @@ def _drawing(rng: random.Random) -> Drawing:
 
 
 def _placed(shape: str, rng: random.Random, taken: np.ndarray) -> np.ndarray:
-    """Where the shape is [24, 24] bool: at random, apart from what is `taken`."""
+    """The pixels of the shape [24, 24] bool, at a random place apart from those that are `taken`."""
     while True:
         form = _form(shape, rng)
         top, left = (rng.randrange(SIZE - edge + 1) for edge in form.shape)

@@ -1,4 +1,4 @@
-"""Which side of the split a draw falls on, and draws of one side without repetition."""
+"""The split of draws into training and test, and draws of one side without repetition."""
 
 from __future__ import annotations
 

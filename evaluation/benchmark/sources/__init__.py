@@ -1,4 +1,4 @@
-"""Where samples come from: published data sets, the demo language, users' own files.
+"""Sources of samples: published data sets, the demo language, users' own files.
 
 A new one is one file, and stands among the `sources` of the task that it feeds, which brings it into the table.
 """
@@ -38,7 +38,7 @@ def source_of(name: str) -> AnySource:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a task comes from: `path` (file, folder or URL), else `hub`, else where the source is published."""
+    """The origin of a task: `path` (file, folder or URL), else `hub`, else the place where the source is published."""
 
     task: str
     source: str

@@ -13,7 +13,7 @@ Side = Literal["drawn", "counted"]
 
 
 def draw(rows: Iterable[Row], side: Callable[[Row], Side | None], seed: int) -> dict[str, int]:
-    """How often each row of the side that is drawn comes, by sample id; it depends on the ids and `seed` alone."""
+    """The number of copies of each row of the side that is drawn, by sample id; it depends on ids and `seed` alone."""
     ids: dict[Side, list[str]] = {"drawn": [], "counted": []}
     for row in rows:
         if not is_reject(row) and (own := side(row)) is not None:

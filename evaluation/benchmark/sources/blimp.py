@@ -41,7 +41,7 @@ class SentencePair(NamedTuple):
 
 
 def pair(good_sentence: str, bad_sentence: str) -> SentencePair:
-    """Where the two sentences differ. Raises Malformed unless it is in exactly one word."""
+    """The words in which the two sentences differ. Raises Malformed unless they differ in exactly one."""
     good, bad = good_sentence.split(" "), bad_sentence.split(" ")
     differ = [i for i, (left, right) in enumerate(zip(good, bad, strict=False)) if left != right]
     if len(good) != len(bad) or len(differ) != 1:

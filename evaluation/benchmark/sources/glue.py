@@ -22,7 +22,7 @@ QNLI_LABELS = ("entailment", "not_entailment")
 def labelled(
     source: str, columns: Sequence[Sequence[str]], names: Sequence[str] = (), gold: Sequence[str] = ("label",)
 ) -> Callable[[Any], Row]:
-    """How a record becomes a sample; `columns` are those of the text, or of both texts, and `gold` that of the label.
+    """The parser of records into samples; `columns` are those of the text or both texts, `gold` that of the label.
 
     Each has all its names in the layouts there are, and the first that a record has counts. `names` are those of the
     labels by number; without them the gold column is a score. What the function raises is Malformed.

@@ -151,7 +151,7 @@ def _is_span(value: Any) -> bool:
 
 
 def _only(text: str, words: str) -> Span:
-    """Where `words` stand in `text`, not as part of a longer word. Raises Malformed unless they stand there once."""
+    """The span of `words` in `text`, not within a longer word. Raises Malformed unless they stand there once."""
     words = words.strip()
     if not words:
         raise Malformed("no evidence", "an empty word")
@@ -195,7 +195,7 @@ def records(file: Path) -> Iterator[Record]:
 
 
 def has_foils(path: str) -> bool:
-    """Whether a row of the user's files names a foil. What cannot be read is told when it is prepared, hence True."""
+    """True where a row of the user's files names a foil, and where none can be read: `prepare` tells why."""
     try:
         rows = chain.from_iterable(map(records, fetch(path, SAMPLES.suffixes, SAMPLES.nested)))
         return any(isinstance(row, dict) and _has(row, "foil") for _, row in rows)

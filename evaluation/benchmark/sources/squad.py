@@ -38,7 +38,7 @@ class _Question:
 
 
 def first_piece(answer: str) -> str:
-    """What an answer begins with, coarser than any tokenizer's first token: letters, digits or one symbol."""
+    """The beginning of an answer, coarser than any tokenizer's first token: letters, digits or one symbol."""
     match = re.search(r"[^\W\d_]+|\d+|\S", answer.lower())
     return match[0] if match else ""
 

@@ -40,7 +40,7 @@ def articles(texts: Iterable[tuple[str, str | Malformed]]) -> Iterator[Record]:
 
 
 def _is_unfinished(line: str) -> bool:
-    """Whether a line of running text breaks off inside a sentence."""
+    """True where a line of running text breaks off inside a sentence."""
     return " . " in line and line[-1].isalnum()
 
 

@@ -121,7 +121,7 @@ def _summary(plan: Plan, results: Results) -> str:
 
 
 def notes(plan: Plan, ledger: Ledger, results: Results) -> Iterator[str]:
-    """What the run lacks, and what of its samples had defects."""
+    """Sentences on parts that the run lacks, and on defects of its samples."""
     lost = [state for state in results.states.values() if state != DONE]
     if lost:
         yield (

@@ -42,7 +42,7 @@ Seen = tuple[float, str, str, str, int, float]  # magnitude, task, method, sampl
 
 @dataclass
 class _Neuron:
-    """What the cells of a model say of one neuron."""
+    """The facts of one neuron from the cells of a model."""
 
     name: str = ""
     total: dict[TaskMethod, float] = field(default_factory=lambda: defaultdict(float))
@@ -77,7 +77,7 @@ def neuron_explorer(
 
 @dataclass(frozen=True)
 class _Model:
-    """What the store says of a model's neurons."""
+    """The facts of a model's neurons from the store."""
 
     config: RunConfig
     model: ModelPlan
@@ -115,7 +115,7 @@ class _Model:
             yield entry(self.model.name, *place, ranked, **facts)
 
     def words(self) -> dict[Place, dict[str, Any]]:
-        """What neurons write and answer to, for `entry`."""
+        """The words that neurons write and answer to, for `entry`."""
         numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
         words = {}
         node = writings_of(self.config, self.model, self.ledger)
@@ -128,7 +128,7 @@ class _Model:
         return words
 
     def answers(self, corpus: Artifact, wanted: set[Place]) -> dict[Place, dict[str, Any]]:
-        """What a corpus says of these neurons, for `entry`; a layer at a time is in memory."""
+        """The contexts and histograms of these neurons over a corpus, for `entry`; a layer at a time is in memory."""
         try:
             tokenizer = load_tokenizer(self.model.resolved.config)
         except (UserError, ModelUnavailable):

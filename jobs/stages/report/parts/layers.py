@@ -1,4 +1,4 @@
-"""What each layer says of the tokens, held against evidence (figures 4, 5 and 25 to 28 of NormXLogit)."""
+"""Relevance layer by layer against evidence (figures 4, 5 and 25 to 28 of NormXLogit)."""
 
 from __future__ import annotations
 

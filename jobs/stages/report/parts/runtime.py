@@ -1,4 +1,4 @@
-"""What a pass costs: time and memory against length, and what the benchmark of methods by length says of it."""
+"""The cost of a pass: time and memory against length, and the benchmark of methods by length."""
 
 from __future__ import annotations
 
