@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 import numpy as np
+import pyarrow.compute as pc
 
 from evaluation.report.agreement import agreement_figures, agreement_table
 from evaluation.report.controls import PAGE
@@ -14,23 +18,23 @@ from jobs.stages.report.reported import Reported
 from jobs.stages.report.results import place_of, relevance_cells
 from jobs.store import Artifact, Ledger
 
-SAMPLES = 30  # of a model and task: those that come first in the first shards of all methods
+SAMPLES = 30  # of a model and task: by name the first that all methods have
 _COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
 
 
 def agreement_part(report: Reported) -> Part:
     """The agreement of every method's default variant, of each model and task with two methods or more."""
     results, ledger = report.results, report.run.ledger
-    places: dict[tuple[str, str], dict[str, dict[str, np.ndarray]]] = {}
+    cells: dict[tuple[str, str], dict[str, tuple[Artifact, Variant]]] = defaultdict(dict)
     for cell in (planned.artifact for planned in relevance_cells(report.run.plan)):
         place = place_of(cell)
-        if place in results.defaults and _is_first(report, place) and not results.is_noise(place):
-            maps = _maps(ledger, cell, results.defaults[place])
-            places.setdefault((place.model, place.task), {})[place.method] = maps
+        if place not in results.defaults or results.is_noise(place):
+            continue
+        if _is_first(report, place) and ledger.is_done(cell):
+            cells[place.model, place.task][place.method] = cell, results.defaults[place]
     agreements: dict[tuple[str, str], MethodAgreement] = {}
-    for key, relevance in places.items():
-        common = set.intersection(*map(set, relevance.values()))
-        agreement = agreement_of(relevance, sorted(common)[:SAMPLES])
+    for key, of_methods in cells.items():
+        agreement = agreement_of(*_of_the_same(ledger, of_methods))
         if agreement is not None:
             agreements[key] = agreement
     how = "It needs scores of several methods: run `closelook attribute` and `evaluate`."
@@ -42,13 +46,19 @@ def _is_first(report: Reported, place: Place) -> bool:
     return place.dtype == report.results.dtypes[place.model, place.task][0]
 
 
-def _maps(ledger: Ledger, cell: Artifact, variant: Variant) -> dict[str, np.ndarray]:
-    """Relevance [T] by sample, of the samples in a cell's first shard."""
-    first = sorted(ledger.files(cell))[:1]
-    rows = ledger.store.read(first, RELEVANCE, _COLUMNS).to_pylist() if first else []
-    asked = (variant.explanation, variant.embedding)
-    return {
-        row["sample_id"]: np.array(row["relevance"], np.float64)
-        for row in rows
-        if (row["explanation"], row["embedding"]) == asked
+def _of_the_same(
+    ledger: Ledger, of_methods: Mapping[str, tuple[Artifact, Variant]]
+) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
+    """Relevance [T] by method and sample, and the samples: SAMPLES at most."""
+    tables = {}
+    for method, (cell, variant) in of_methods.items():
+        asked = (pc.field("explanation") == variant.explanation) & (pc.field("embedding") == variant.embedding)
+        tables[method] = ledger.read(cell, RELEVANCE, _COLUMNS).filter(asked)
+    common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in tables.values()))
+    samples = sorted(common)[:SAMPLES]
+    chosen = pc.field("sample_id").isin(samples)
+    relevance = {
+        method: {row["sample_id"]: np.array(row["relevance"], np.float64) for row in table.filter(chosen).to_pylist()}
+        for method, table in tables.items()
     }
+    return relevance, samples
