@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("run", "annotate", "lora")
-FIXED = ("torch", "pytest", "hypothesis", "duckdb")
+FIXED = ("torch", "pytest", "pytest-timeout", "hypothesis", "duckdb")
 TESTS = (
     "tests/lrp_core/test_view.py",
     "tests/lrp_core/test_loading.py",

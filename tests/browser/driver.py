@@ -96,7 +96,7 @@ def browser():
             finally:
                 call("DELETE", f"{url}/session/{session}")
         finally:
-            driver.terminate()
+            driver.kill()  # its Chromium has ended with the session
 
 
 def call(method, url, body=None):
