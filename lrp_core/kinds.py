@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: Ways to take a token away: its embedding zeroed, the mask token in its place, or deleted. Of an image, what the model
-#: computes with is zero there, or the image is black, which is zero before it is normalised.
-ZERO, MASK, DELETE, BLACK = "zero", "mask", "delete", "black"
+#: Ways to take a token away: its embedding zeroed, the mask token in its place, deleted, or another token drawn in its
+#: place. Of an image, what the model computes with is zero there, or the image is black, which is zero before it is
+#: normalised.
+ZERO, MASK, DELETE, RESAMPLE, BLACK = "zero", "mask", "delete", "resample", "black"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ CLASSIFIER = Kind(
     "classifier",
     "classifier or regressor on an encoder",
     causal=False,
-    perturbations=(ZERO, MASK),
+    perturbations=(ZERO, MASK, RESAMPLE),
     reads="first",
     **_LABELS,
 )
@@ -49,7 +50,7 @@ CAUSAL_CLASSIFIER = Kind(
     "causal_classifier",
     "classifier or regressor on a causal model",
     causal=True,
-    perturbations=(ZERO, DELETE),
+    perturbations=(ZERO, DELETE, RESAMPLE),
     forward_options=_WITHOUT_CACHE,
     reads="last",
     **_LABELS,
@@ -61,7 +62,7 @@ MASKED = Kind(
     classes="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
     causal=False,
     slot=True,
-    perturbations=(ZERO, MASK),
+    perturbations=(ZERO, MASK, RESAMPLE),
     with_labels=CLASSIFIER,
 )
 CAUSAL = Kind(
@@ -71,7 +72,7 @@ CAUSAL = Kind(
     classes="MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     causal=True,
     slot=False,
-    perturbations=(ZERO, DELETE),
+    perturbations=(ZERO, DELETE, RESAMPLE),
     forward_options=_WITHOUT_CACHE,
     with_labels=CAUSAL_CLASSIFIER,
 )
@@ -94,7 +95,7 @@ ENCODER_DECODER = Kind(
     classes="MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
     causal=False,
     slot=False,
-    perturbations=(ZERO, DELETE),
+    perturbations=(ZERO, DELETE, RESAMPLE),
     forward_options=_WITHOUT_CACHE,
     decoder=True,
 )

@@ -39,7 +39,13 @@ DELTA, MORF, LERF = AREAS
 _OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}
 DIGITS, OVERLAP_DIGITS = 2, 3  # as the paper prints them
 PAPER = "AttnLRP"
-WAYS = {"zero": "zeroed", "black": "black before normalisation", "mask": "masked", "delete": "deleted"}
+WAYS = {
+    "zero": "zeroed",
+    "black": "black before normalisation",
+    "mask": "masked",
+    "delete": "deleted",
+    "resample": "resampled",
+}
 OF_SCORE = {TARGET_LOGIT: "", CONTRAST: ", target − foil"}
 _FILE = {TARGET_LOGIT: "", CONTRAST: "_contrast"}
 FOLLOWED = {TARGET_LOGIT: "logit of the target", CONTRAST: "logit of the target minus that of the foil"}

@@ -43,7 +43,7 @@ class Curves:
     # The part of the input whose relevance ranks (version 3): tokens, their embeddings without positions | positions,
     # the sum with those | pixels | any, of methods that tell no parts apart.
     ranked: str
-    perturbation: str  # zero | black | mask | delete
+    perturbation: str  # zero | black | mask | delete | resample, whose curves are means over draws
     # Areas: morf, the most relevant token goes first | lerf, the same order reversed.
     # Shares: without_top, so many of the most relevant tokens are gone | top_only, all others are.
     order: str
@@ -55,6 +55,7 @@ class Curves:
     logit: list[Single]
     probability: list[Single] | None  # null for a score
     # Target above foil or, without a foil, above every other token; with a gold label, that above every other.
+    # Of several draws: in more than half of them.
     correct: list[bool] | None  # null for a score
     area: float | None  # under the logit, over the share of tokens that are gone; null for shares
 

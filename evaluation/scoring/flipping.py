@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from evaluation.scoring.flips import States
 from lrp_core.guard import undisturbed
 from lrp_core.interventions.pixels import pixels_replaced
 from lrp_core.interventions.tokens import check_way, tokens_removed
-from lrp_core.kinds import DELETE
+from lrp_core.kinds import DELETE, RESAMPLE
 from lrp_core.memory import is_out_of_memory
 from lrp_core.readout import over_vocabulary
 from lrp_core.transfer import to_device
@@ -29,6 +30,7 @@ from lrp_core.types import Batch
 from lrp_core.view import ModelView
 
 log = logging.getLogger(__name__)
+INSTEAD = "instead"  # of a view row, the tokens [T] in place of those that go
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,18 @@ class Outputs:
     def probability(self) -> np.ndarray:
         return np.exp(self.log_probability)
 
+    @classmethod
+    def mean(cls, draws: Sequence[Outputs]) -> Outputs:
+        """Mean logits and probabilities over draws; correct where more than half of the draws are."""
+        if len(draws) == 1:
+            return draws[0]
+        logit, correct, foil = (
+            np.mean([getattr(draw, name) for draw in draws], axis=0) for name in ("logit", "correct", "foil")
+        )
+        probability = np.logaddexp.reduce([draw.log_probability for draw in draws]) - np.log(len(draws))
+        majority = np.where(np.isnan(correct), np.nan, correct > 1 / 2)
+        return cls(logit, probability, majority, foil)
+
     def at(self, points: np.ndarray | slice) -> Outputs:
         return Outputs(*(getattr(self, field.name)[points] for field in fields(self)))
 
@@ -53,9 +67,9 @@ class Outputs:
 class Flipper:
     """Runs states of samples in batches of `token_budget` tokens, padding included.
 
-    `way` is how tokens go (see :func:`tokens_removed`), by `mask_id` if masked; where pixels of images, or patches, are
-    gone, `fill` stands there, by channel. Out of memory halves the budget for this batch and those after it. Raises
-    UserError for a way that the model does not know.
+    `way` is how tokens go (see :func:`tokens_removed`): by `mask_id` if masked, by the row's `instead` if resampled.
+    Where pixels of images, or patches, are gone, `fill` stands there, by channel. Out of memory halves the budget for
+    this batch and those after it. Raises UserError for a way that the model does not know.
     """
 
     def __init__(
@@ -104,32 +118,44 @@ class Flipper:
     def _within_memory(self, rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
         """Outputs [4, R]; None when several rows together were too much."""
         try:
-            return self._forward(*rows.batch(chosen))
+            return self._forward(rows.batch(chosen))
         except Exception as error:
             if len(chosen) == 1 or not is_out_of_memory(error):
                 raise
         return None
 
-    def _changed(self, batch: Batch, removed: Tensor) -> AbstractContextManager[Batch]:
-        """The batch without the tokens `removed` [R, T] or, of images, the patches [R, T] or pixels [R, H * W]."""
-        if batch.pixel_values is None or self.fill is None:
-            return tokens_removed(self.view, batch, removed, self.way, self.mask_id)
-        return nullcontext(pixels_replaced(self.view, batch, removed, self.fill))
+    def _changed(self, states: _Stacked) -> AbstractContextManager[Batch]:
+        """The batch without what is removed: tokens or, of images, patches or pixels."""
+        if states.batch.pixel_values is None or self.fill is None:
+            instead = states.instead if self.way == RESAMPLE else self.mask_id
+            return tokens_removed(self.view, states.batch, states.removed, self.way, instead)
+        return nullcontext(pixels_replaced(self.view, states.batch, states.removed, self.fill))
 
     @torch.inference_mode()
-    def _forward(self, batch: Batch, removed: Tensor, contrasted: Tensor, gold: Tensor) -> np.ndarray:
+    def _forward(self, states: _Stacked) -> np.ndarray:
         with undisturbed(self.view):
-            with self._changed(batch, removed) as changed:
+            with self._changed(states) as changed:
                 hidden = self.view.hidden(changed)
             state = self.view.prediction(hidden, changed)
             target, foil = self.view.unembed(state, changed).unbind(-1)
             total, largest = over_vocabulary(self.view, state)
-        contrasted = to_device(contrasted & (gold < 0), target.device)
-        gold, targets = to_device(gold, largest.device), changed.target_ids.to(largest.device)
+        contrasted = to_device(states.contrasted & (states.gold < 0), target.device)
+        gold, targets = to_device(states.gold, largest.device), changed.target_ids.to(largest.device)
         best = largest == torch.where(gold < 0, targets, gold)
         correct = torch.where(contrasted, target > foil, best.to(target.device)).to(target.dtype)
         outputs = torch.stack([target, target - total.to(target), correct, foil])
         return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class _Stacked:
+    """States of samples as the rows of one batch, on the CPU."""
+
+    batch: Batch
+    removed: Tensor  # [R, T] or [R, H * W] bool, the tokens or pixels that each loses
+    instead: Tensor | None  # [R, T] tokens in their place, where rows name some
+    contrasted: Tensor  # [R] bool, whether a foil decides what is correct
+    gold: Tensor  # [R] the gold labels, -1 where there is none
 
 
 @dataclass(frozen=True)
@@ -161,10 +187,8 @@ class _Rows:
         ends = np.searchsorted(self.sample, np.arange(len(self.samples) + 1))
         return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
 
-    def batch(self, chosen: np.ndarray) -> tuple[Batch, Tensor, Tensor, Tensor]:
-        """The batch of the rows `chosen` [R], which tokens (or pixels) [R, T] each loses, whether a foil decides what
-        is correct [R], and the gold labels [R], -1 where there is none.
-        """
+    def batch(self, chosen: np.ndarray) -> _Stacked:
+        """The rows `chosen` [R]."""
         which, of = np.unique(self.sample[chosen], return_inverse=True)
         rows = [self.samples[i][0] for i in which]
         # A row without a foil stands beside others with the target in its place, which nothing reads.
@@ -178,4 +202,7 @@ class _Rows:
             removed[of == i, : states.shape[1]] = states[self.state[chosen[of == i]]]
         repeated = {name: value[of] for name, value in vars(batch).items() if value is not None}
         gold = torch.tensor([-1 if one is None else one for one in golds])
-        return replace(batch, **repeated), torch.from_numpy(removed), contrasted[of], gold[of]
+        instead = None
+        if INSTEAD in rows[0]:
+            instead = pad_sequence([torch.as_tensor(row[INSTEAD]) for row in rows], batch_first=True)[of]
+        return _Stacked(replace(batch, **repeated), torch.from_numpy(removed), instead, contrasted[of], gold[of])

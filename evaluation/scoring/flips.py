@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lrp_core.kinds import RESAMPLE
 from lrp_core.types import UserError
 
 AREAS, SHARES_OF_TOKENS = "areas", "shares"  # what is measured: see `Flips`
@@ -27,7 +28,7 @@ SHARES = tuple(range(10, 100, 10))  # percent; NormXLogit's tables are means ove
 class Flips:
     """The tokens that go, and the way: one after the other (areas), or shares of them at once."""
 
-    way: str  # zero | black | mask | delete
+    way: str  # zero | black | mask | delete | resample
     steps: int  # of areas: states of a curve but the first; texts of no more tokens are flipped token by token
     flip_special: bool
     seed: int  # of the order of equal relevance
@@ -36,11 +37,15 @@ class Flips:
     paper: bool = False  # shares as NormXLogit's notebooks take them: of all tokens; every one but the first may go
     pixels: bool = False  # of images: single pixels go; else their patches
     fill: tuple[float, ...] | None = None  # of images: what stands where a pixel is gone, by channel, normalised
+    draws: int = 1  # of tokens in place of those that go, over which a curve is the mean
+    kept_ids: tuple[int, ...] = ()  # special tokens of the tokenizer, which are never replaced
 
     def key(self) -> dict[str, Any]:
-        """The fields that enter keys; of texts, those that entered them before there were images."""
-        fields = asdict(self)
-        return fields if self.fill is not None else {k: v for k, v in fields.items() if k not in ("pixels", "fill")}
+        """The fields that enter keys: those of images and of replacements only where they say something."""
+        without = set() if self.fill is not None else {"pixels", "fill"}
+        if self.way != RESAMPLE:
+            without |= {"draws", "kept_ids"}
+        return {name: value for name, value in asdict(self).items() if name not in without}
 
     @property
     def orders(self) -> tuple[str, str]:
@@ -64,7 +69,7 @@ class Flips:
         """
         if self.pixels:
             return np.ones(row["pixel_values"][0].size, bool)
-        special = np.asarray(row["special_mask"], bool)
+        special = self.special(row)
         if self.paper:
             special = np.arange(len(special)) == 0
         return candidates(
@@ -74,6 +79,11 @@ class Flips:
             slot=row["position"] if slot else None,
             flip_special=self.flip_special and not self.paper,
         )
+
+    def special(self, row: Mapping[str, Any]) -> np.ndarray:
+        """[T] bool, the special tokens of a view row: those of the template, and `kept_ids`."""
+        special = np.asarray(row["special_mask"], bool)
+        return special | np.isin(row["input_ids"], self.kept_ids) if self.kept_ids else special
 
     def states(self, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
         """(how many tokens are gone [2, S], which they are [V, 2, S, T] bool) in both orders."""

@@ -1,8 +1,9 @@
 """Curves of perturbed samples: what the model says as tokens go in the orders of many variants (AttnLRP B.2,
 NormXLogit 5).
 
-Equal states of a sample run once, whatever variants and orders ask for them. Shapes: V variants (methods, explanations
-...), T tokens of a sample, S states of a curve; the axis of 2 is the two orders of `Flips`.
+Equal states of a sample run once, or once a draw, whatever variants and orders ask for them. Shapes: V variants
+(methods, explanations ...), T tokens of a sample, S states of a curve, D draws; the axis of 2 is the two orders of
+`Flips`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from evaluation.scoring.faithfulness import areas, with_gaps
-from evaluation.scoring.flipping import Flipper
+from evaluation.scoring.flipping import INSTEAD, Flipper, Outputs
 from evaluation.scoring.flips import TARGET_LOGIT, Flips, Ranking, States, tie_order
-from lrp_core.interventions.tokens import DELETE
+from lrp_core.kinds import DELETE, RESAMPLE
 from lrp_core.view import ModelView
 
 
@@ -28,10 +29,13 @@ class Asked:
     counts: np.ndarray  # [2, S] tokens that are gone
     finite: np.ndarray  # [V] whether the variant's relevance is
     states: States  # its only points are [finite V, 2, S]
+    replacements: np.ndarray | None = None  # [D, T] tokens in place of those that go, by draw
 
     @classmethod
     def of(cls, row: Mapping[str, Any], relevance: np.ndarray, flips: Flips, slot: bool) -> Asked:
         """From a view row with its masks, and `relevance` [V, T] (of pixels [V, H * W]).
+
+        Where tokens are drawn, the row has `replacements` [D, T].
 
         `slot` tells that its position is a masked slot. Where the row has a scope, only its tokens go. Raises UserError
         where no token may.
@@ -42,7 +46,15 @@ class Asked:
         ties = tie_order(row["input_ids"], flips.seed, picture=seen, size=len(chosen))
         ranking = Ranking.of(relevance, chosen, ties, keep_one=flips.way == DELETE)
         counts, removed = flips.states(ranking)
-        return cls(row, counts, ranking.finite, States.of(removed[ranking.finite]))
+        replacements = row["replacements"] if flips.way == RESAMPLE else None
+        return cls(row, counts, ranking.finite, States.of(removed[ranking.finite]), replacements)
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The row, once for each draw."""
+        if self.replacements is None:
+            return [self.row]
+        return [{**self.row, INSTEAD: tokens} for tokens in self.replacements]
 
 
 @dataclass(frozen=True)
@@ -75,9 +87,10 @@ def draw(view: ModelView, samples: Sequence[Asked], flips: Flips, token_budget: 
     Raises what :class:`Flipper` raises.
     """
     flipper = Flipper(view, flips.way, token_budget, flips.mask_id, flips.fill)
-    outputs = flipper.run([(sample.row, sample.states) for sample in samples])
+    outputs = iter(flipper.run([(row, sample.states) for sample in samples for row in sample.rows]))
     curves = []
-    for sample, own in zip(samples, outputs, strict=True):
+    for sample in samples:
+        own = Outputs.mean([next(outputs) for _ in sample.rows])
         at = own.at(sample.states.points[0])
         logit, probability, correct = (with_gaps(v, sample.finite) for v in (at.logit, at.probability, at.correct))
         has_foil = sample.row.get("foil_id") is not None

@@ -239,7 +239,7 @@ def curves_costs(basis: Basis) -> Iterator[Cost]:
             # a model out of reach, which may be of either kind, is taken for a masked one
             kind = MASKED if subject.planned is None else subject.planned.resolved.kind
             for flips in settings.flips_of(kind, config.task(task).output, config.seed) if variants else ():
-                states += 2 + variants * 2 * (flips.most_states(lengths) - 1)
+                states += flips.draws * (2 + variants * 2 * (flips.most_states(lengths) - 1))
             seconds = subject.seconds(dtype, int((states * lengths).sum()))
             yield Cost(cells, len(missing), int(states.sum()), seconds)
 

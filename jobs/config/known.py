@@ -18,6 +18,7 @@ from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil
 from lrp_core.families import FAMILIES, describing
+from lrp_core.kinds import RESAMPLE
 from lrp_core.methods import METHODS as OWN_METHODS
 from lrp_core.types import UserError, nearest
 
@@ -70,6 +71,9 @@ def check(config: RunConfig) -> None:
     if config.perturb is not None:
         with checking("perturb.explanations"):
             _check_curves(config, config.perturb)
+        with checking("perturb.paper"):
+            if config.perturb.paper and RESAMPLE in (config.perturb.ways or ()):
+                raise UserError(f"it takes special tokens away, which {RESAMPLE!r} never replaces: leave one out")
     if config.controls is not None and config.controls.explanation not in (None, *config.explanations):
         with checking("controls.explanation"):
             asked = config.controls.explanation

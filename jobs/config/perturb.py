@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
 from lrp_core.explained import NONE
-from lrp_core.kinds import Kind
+from lrp_core.kinds import RESAMPLE, Kind
 from lrp_core.types import Request
 
 if TYPE_CHECKING:  # with numpy, which a mistyped key need not wait for
     from evaluation.scoring.flips import Flips
     from evaluation.tasks.record import Output
 
-Way = Literal["zero", "black", "mask", "delete"]
+Way = Literal["zero", "black", "mask", "delete", "resample"]
 PIXEL_STEPS = 64  # at most, of a curve
 Measure = Literal["areas", "shares"]
 
@@ -37,14 +38,18 @@ class PerturbConfig(PartOfRun):
     null: areas of words and of images, shares of labels and scores of texts."""
     ways: tuple[Way, ...] | None = Field(default=None, min_length=1)
     """How a token goes: its embedding is zeroed, a mask token takes its place (masked models), it is deleted (causal
-    ones). Of an image, a patch's pixels are zero to the model (zero), or zero before they are normalised (black). A
-    model draws those of the list that its kind knows. null: areas by zero, shares by mask or delete."""
+    ones), or tokens that follow its left neighbour elsewhere in the task take its place (resample). Of an image, a
+    patch's pixels are zero to the model (zero), or zero before they are normalised (black). A model draws those of the
+    list that its kind knows. null: areas by zero, shares by mask or delete."""
+    draws: AtLeast1 = 3
+    """of tokens in place of those that go (resample): a curve is the mean over them"""
     samples: AtLeast1 | None = None
     """of a task, drawn at random, the same for all methods; null: all"""
     steps: AtLeast1 = 100
     """points of a curve; texts of no more tokens are flipped token by token"""
     flip_special: bool | None = None
-    """Whether what the tokenizer's template adds goes too. null: for areas it does, for shares it never does."""
+    """Whether what the tokenizer's template adds goes too; it is never resampled. null: for areas it does, for shares
+    it never does."""
     pixels: bool = False
     """of images: single pixels go, in at most 64 steps, and not whole patches"""
     paper: bool = False
@@ -82,8 +87,18 @@ class PerturbConfig(PartOfRun):
             ways = self.area_ways if is_area or kind.images else self.ways or ("mask", "delete")
             for way in ways:
                 if way in kind.perturbations:
-                    flips.append(Flips(way, steps, special and not kind.images, seed, None, measure, paper, pixels))
+                    of_way = Flips(way, steps, special and not kind.images, seed, None, measure, paper, pixels)
+                    flips.append(self._drawn(of_way))
         return tuple(flips)
+
+    def area_flips(self, way: str, kind: Kind, seed: int) -> Flips:
+        """The removal of tokens in one way where areas are measured, as `flips_of` has it."""
+        only = self.model_copy(update={"measures": ("areas",), "ways": (way,)})
+        return only.flips_of(kind, "token", seed)[0]
+
+    def _drawn(self, flips: Flips) -> Flips:
+        """`flips` with the number of draws where tokens are drawn; special tokens stay there."""
+        return replace(flips, draws=self.draws, flip_special=False) if flips.way == RESAMPLE else flips
 
     def asks(self, request: Request) -> bool:
         """True where curves of this variant are wanted. A choice that the method does not know excludes nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product as combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -32,6 +32,9 @@ from lrp_core.explained import TARGET, versions
 from lrp_core.kinds import MASK
 from lrp_core.method import FINER, Method
 from lrp_core.types import Request, UnsupportedModel, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PRODUCTS = ("heads", "layers", "neurons")  # that cells beside relevance of tokens hold
 VERSION = 3  # raised when what is stored of a cell changes: cells of older versions are stale
@@ -131,7 +134,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
     for model in config.models:
         try:
             resolved = resolve(model, config.seed)
-            tokenizer, mask_id = reading_of(resolved)
+            tokenizer, reading = reading_of(resolved)
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
@@ -161,7 +164,7 @@ def make_plan(config: RunConfig, store: Store) -> Plan:
                 resolved.label_ids(views.labels)  # a gold label without a counterpart ends the run before it computes
                 of_task[task] = views
         wanted = _Wanted(config, resolved, of_task, defined)
-        choices = tuple(wanted.choices(mask_id, ledger))
+        choices = tuple(wanted.choices(reading, ledger))
         cells = tuple(wanted.cells(choices))
         models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), tokenizer))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
@@ -189,14 +192,14 @@ class _Wanted:
     inputs: Mapping[str, Inputs]  # by task
     methods: Sequence[Tried]
 
-    def choices(self, mask_id: int | None, ledger: Ledger) -> Iterator[Choice]:
+    def choices(self, tokenizer: PreTrainedTokenizerBase | None, ledger: Ledger) -> Iterator[Choice]:
         """A choice for each task, precision and method that has several sets of options."""
         for task, views in self.inputs.items():
             for dtype, (method, options) in combinations(self.resolved.config.dtypes_for(task), self.methods):
                 if len(options) > 1:
                     requests = requests_of(self.config, method, self.resolved.capabilities)
                     yield choice_of(
-                        self.config, self.resolved, views, dtype, method, options, requests, mask_id, ledger
+                        self.config, self.resolved, views, dtype, method, options, requests, tokenizer, ledger
                     )
 
     def cells(self, choices: Sequence[Choice]) -> Iterator[Cell]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +19,15 @@ from jobs.config import PerturbConfig, RunConfig, SelectConfig
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import ResolvedModel
 from jobs.plan.node import Node
+from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.store import Artifact, Ledger
 from lrp_core.explained import versions
-from lrp_core.kinds import MASK
 from lrp_core.method import Method
 from lrp_core.option import plain
 from lrp_core.types import Request, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 VERSION = 2  # raised when choices change
 CURVES_VERSION = 3  # raised when faithfulness curves change, by which trials are compared
@@ -38,6 +41,7 @@ class Choice(Node):
     request: Request  # the variant by which trials are compared
     rows: np.ndarray  # samples: indices into the views
     flips: Flips  # how tokens go
+    texts: Texts | None  # of tokens in their place
     record: Mapping[str, Any] | None  # the manifest of the trials, once they are complete
 
     @property
@@ -66,20 +70,19 @@ def choice_of(
     method: Method,
     options: Sequence[Mapping[str, Any]],
     requests: Sequence[Request],
-    mask_id: int | None,
+    tokenizer: PreTrainedTokenizerBase | None,
     ledger: Ledger,
 ) -> Choice:
-    """The choice of `method` among `options`. `requests` are its variants in the run, `mask_id` is the tokenizer's.
+    """The choice of `method` among `options`. `requests` are its variants in the run; images have no `tokenizer`.
 
     Raises UserError for a model that knows none of the ways to take a token away.
     """
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
-    mask = mask_id if way == MASK else None
-    kind = resolved.kind
-    special, pixels = settings.area_special and not kind.images, settings.pixels and kind.images
-    own = Flips(way, settings.area_steps(kind), special, config.seed, mask, pixels=pixels)
-    flips = resolved.filled(own)
+    flips = resolved.filled(settings.area_flips(way, resolved.kind, config.seed))
+    if tokenizer is not None:
+        flips = with_tokens(flips, tokenizer)
+    texts = Texts.of(views, [flips])
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)
     if len(rows) == len(views.table):
@@ -103,6 +106,7 @@ def choice_of(
         seed=config.seed if method.seeded else None,
         flips=flips.key(),
         subset=rows.tolist(),
+        **keyed(texts),
     )
     node = Choice(
         artifact=Artifact("trials", resolved.config.name, views.task, dtype, method.name),
@@ -112,6 +116,7 @@ def choice_of(
         request=request,
         rows=rows,
         flips=flips,
+        texts=texts,
         record=None,
     )
     record = ledger.record(node.artifact) if ledger.is_done(node.artifact) else None

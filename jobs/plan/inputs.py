@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import VIEW, SchemaMismatch
+from evaluation.scoring.resampling import Proposal
 from jobs.plan.spool import digest_of, gather, spooled
 from jobs.store import Ledger, Store
 from jobs.store.artifacts import views_of
@@ -121,6 +122,12 @@ class Inputs:
         drawn = sorted(among.tolist(), key=lambda row: hashed(self.ids[row].as_py()))
         return np.sort(np.array(drawn[:size], np.int64))
 
+    def proposal(self, kept_ids: tuple[int, ...]) -> Proposal:
+        """The bigrams of all texts; `kept_ids` are special tokens, which are not proposed."""
+        if kept_ids not in self._proposals:
+            self._proposals[kept_ids] = Proposal.of([self.table], kept_ids)
+        return self._proposals[kept_ids]
+
     @cached_property
     def cuts(self) -> dict[Any, Any]:
         """The units that were cut of the samples, by the arguments of the cut."""
@@ -129,6 +136,11 @@ class Inputs:
     @cached_property
     def _drawn(self) -> dict[tuple[int, int | str], np.ndarray]:
         """Subsets that were asked for: every method asks for the same."""
+        return {}
+
+    @cached_property
+    def _proposals(self) -> dict[tuple[int, ...], Proposal]:
+        """Proposals that were asked for, by the special tokens."""
         return {}
 
 

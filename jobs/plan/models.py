@@ -282,15 +282,15 @@ def _first_of(candidates: Sequence[str], model: ModelConfig) -> PreTrainedTokeni
     )
 
 
-def reading_of(resolved: ResolvedModel) -> tuple[str, int | None]:
-    """The key of the tokenizer of the model's samples, or of its settings of images, and the mask token's id.
+def reading_of(resolved: ResolvedModel) -> tuple[str, PreTrainedTokenizerBase | None]:
+    """The key of the tokenizer of the model's samples, and the tokenizer; of images the key of their settings alone.
 
     Raises as :func:`load_tokenizer` does.
     """
     if resolved.preprocessing is not None:
         return resolved.preprocessing.key, None
     tokenizer = load_tokenizer(resolved.config)
-    return tokenizers_key(tokenizer, decoder_tokenizer_of(resolved.config)), tokenizer.mask_token_id
+    return tokenizers_key(tokenizer, decoder_tokenizer_of(resolved.config)), tokenizer
 
 
 def tokenizers_key(tokenizer: PreTrainedTokenizerBase, decoder_tokenizer: PreTrainedTokenizerBase | None) -> str:

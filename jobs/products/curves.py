@@ -7,7 +7,7 @@ methods of a unit are drawn together, so that what their orders have in common r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,14 @@ from jobs.plan.cells import Cell, ModelPlan, schema_of
 from jobs.plan.inputs import Inputs
 from jobs.plan.models import load_tokenizer
 from jobs.plan.node import Node, Part, Run
+from jobs.plan.proposals import Texts, keyed, with_tokens
 from jobs.plan.spool import gather
 from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
 from jobs.products.record import Made, Opened, Product, Row, Unit
 from jobs.products.relevance import method_entries
 from jobs.runner.closing import close
 from jobs.store import Artifact, Ledger
-from lrp_core.interventions.tokens import MASK
+from lrp_core.kinds import MASK, RESAMPLE
 from lrp_core.types import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class CurvesNode(Cell):
     """The curves of one cell of relevance."""
 
     flips: tuple[Flips, ...]
+    texts: Texts | None  # of tokens in place of those that go
 
     @property
     def relevance(self) -> Artifact:
@@ -72,13 +74,13 @@ def curves_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> I
 
 
 def _flips_of(config: RunConfig, settings: PerturbConfig, model: ModelPlan) -> tuple[Flips, ...]:
-    """The ways in which tokens go, with the tokenizer's mask token where one stands in their place."""
+    """The ways in which tokens go, with the tokens of the tokenizer that they need."""
     kind, output = model.resolved.kind, model.resolved.output
     flips = tuple(model.resolved.filled(each) for each in settings.flips_of(kind, output, config.seed))
-    if not any(each.way == MASK for each in flips):
+    if not any(each.way in (MASK, RESAMPLE) for each in flips):
         return flips
-    mask_id = load_tokenizer(model.resolved.config).mask_token_id
-    return tuple(replace(each, mask_id=mask_id) if each.way == MASK else each for each in flips)
+    tokenizer = load_tokenizer(model.resolved.config)
+    return tuple(with_tokens(each, tokenizer) for each in flips)
 
 
 def _is_drawn(settings: PerturbConfig, model: ModelPlan, cell: Cell) -> bool:
@@ -98,6 +100,7 @@ def _node(
 ) -> CurvesNode:
     place, inputs = cell.artifact, model.inputs[cell.artifact.task]
     rows = subset(config, settings, model, place.task)
+    texts = Texts.of(inputs, flips)
     return CurvesNode(
         artifact=Artifact("curves", place.model, place.task, place.dtype, place.method),
         key_fields={
@@ -110,6 +113,7 @@ def _node(
             "masks": inputs.masks_digest,
             "gold": inputs.gold_digest,
             "labels": model.resolved.labels,
+            **keyed(texts),
         },
         samples=len(rows),
         made_of=(place,),
@@ -117,6 +121,7 @@ def _node(
         requests=variants,
         chosen=cell.chosen,
         flips=flips,
+        texts=texts,
     )
 
 
@@ -167,7 +172,8 @@ def _shards_by_sample(ledger: Ledger, relevance: Artifact) -> dict[str, str]:
 
 def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
     """Tokens of the forwards that the curves of each sample take [N], before equal states merge."""
-    return sum((2 * inputs.lengths * one.most_states(inputs.lengths) for one in flips), np.zeros_like(inputs.lengths))
+    lengths = inputs.lengths
+    return sum((2 * lengths * one.draws * one.most_states(lengths) for one in flips), np.zeros_like(lengths))
 
 
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
@@ -197,8 +203,16 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
         node.artifact.method: _claims(opened, node, part.inputs, names) for node, part in zip(nodes, parts, strict=True)
     }
     drawing = Drawing(opened.view, nodes[0].artifact.dtype, nodes[0].flips, opened.token_budget, claims)
-    drawn = drawing.run(rows)
+    drawn = drawing.run(with_replacements(opened, nodes[0].texts, rows))
     return {part: drawn.made(part.node.artifact.method) for part in parts}
+
+
+def with_replacements(opened: Opened, texts: Texts | None, rows: Sequence[Row]) -> Sequence[Row]:
+    """View rows with their `replacements` [D, T], where tokens are drawn in place of those that go."""
+    if texts is None:
+        return rows
+    proposal = opened.remembered("proposal", texts, lambda: texts.proposal(opened.store))
+    return [texts.replaced(proposal, row) for row in rows]
 
 
 def _claims(opened: Opened, node: CurvesNode, shards: Sequence[str], names: set[str]) -> dict[str, list[Claim]]:

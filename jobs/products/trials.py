@@ -22,7 +22,7 @@ from jobs.plan.choices import Choice, in_words
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_units
 from jobs.products import relevance
-from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens
+from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, with_replacements
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact
@@ -98,7 +98,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     drawing = Drawing(opened.view, choice.artifact.dtype, (choice.flips,), opened.token_budget, claims)
 
     def draw(_: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, DrawnCurves]:
-        return dict.fromkeys(parts, drawing.run(rows))
+        return dict.fromkeys(parts, drawing.run(with_replacements(opened, choice.texts, rows)))
 
     outcomes = compute_parts(replace(TRIALS, compute=draw), opened, parts[:1], rows)
     drawn = outcomes[parts[0]]

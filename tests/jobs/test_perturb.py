@@ -226,7 +226,10 @@ def test_where_no_token_may_go_nothing_is_written(tmp_path, model, inline):
     [
         ({"steps": 0}, "config key 'perturb.steps': Input should be greater than or equal to 1"),
         ({"ways": []}, "config key 'perturb.ways'"),
-        ({"ways": ["erase"]}, "config key 'perturb.ways.0': Input should be 'zero', 'black', 'mask' or 'delete'"),
+        (
+            {"ways": ["erase"]},
+            "config key 'perturb.ways.0': Input should be 'zero', 'black', 'mask', 'delete' or 'resample'",
+        ),
         (
             {"methods": ["randm"]},
             "config key 'perturb.methods': no method 'randm' in this run (did you mean 'random'",

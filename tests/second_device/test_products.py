@@ -182,7 +182,7 @@ def test_tokens_are_removed_without_waits(kind, way):
         batch = batch_of(view, rows)
         removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
         removed[:, 1] = True
-        with tokens_removed(view, batch, removed, way, mask_id=2) as changed:
+        with tokens_removed(view, batch, removed, way, 2) as changed:
             return logits(view, changed)
 
     check(kind, compute, most=0)

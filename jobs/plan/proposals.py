@@ -1,0 +1,63 @@
+"""The proposals that replaced tokens are drawn from: the driver tells their digest, every worker makes them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluation.schema import VIEW
+from evaluation.scoring.flips import Flips
+from evaluation.scoring.resampling import TEXT_COLUMNS, Proposal
+from jobs.plan.inputs import Inputs
+from jobs.store import Store
+from lrp_core.kinds import MASK, RESAMPLE
+from lrp_core.types import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Texts:
+    """All texts of a task as a tokenizer reads them, and the replacements of tokens that they allow."""
+
+    task: str
+    paths: tuple[str, ...]  # of the files of the views
+    flips: Flips
+    digest: str  # of the proposal
+
+    @classmethod
+    def of(cls, inputs: Inputs, every: Sequence[Flips]) -> Texts | None:
+        """None where no tokens are replaced by others."""
+        flips = next((each for each in every if each.way == RESAMPLE), None)
+        if flips is None:
+            return None
+        return cls(inputs.task, inputs.paths, flips, inputs.proposal(flips.kept_ids).digest)
+
+    def proposal(self, store: Store) -> Proposal:
+        """The proposal, from the views in the store. Raises UserError where they are not those of the plan."""
+        proposal = Proposal.of(store.read_each(self.paths, VIEW, TEXT_COLUMNS), self.flips.kept_ids)
+        if proposal.digest != self.digest:
+            raise UserError(f"the views of task {self.task} changed while the run went on: run the command again")
+        return proposal
+
+    def replaced(self, proposal: Proposal, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A view row with its `replacements` [D, T]."""
+        flips = self.flips
+        drawn = proposal.replacements(row["input_ids"], flips.special(row), flips.draws, flips.seed)
+        return {**row, "replacements": drawn}
+
+
+def keyed(texts: Texts | None) -> dict[str, str]:
+    """The field by which replacements enter keys; none where no tokens are replaced by others."""
+    return {} if texts is None else {"proposal": texts.digest}
+
+
+def with_tokens(flips: Flips, tokenizer: PreTrainedTokenizerBase) -> Flips:
+    """`flips` with the tokens of the tokenizer that the way needs: the mask token, or all special ones."""
+    if flips.way == MASK:
+        return replace(flips, mask_id=tokenizer.mask_token_id)
+    if flips.way == RESAMPLE:
+        return replace(flips, kept_ids=tuple(sorted(set(tokenizer.all_special_ids))))
+    return flips
