@@ -1,6 +1,9 @@
 """Flipping one token at a time, in plain Python, as AttnLRP B.2 and NormXLogit read."""
 
+import hashlib
 import math
+
+import numpy as np
 
 
 def morf(relevance, ties, chosen):
@@ -51,3 +54,38 @@ def pearson(x, y):
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     products = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
     return products / math.sqrt(sum((a - mean_x) ** 2 for a in x) * sum((b - mean_y) ** 2 for b in y))
+
+
+def replacements(texts, kept, ids, special, draws, seed):
+    """Tokens in place of those of a sample, draw by draw, from lists of all that follows each left neighbour.
+
+    `texts` are (ids, special mask) of the whole task. An occurrence is picked by one random number for each draw and
+    position; special tokens and `kept` stay.
+    """
+    follows, every = {}, []
+    for text, mask in texts:
+        for at, token in enumerate(text):
+            if not mask[at] and token not in kept:
+                follows.setdefault(text[at - 1] if at else "start", []).append(token)
+                every.append(token)
+    digest = hashlib.sha256(f"resample:{seed}:{list(ids)}".encode()).digest()
+    chances = np.random.default_rng(int.from_bytes(digest[:8])).random((draws, len(ids)))
+    drawn = []
+    for chance in chances.tolist():
+        row = []
+        for at, token in enumerate(ids):
+            left = ids[at - 1] if at else "start"
+            others = [other for other in follows.get(left, []) if other != token]
+            others = sorted(others or [other for other in every if other != token])
+            stays = special[at] or token in kept
+            row.append(token if stays else others[math.floor(chance[at] * len(others))])
+        drawn.append(row)
+    return drawn
+
+
+def mean_over_draws(numbers):
+    """(logit, log probability, correct, foil's logit) of a state from those of its draws."""
+    logits, log_probabilities, correct, foils = zip(*numbers, strict=True)
+    probability = sum(map(math.exp, log_probabilities)) / len(numbers)
+    right = 2 * sum(correct) > len(numbers)
+    return sum(logits) / len(numbers), math.log(probability), float(right), sum(foils) / len(numbers)

@@ -19,6 +19,7 @@ from lrp_core.types import UserError
 
 VERSION = 1  # raised when other replacements come of the same texts
 TEXT_COLUMNS = ["input_ids", "special_mask"]  # of views, that a proposal is made of
+SINGLE_TOKEN = "the texts have a single token, so none can be drawn in its place: name other ways"
 START, ANY = -1, -2  # left neighbours: of a text's first token; of every token, for counts of single tokens
 _WIDTH = 1 << 32  # of the tokens of one left neighbour, among codes of pairs
 
@@ -76,7 +77,7 @@ class Proposal:
         left = np.where(self._others(left, own) > 0, left, ANY)
         others = self._others(left, own)
         if not others.all():
-            raise UserError("the texts of the task have a single token, so none can be drawn in its place")
+            raise UserError(SINGLE_TOKEN)
         first = self.before[np.searchsorted(self.codes, _code(left, 0))]
         own_first, own_count = self._counted(left, own)
         turn = first + (chance * others).astype(np.int64)

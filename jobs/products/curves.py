@@ -17,6 +17,7 @@ import pyarrow as pa
 from evaluation.schema import CURVES as SCHEMA
 from evaluation.schema import titled
 from evaluation.scoring.flips import AREAS, Flips
+from evaluation.scoring.resampling import SINGLE_TOKEN
 from jobs.plan import choices
 from jobs.plan.cells import Cell, ModelPlan, schema_of
 from jobs.plan.inputs import Inputs
@@ -177,9 +178,14 @@ def forward_tokens(inputs: Inputs, flips: Sequence[Flips]) -> np.ndarray:
 
 
 def check_flippable(flips: Sequence[Flips], model: ModelPlan, inputs: Inputs, rows: np.ndarray) -> None:
-    """Raises UserError where no token of any sample may go; single samples are rejects. Of images, every pixel may."""
+    """Raises UserError where no token of any sample may go; single samples are rejects. Of images, every pixel may.
+
+    Raises it too where the texts hold no two tokens, so that none can be drawn in place of another.
+    """
     if any(one.pixels for one in flips):
         return
+    if any(one.way == RESAMPLE and inputs.proposal(one.kept_ids).tokens == 1 for one in flips):
+        raise UserError(f"task {inputs.task} on {model.name}: {SINGLE_TOKEN}")
     slot, error = model.resolved.kind.slot, None
     for row in gather(inputs.table, rows).to_pylist():
         try:

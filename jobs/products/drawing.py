@@ -160,7 +160,7 @@ class Drawing:
         return drawn
 
     def _may_be_drawn(self, row: Row, drawn: DrawnCurves) -> bool:
-        """True where some method has relevance of the row and some token may go; what is missing becomes a reject."""
+        """True where some method has relevance of the row and in every way some token may go; others become rejects."""
         for method, said in self.said.items():
             if row["sample_id"] not in said:
                 drawn.reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it")
@@ -168,7 +168,8 @@ class Drawing:
         if not says:
             return False
         try:
-            self._asked(row, self.ways[0])
+            for flips in self.ways:
+                flips.chosen(row, self.view.kind.slot)
         except UserError as error:
             drawn.reject(row, [claim.method for claim in says], NOTHING_TO_FLIP, str(error))
             return False

@@ -10,6 +10,7 @@ import torch
 from evaluation.schema import CURVES, PRUNING, RELEVANCE, VIEW
 from jobs.config import RunConfig
 from jobs.plan.cells import make_plan
+from jobs.plan.models import load_tokenizer
 from jobs.plan.node import Run
 from jobs.products.curves import curves_of
 from jobs.products.pruning import pruning_of
@@ -19,6 +20,7 @@ from jobs.stages.report.samples import explorer
 from jobs.store import Ledger, Store
 from lrp_core import METHODS, Batch, load_model
 from lrp_core.readout import rows_for
+from tests import oracles_faithfulness as oracle
 from tests.jobs.inline import without_ray
 from tests.stages import attribute, evaluate, perturb, prune
 
@@ -26,7 +28,7 @@ MINE = [
     {"text": "Anna met a doctor in Rome. Where? ___", "target": "Rome Lima", "foil": "Rome Oslo", "evidence": "Rome"},
     {"text": "When was dawn in Oslo? ___", "target": "Lima dawn", "foil": "Oslo dawn", "evidence": "dawn"},
 ]
-WAYS = ("zero", "delete")
+WAYS = ("zero", "delete", "resample")
 
 
 @pytest.fixture(scope="module")
@@ -165,18 +167,25 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
     [artifact] = [c.artifact for c in curves_of(config, config.perturb, model) if c.artifact.method == "attnlrp"]
     drawn = [one for one in Ledger(store).read(artifact, CURVES).to_pylist() if one["perturbation"] == way]
     assert len(drawn) == 2 * 4
+    texts = [(row["input_ids"], row["special_mask"]) for row in rows["qa"].values()]
+    kept = load_tokenizer(config.models[0]).all_special_ids
     for curve in drawn:
         row, values = rows["qa"][curve["sample_id"]], relevance[curve["sample_id"]]
         passage = np.flatnonzero(row["scope_mask"])
         order = sorted(passage, key=lambda at: -values[at])
         order = order if curve["order"] == "morf" else order[::-1]
         assert curve["removed"][-1] == len(passage) < len(values)
+        replaced = oracle.replacements(texts, kept, row["input_ids"], row["special_mask"], 3, config.seed)
         for count, logit in zip(curve["removed"], curve["logit"], strict=True):
             gone = order[:count]
             left = [token for at, token in enumerate(row["input_ids"]) if at not in gone]
             embedded = view.token_embedding(torch.tensor(row["input_ids"])).clone()
             embedded[gone] = 0
-            logits = stock(view, row, ids=left) if way == "delete" else stock(view, row, embedded=embedded)
+            if way == "resample":
+                read = [[drawn[at] if at in gone else t for at, t in enumerate(row["input_ids"])] for drawn in replaced]
+                logits = sum(stock(view, row, ids=ids) for ids in read) / len(read)
+            else:
+                logits = stock(view, row, ids=left) if way == "delete" else stock(view, row, embedded=embedded)
             assert logit == pytest.approx(float(logits[row["target_id"]]), abs=1e-3)
 
 

@@ -25,6 +25,7 @@ SCORED = {
     "lrp": {("contrastive", "contrast"), ("target", "target")},
     "random": {("none", "target"), ("none", "contrast")},
 }
+DRAWS = 3
 FAMILIES = sorted({family for family, _ in WAYS})
 
 
@@ -42,7 +43,26 @@ def rows_of(view, lengths=LENGTHS):
         ids = [min(token, view.vocab - 2) for token in row["input_ids"]]
         special = [index == 0 and len(ids) > 2 for index in range(len(ids))]
         rows.append({**row, "sample_id": f"s{at}", "input_ids": ids, "special_mask": special, "scope_mask": None})
-    return rows
+    return [with_replacements(view, row) for row in rows]
+
+
+def with_replacements(view, row, draws=DRAWS, seed=0):
+    """A row with tokens to stand in place of its own; nothing but the token itself is excluded."""
+    draw = np.random.default_rng(seed)
+    drawn = draw.integers(0, view.vocab - 2, (draws, len(row["input_ids"])))
+    drawn += drawn >= np.array(row["input_ids"])
+    return {**row, "replacements": drawn}
+
+
+def expected_at(view, row, gone, way):
+    """The numbers of a state of one sample, one forward for each draw."""
+    if way != "resample":
+        return alone(view, row, gone, way)
+    numbers = []
+    for tokens in row["replacements"].tolist():
+        ids = [tokens[at] if at in gone else token for at, token in enumerate(row["input_ids"])]
+        numbers.append(alone(view, {**row, "input_ids": ids}, set(), way))
+    return oracle.mean_over_draws(numbers)
 
 
 def logit_of(view, row, gone=frozenset()):
@@ -79,7 +99,8 @@ def attempts(tmp_path):
 
 
 def flips_of(view, steps=100, flip_special=True):
-    return tuple(Flips(way, steps, flip_special, 0, MASK_ID) for way in view.kind.perturbations)
+    ways = view.kind.perturbations
+    return tuple(Flips(way, steps, flip_special, 0, MASK_ID, draws=DRAWS if way == "resample" else 1) for way in ways)
 
 
 def drawing_of(view, rows, said=None, token_budget=10_000, **options):
@@ -117,7 +138,7 @@ def test_every_curve_is_that_of_one_forward_a_state(view, attempts, steps, flip_
             gone = [order[:count] for count in counts]
             if curve["perturbation"] == "delete" and len(gone[-1]) == len(relevance):
                 gone[-1] = gone[-1][:-1]  # one token stays
-            expected = np.array([alone(view, row, set(tokens), curve["perturbation"]) for tokens in gone]).T
+            expected = np.array([expected_at(view, row, set(tokens), curve["perturbation"]) for tokens in gone]).T
             followed = expected[0] - (expected[3] if curve["score"] == "contrast" else 0)
             np.testing.assert_allclose(curve["logit"], followed, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(curve["probability"], np.exp(expected[1]), rtol=1e-5)
