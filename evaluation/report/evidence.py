@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.report.drawing import POINT, Line, Panel, Plot, looks
@@ -47,8 +47,7 @@ class Held:
             summaries = (summarise(values, resamples, seed, within, one.beside.clusters) for values, within in pairs)
             evidence, delta = map(summary_cell, summaries)
             points.append(Point(method, evidence, delta, forwards[method]))
-        floors = [name for name in one.beside.methods if results.methods[name].family == "baseline"]
-        return cls(one, points, one.beside.agreement(floors, resamples, seed))
+        return cls(one, points, one.beside.agreement(results.baselines, resamples, seed))
 
 
 def evidence_table(held: Sequence[Held], results: Results) -> Table:
@@ -78,15 +77,7 @@ def evidence_table(held: Sequence[Held], results: Results) -> Table:
 
 def agreement_table(held: Sequence[Held]) -> Table:
     """The rank correlation of each model and task, with its interval and the number of methods."""
-    frame = []
-    for one in held:
-        row, value = (one.drawn.task, (one.drawn.setting(),)), one.agreement
-        cell = UNDEFINED_CELL
-        if not math.isnan(value.value):
-            cell = Cell(value.value, DONE, value.n, value.low, value.high)
-        frame.append(Entry(*row, Column("", "rank correlation", digits=DIGITS), cell))
-        frame.append(Entry(*row, Column("", "methods", digits=0), Cell(value.methods)))
-        frame.append(Entry(*row, Column("", "samples", digits=0), Cell(value.n)))
+    frame = [entry for one in held for entry in correlated(one.drawn.task, (one.drawn.setting(),), one.agreement)]
     return Table(
         "evidence_faithfulness_ranks",
         "Do both rankings agree?",
@@ -94,6 +85,24 @@ def agreement_table(held: Sequence[Held]) -> Table:
         "samples: 1 where both order them alike, random relevance left out. 95 % bootstrap intervals over samples.",
         ("model",),
     ).filled(frame)
+
+
+def correlated(task: str, labels: tuple[str, ...], value: Agreement) -> Iterator[Entry]:
+    """A row of a table of rank correlations: the correlation, and the methods and samples that it is of."""
+    cell = UNDEFINED_CELL
+    if not math.isnan(value.value):
+        cell = Cell(value.value, DONE, value.n, value.low, value.high)
+    yield Entry(task, labels, Column("", "rank correlation", digits=DIGITS), cell)
+    yield Entry(task, labels, Column("", "methods", digits=0), Cell(value.methods))
+    yield Entry(task, labels, Column("", "samples", digits=0), Cell(value.n))
+
+
+def _panel_of(one: Held, held: Sequence[Held]) -> str:
+    """The model of a panel, and the way in which tokens go where there are several of it."""
+    drawn = one.drawn
+    alike = (other.drawn for other in held if (other.drawn.model, other.drawn.task) == (drawn.model, drawn.task))
+    several = len({other.perturbation for other in alike}) > 1
+    return drawn.setting() if several else drawn.model + OF_SCORE[drawn.score]
 
 
 def evidence_figure(held: Sequence[Held], results: Results) -> list[Figure]:
@@ -115,9 +124,7 @@ def evidence_figure(held: Sequence[Held], results: Results) -> list[Figure]:
             lines.append(Line(label(results.methods, point.method), at[:1], at[1:], drawn_point, bars=bars))
         value = one.agreement.value
         rho = "" if math.isnan(value) else f" · ρ = {value:.2f}"
-        panels.append(
-            Panel(f"{one.drawn.model}{OF_SCORE[one.drawn.score]} · {one.drawn.task}{rho}", lines, {"xlim": (-4, 104)})
-        )
+        panels.append(Panel(f"{_panel_of(one, held)} · {one.drawn.task}{rho}", lines, {"xlim": (-4, 104)}))
     metric = METRICS[lead()]
     caption = (
         "Each point is a method; its size grows with its cost in forwards, lines are 95 % intervals. "

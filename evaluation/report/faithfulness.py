@@ -34,6 +34,7 @@ from evaluation.scoring.faithfulness import MEASURES, Summary
 from evaluation.scoring.flips import CONTRAST, TARGET_LOGIT
 from evaluation.scoring.metrics import METRICS, overlap
 from evaluation.scoring.statistics import TEST, holm_adjusted
+from lrp_core.kinds import RESAMPLE
 
 DELTA, MORF, LERF = AREAS
 _OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}
@@ -46,6 +47,10 @@ WAYS = {
     "delete": "deleted",
     "resample": "resampled",
 }
+RESAMPLED = (
+    " Tokens that are resampled make room for others that follow the same left neighbour in the task's texts; curves "
+    "are means over several draws, and correct is a prediction that is so in more than half of them."
+)
 OF_SCORE = {TARGET_LOGIT: "", CONTRAST: ", target − foil"}
 _FILE = {TARGET_LOGIT: "", CONTRAST: "_contrast"}
 FOLLOWED = {TARGET_LOGIT: "logit of the target", CONTRAST: "logit of the target minus that of the foil"}
@@ -131,7 +136,13 @@ FAITHFULNESS = Table(
 
 def areas_table(drawn: Sequence[Drawn], results: Results) -> Table:
     """A method a row, its three areas with intervals, as AttnLRP's tables 6 to 8; inverted methods follow their own."""
-    return FAITHFULNESS.filled(_areas(drawn, results), _inverted_note(drawn, results))
+    note = _inverted_note(drawn, results) + note_of({one.perturbation for one in drawn})
+    return FAITHFULNESS.filled(_areas(drawn, results), note)
+
+
+def note_of(ways: Collection[str]) -> str:
+    """A caption's sentence about `ways` that a word does not tell."""
+    return RESAMPLED if RESAMPLE in ways else ""
 
 
 def _areas(drawn: Sequence[Drawn], results: Results) -> Iterator[Entry]:
@@ -309,7 +320,7 @@ def curve_figures(drawn: Sequence[Drawn], results: Results) -> list[Figure]:
             f"Mean {FOLLOWED[score]} over {span(counts)} samples as tokens go ({WAYS[way]}), with 95 % intervals: "
             "lower is better where the most relevant go first, higher where the least do; the area of the difference "
             "is ΔA."
-        )
+        ) + note_of([way])
         axes = ("share of tokens that are gone", "logit")
         plot = Plot(f"faithfulness_{task}_{way}{_FILE[score]}", f"Faithfulness, {task}{OF_SCORE[score]}", caption, axes)
         figures += plot.figures(panels, results.methods)

@@ -158,7 +158,12 @@ class Results:
     @cached_property
     def baseline(self) -> str | None:
         """The method that others are held against, if the run has one."""
-        return next((name for name, method in self.methods.items() if method.family == "baseline"), None)
+        return next(iter(self.baselines), None)
+
+    @property
+    def baselines(self) -> list[str]:
+        """Methods without an explanation, as random relevance, which no ranking counts."""
+        return [name for name, method in self.methods.items() if method.family == "baseline"]
 
     def accuracy(self, model: str, task: str, dtype: str) -> Score | None:
         """The share of samples the model predicts correctly: the same whatever method wrote it down."""

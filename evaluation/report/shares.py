@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.report.drawing import Line, Panel, Plot, looks
-from evaluation.report.faithfulness import WAYS, Setting, summary_cell
+from evaluation.report.faithfulness import WAYS, Setting, note_of, summary_cell
 from evaluation.report.page import Figure
 from evaluation.report.papers import normxlogit
 from evaluation.report.results import Results, label, rank
@@ -127,7 +127,7 @@ EVERY = Table(
 
 def shares_table(taken: Sequence[Taken], results: Results) -> Table:
     """Every measure, a method a row, with intervals."""
-    return EVERY.filled(_shares(taken, results))
+    return EVERY.filled(_shares(taken, results), note_of({one.perturbation for one in taken}))
 
 
 def _shares(taken: Sequence[Taken], results: Results) -> Iterator[Entry]:
@@ -165,7 +165,7 @@ def share_figures(taken: Sequence[Taken], results: Results) -> list[Figure]:
         look = looks({method for one in own for method, _ in one.shares.curves}, results.methods, results.baseline)
         for pair in dict.fromkeys(pair for one in own for pair in one.shares.pairs):
             name = MEASURES[pair[0]].label
-            caption = " ".join(map(_better, pair)) + f" The tokens are {WAYS[way]}; 95 % intervals."
+            caption = " ".join(map(_better, pair)) + f" The tokens are {WAYS[way]}; 95 % intervals." + note_of([way])
             axes = ("share of top tokens, %", name)
             plot = Plot(f"shares_{task}_{way}_{pair[0]}", f"{name}, {task}", caption, axes, len(pair))
             panels = [

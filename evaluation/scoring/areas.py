@@ -42,6 +42,7 @@ class Areas:
     variants: Mapping[str, Variant]  # of each method the one that is told
     comparison: Comparison | None  # on the samples that all methods have
     p_zero: Mapping[str, float]  # of each method, that `delta_area` is not zero, not adjusted for the number of methods
+    deltas: Mapping[str, Mapping[str, float]]  # `delta_area` by method and sample, of finite curves
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,7 @@ class Beside:
     def agreement(self, without: Collection[str], resamples: int, seed: int) -> Agreement:
         """Spearman's correlation of the means of methods, those in `without` left out."""
         kept = [at for at, method in enumerate(self.methods) if method not in without]
-        sides = np.concatenate([self.evidence[:, kept], self.delta[:, kept]], axis=1)  # [N, 2 M]
-        rows = cluster_means(sides, self.clusters)
-        drawn = bootstrap_means(rows, resamples, seed) if len(rows) else np.empty((0, 2 * len(kept)))
-        correlations = np.array([_between_halves(means) for means in drawn])
-        low, high = finite_interval(correlations)
-        value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
-        return Agreement(value, low, high, len(kept), len(sides))
+        return agreement_of(self.evidence[:, kept], self.delta[:, kept], resamples, seed, self.clusters)
 
 
 @dataclass(frozen=True)
@@ -74,6 +69,46 @@ class Agreement:
     high: float
     methods: int
     n: int  # samples
+
+
+def agreement_of(
+    one: np.ndarray, other: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None
+) -> Agreement:
+    """Spearman's correlation of the means of methods on two sides [N, M], each of the same samples.
+
+    `clusters` [N] are numbers of the samples' clusters.
+    """
+    sides = np.concatenate([one, other], axis=1)  # [N, 2 M]
+    rows = cluster_means(sides, clusters)
+    drawn = bootstrap_means(rows, resamples, seed) if len(rows) else np.empty((0, sides.shape[1]))
+    correlations = np.array([_between_halves(means) for means in drawn])
+    low, high = finite_interval(correlations)
+    value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
+    return Agreement(value, low, high, one.shape[1], len(sides))
+
+
+def between_ways(
+    one: Areas,
+    other: Areas,
+    without: Collection[str],
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str] = MappingProxyType({}),
+) -> Agreement:
+    """Spearman's correlation of methods by mean ΔA under two ways, on the samples that all have under both.
+
+    Methods that only one way has are left out, as are those in `without`. `clusters` names those of samples that share
+    one.
+    """
+    values = {}
+    for method, deltas in one.deltas.items():
+        others = other.deltas.get(method, {})
+        common = {name: np.array([delta, others[name]]) for name, delta in deltas.items() if name in others}
+        if common and method not in without:
+            values[method] = common
+    ids, stacked = together(values)
+    sides = np.moveaxis(stacked.reshape(len(ids), len(values), 2), -1, 0)
+    return agreement_of(*sides, resamples, seed, numbered(clusters, ids))
 
 
 @dataclass(frozen=True)
@@ -99,15 +134,17 @@ def areas_of(
     """
     variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
     values = {method: {name: _areas(own) for name, own in samples.items()} for method, samples in rows.items()}
-    summaries, p_zero = {}, {}
+    summaries, p_zero, deltas = {}, {}, {}
     for method, samples in values.items():
         columns, of = np.array(list(samples.values())).T, numbered(clusters, list(samples))  # [3, N], [N]
         p_zero[method] = _p_zero(columns[0], of, resamples, seed)
+        known = zip(samples, columns[0].tolist(), strict=True)
+        deltas[method] = {name: delta for name, delta in known if np.isfinite(delta)}
         for measure, column in zip(AREAS, columns, strict=True):
             summaries[method, measure] = summarise(column, resamples, seed, clusters=of)
     ids, stacked = together(values)  # [N, M, 3]
     compared = paired(stacked, tuple(values), AREAS, resamples, seed, numbered(clusters, ids)) if ids else None
-    return Areas(summaries, variants, compared, p_zero)
+    return Areas(summaries, variants, compared, p_zero, deltas)
 
 
 def beside(

@@ -26,6 +26,7 @@ from tests.recompute import (
     tables_removal,
     tables_scores,
     tables_shares,
+    tables_ways,
 )
 from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
 from tests.recompute.facts import Facts
@@ -41,6 +42,7 @@ TABLES: dict[str, Check] = {
     **tables_controls.TABLES,
     **tables_agreement.TABLES,
     **tables_layers.TABLES,
+    **tables_ways.TABLES,
 }
 SHOWN = 20
 

@@ -147,9 +147,13 @@ def extremes(facts: Facts, at: Point) -> Expected | None:
 def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
     """PG and ΔA of a method; the panel's title has their rank correlation."""
     setting, task = at["panel"].split(" · ")[:2]
-    model = setting.removesuffix(tables_faithfulness.OF_CONTRAST)
+    alone = setting.removesuffix(tables_faithfulness.OF_CONTRAST)
+    model = alone.split(", ")[0]
     places = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
-    [place] = [one for one in places if one[2].endswith("_contrast") == (setting != model)]
+    places = {one for one in places if one[2].endswith("_contrast") == (setting != alone)}
+    if alone != model:  # of several ways the panel names its own
+        places &= {tables_faithfulness.place_of(setting, task)}
+    [place] = places
     means = tables_faithfulness.both(facts, place, NAMES[at["line"]])
     return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)
 

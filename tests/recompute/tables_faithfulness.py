@@ -17,7 +17,7 @@ from tests.recompute.statistics import Range
 from tests.recompute.tables_scores import PERCENT, Cell
 
 Row = Mapping[str, str]
-WAYS = {"zeroed": "zero", "masked": "mask", "deleted": "delete"}
+WAYS = {"zeroed": "zero", "masked": "mask", "deleted": "delete", "resampled": "resample"}
 INVERTED = ", inverted"
 OF_CONTRAST = ", target − foil"
 Place = tuple[str, str, str]  # model, task, perturbation (with `_contrast` where that is followed)
@@ -224,7 +224,7 @@ def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
         return None
 
     def correlation(weights: np.ndarray) -> np.ndarray:
-        return np.array([_spearman(*(side @ one for side in sides)) for one in weights])
+        return np.array([spearman(*(side @ one for side in sides)) for one in weights])
 
     n = sides[0].shape[1]
     value = float(correlation(np.full((1, n), 1 / n))[0])
@@ -233,7 +233,7 @@ def evidence_faithfulness_ranks(facts: Facts, row: Row) -> Expected | None:
     return number(value, n, statistics.percentile_of(correlation, n, facts.draws))
 
 
-def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+def spearman(one: np.ndarray, other: np.ndarray) -> float:
     """NaN where either side has no order."""
     ranks = [stats.rankdata(np.round(values, 9)) for values in (one, other)]
     return float("nan") if min(map(np.ptp, ranks)) == 0 else float(np.corrcoef(*ranks)[0, 1])

@@ -10,6 +10,7 @@ from evaluation.report.choices import Chosen, choices_table
 from evaluation.report.evidence import Held, agreement_table, evidence_figure, evidence_table
 from evaluation.report.page import Part
 from evaluation.report.results import Place
+from evaluation.report.ways import ways_table
 from evaluation.scoring.areas import AREA_COLUMNS, CURVE_COLUMNS
 from evaluation.scoring.trials import Trial
 from jobs.commands.plan_forwards import forwards
@@ -31,6 +32,8 @@ def faithfulness_part(report: Reported) -> Part:
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(report.run.plan))
     made += [choices_table(chosen, results)] if chosen else []
+    ways = ways_table(shown, results, report.run.config.report.resamples, report.run.config.seed)
+    made += [ways] if ways.rows else []
     figures, pairs = tables.curve_figures(shown, results), [tables.pairs_table(shown, results)] if shown else []
     return Part("Faithfulness", tables.NOT_DRAWN, figures, made, note, page=PAGE, details=pairs)
 
