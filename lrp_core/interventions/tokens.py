@@ -51,6 +51,8 @@ def tokens_removed(
         yield _without(batch.to("cpu"), removed.to("cpu")).to(view.device)
         return
     batch, removed = batch.to(view.device), to_device(removed, view.device)
+    if way == RESAMPLE and instead is None:
+        raise UserError(f"the perturbation {RESAMPLE!r} needs tokens to put in place of those that go")
     if instead is not None and way in (MASK, RESAMPLE):
         length = batch.input_ids.shape[1]
         gone = removed[:, :length] & (batch.attention_mask > 0)

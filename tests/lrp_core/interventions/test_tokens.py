@@ -78,6 +78,22 @@ def test_masked_tokens_are_the_mask_token(family, side):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_resampled_tokens_are_those_that_stand_in_their_place(family, side):
+    view = tiny_model(family)
+    rows = ragged_rows(view)
+    chosen, batch = choice(view, rows), Batch.collate(rows, pad_id=0, side=side)
+    instead = torch.randint(3, view.vocab, batch.input_ids.shape, generator=torch.Generator().manual_seed(1))
+    with tokens_removed(view, batch, padded(chosen, batch, side), "resample", instead) as changed:
+        result = logits_of(view, changed)
+        assert torch.equal(changed.attention_mask, batch.attention_mask)
+    for at, (row, gone) in enumerate(zip(rows, chosen, strict=True)):
+        own = instead[at, -len(gone) :] if side == "left" else instead[at, : len(gone)]
+        ids = [other if out else t for t, other, out in zip(row["input_ids"], own.tolist(), gone.tolist(), strict=True)]
+        torch.testing.assert_close(result[at], alone(view, {**row, "input_ids": ids}), **CLOSE)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", [name for name in [*TINY, *MORE] if FAMILIES[name].kind.causal])
 def test_a_deletion_closes_up_and_predicts_at_the_last_token_that_remains(family, side):
     view = tiny_model(family)
@@ -115,7 +131,7 @@ def test_removals_nest(batch):
         assert torch.equal(logits_of(view, both), logits)
 
 
-@pytest.mark.parametrize("way", ["zero", "mask"])
+@pytest.mark.parametrize("way", ["zero", "mask", "resample"])
 def test_the_slot_of_a_masked_model_is_never_removed(way):
     view = tiny_model("bert")
     batch = Batch.collate(ragged_rows(view), pad_id=0)
@@ -123,6 +139,14 @@ def test_the_slot_of_a_masked_model_is_never_removed(way):
     removed[1, batch.position[1]] = True
     with pytest.raises(UserError, match="slot"), tokens_removed(view, batch, removed, way, MASK_ID):
         pass
+
+
+def test_nothing_is_resampled_without_tokens_to_put_in_place():
+    view = tiny_model("bert")
+    batch = Batch.collate(ragged_rows(view), pad_id=0)
+    removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+    with pytest.raises(UserError, match="needs tokens to put in place"):
+        tokens_removed(view, batch, removed, "resample").__enter__()
 
 
 def test_a_model_without_a_mask_token_cannot_mask():

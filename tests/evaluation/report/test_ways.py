@@ -1,0 +1,112 @@
+"""Rankings under two ways, from their curves and by Spearman's definition."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from evaluation.report.faithfulness import Drawn, areas_table, curve_figures
+from evaluation.report.table import UNDEFINED
+from evaluation.report.ways import ways_table
+from evaluation.scoring.areas import areas_of, between_ways, mean_curves
+from jobs.methods import METHODS
+from tests.evaluation.report.test_faithfulness import some_results
+from tests.evaluation.scoring.test_areas import N, table_of
+
+MEANS = {"lrp": 0.3, "gradient_x_input": 0.2, "attnlrp": 0.1, "gradient_l2": 0.0, "random": 9.0}
+
+
+def tables_of(way, seed, lost=(), names=tuple(MEANS)):
+    return {
+        name: table_of(MEANS[name], seed + at, perturbation=way, lost=lost if name == "lrp" else ())
+        for at, name in enumerate(names)
+    }
+
+
+def drawn_of(way, seed, model="gpt2", score="target", **changes):
+    areas = areas_of(tables_of(way, seed, **changes), way, 50, 0)
+    return Drawn(model, "sva", "float32", way, areas, {}, score=score)
+
+
+def means_of(one, methods, samples):
+    return [np.mean([one.areas.deltas[method][name] for name in samples]) for method in methods]
+
+
+@pytest.fixture
+def results():
+    return replace(some_results(), methods={name: METHODS[name] for name in MEANS})
+
+
+def test_the_correlation_is_spearmans_of_means_on_samples_that_all_have_under_both_ways(results):
+    one, other = drawn_of("zero", 0, lost=(1, 4)), drawn_of("resample", 50, lost=(4, 9))
+    table = ways_table([one, other], results, 200, 0)
+    [row] = table.rows
+    assert row.labels == ("gpt2", "zeroed, resampled")
+    samples = [f"s{at}" for at in range(N) if at not in (1, 4, 9)]
+    methods = [name for name in MEANS if name != "random"]
+    sides = [means_of(way, methods, samples) for way in (one, other)]
+    correlation, count, of = row.cells
+    assert correlation.value == pytest.approx(spearmanr(*sides).statistic)
+    assert (count.value, of.value, correlation.n) == (4, len(samples), len(samples))
+    assert correlation.low <= correlation.value <= correlation.high
+    drawn = np.random.default_rng(3)
+    again = []
+    for _ in range(300):
+        some = drawn.choice(samples, len(samples))
+        again.append(spearmanr(*(means_of(way, methods, some) for way in (one, other))).statistic)
+    assert (correlation.low, correlation.high) == pytest.approx(np.quantile(again, [0.025, 0.975]), abs=0.3)
+
+
+def test_every_two_ways_of_a_model_and_score_have_a_row_and_a_single_way_none(results):
+    drawn = [drawn_of(way, at) for at, way in enumerate(("zero", "delete", "resample"))]
+    drawn += [
+        drawn_of("zero", 7, score="contrast"),
+        drawn_of("delete", 8, score="contrast"),
+        drawn_of("zero", 9, "llama"),
+    ]
+    table = ways_table(drawn, results, 50, 0)
+    assert [row.labels for row in table.rows] == [
+        ("gpt2", "zeroed, deleted"),
+        ("gpt2", "zeroed, resampled"),
+        ("gpt2", "deleted, resampled"),
+        ("gpt2, target − foil", "zeroed, deleted"),
+    ]
+    assert not ways_table(drawn[-1:], results, 50, 0).rows
+
+
+def test_a_method_without_finite_curves_under_one_way_is_not_ranked(results):
+    lost = tuple(range(N))
+    one, other = drawn_of("zero", 0, lost=lost), drawn_of("resample", 50)
+    [row] = ways_table([one, other], results, 50, 0).rows
+    assert [cell.value for cell in row.cells[1:]] == [3, N]
+    few = drawn_of("resample", 50, names=("lrp", "random"))
+    [row] = ways_table([drawn_of("zero", 0), few], results, 50, 0).rows
+    assert row.cells[0].state == UNDEFINED
+    assert [cell.value for cell in row.cells[1:]] == [1, N]
+    [row] = ways_table([one, few], results, 50, 0).rows
+    assert [cell.value for cell in row.cells[1:]] == [0, 0]
+
+
+def test_clusters_are_drawn_together():
+    one, other = drawn_of("zero", 0).areas, drawn_of("resample", 50).areas
+    clusters = {f"s{at}": str(at % 2) for at in range(N)}
+    alone, together = (between_ways(one, other, ("random",), 200, 0, of) for of in ({}, clusters))
+    assert alone.value == pytest.approx(together.value)
+    assert (alone.low, alone.high) != (together.low, together.high)
+
+
+def test_captions_say_what_stands_in_place_of_tokens_where_they_are_resampled(results):
+    drawn = [drawn_of("zero", 0), drawn_of("resample", 1)]
+    words = "others that follow the same left neighbour in the task's texts"
+    assert words in areas_table(drawn, results).caption
+    assert words not in areas_table(drawn[:1], results).caption
+    curves = []
+    for one in drawn:
+        tables = tables_of(one.perturbation, 0)
+        means = {name: mean_curves(tables[name], one.perturbation, ("target", "full"), 20, 0) for name in tables}
+        curves.append(replace(one, curves=means))
+    zeroed, resampled = (figure.caption for figure in curve_figures(curves, results))
+    assert words in resampled
+    assert "(resampled)" in resampled
+    assert words not in zeroed
