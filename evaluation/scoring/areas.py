@@ -107,8 +107,8 @@ def between_ways(
         if common and method not in without:
             values[method] = common
     ids, stacked = together(values)
-    sides = np.moveaxis(stacked.reshape(len(ids), len(values), 2), -1, 0)
-    return agreement_of(*sides, resamples, seed, numbered(clusters, ids))
+    stacked = stacked.reshape(len(ids), len(values), 2)
+    return agreement_of(stacked[..., 0], stacked[..., 1], resamples, seed, numbered(clusters, ids))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def tokens_removed(
     if instead is not None and way in (MASK, RESAMPLE):
         length = batch.input_ids.shape[1]
         gone = removed[:, :length] & (batch.attention_mask > 0)
-        tokens = to_device(torch.as_tensor(instead), view.device)
+        tokens = to_device(instead, view.device) if isinstance(instead, Tensor) else instead
         yield replace(batch, input_ids=torch.where(gone, tokens, batch.input_ids))
         return
     with ExitStack() as undo:

@@ -90,6 +90,7 @@ CURVES = [
     ("gpt2", "zero"),
     ("gpt2", "delete"),
     ("bert", "mask"),
+    ("bert", "resample"),
     ("t5", "zero"),
     ("mixtral", "delete"),
     ("vit", "black"),
@@ -107,7 +108,8 @@ def test_curves_are_waited_for_once_a_forward(kind, way, measure):
             length = len(row["input_ids"])
             relevance = np.random.default_rng(at).normal(size=(2, length))
             masks = {"special_mask": [False] * length, "scope_mask": None}
-            asked.append(Asked.of({**row, **masks}, relevance, flips, view.kind.slot))
+            instead = np.random.default_rng(at).integers(3, 40, (2, length))
+            asked.append(Asked.of({**row, **masks, "replacements": instead}, relevance, flips, view.kind.slot))
         curves, _ = draw(view, asked, flips, BUDGET)
         return [(one.logit, one.probability, one.correct) for one in curves]
 
@@ -175,14 +177,23 @@ def test_logits_of_a_package_s_method_are_compared_on_the_device(kind):
 
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [("gpt2", "zero"), ("gpt2", "delete"), ("bert", "mask"), ("bert", "zero"), ("t5", "zero"), ("t5", "delete")],
+    [
+        ("gpt2", "zero"),
+        ("gpt2", "delete"),
+        ("bert", "mask"),
+        ("bert", "zero"),
+        ("gpt2", "resample"),
+        ("t5", "zero"),
+        ("t5", "delete"),
+    ],
 )
 def test_tokens_are_removed_without_waits(kind, way):
     def compute(view, rows):
         batch = batch_of(view, rows)
         removed = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
         removed[:, 1] = True
-        with tokens_removed(view, batch, removed, way, 2) as changed:
+        instead = torch.full(batch.input_ids.shape, 2) if way == "resample" else 2
+        with tokens_removed(view, batch, removed, way, instead) as changed:
             return logits(view, changed)
 
     check(kind, compute, most=0)
