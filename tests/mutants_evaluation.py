@@ -52,6 +52,32 @@ MUTANTS = (
         "tests/evaluation/scoring/test_areas.py::test_means_are_over_samples_and_the_difference_is_lerf_minus_morf",
     ),
     Mutant(
+        "a_token_in_its_own_place",
+        "Resampled tokens are often those that stood there, and areas of all methods shrink.",
+        "evaluation/scoring/resampling.py",
+        "        turn += np.where(turn >= own_first, own_count, 0)",
+        "        turn += 0",
+        "tests/evaluation/scoring/test_resampling.py"
+        "::test_no_token_is_replaced_by_itself_lengths_stay_and_special_tokens_are_neither_proposed_nor_replaced",
+    ),
+    Mutant(
+        "special_tokens_proposed",
+        "Mask tokens and others of the tokenizer stand in place of words.",
+        "evaluation/scoring/resampling.py",
+        "    ordinary = ~(special | np.isin(ids, list(kept_ids)))\n",
+        "    ordinary = ~special\n",
+        "tests/evaluation/scoring/test_resampling.py"
+        "::test_no_token_is_replaced_by_itself_lengths_stay_and_special_tokens_are_neither_proposed_nor_replaced",
+    ),
+    Mutant(
+        "one_draw_for_all",
+        "Curves of resampled tokens are of the first draw alone.",
+        "evaluation/scoring/flipping.py",
+        "        if len(draws) == 1:\n",
+        "        if draws:\n",
+        "tests/jobs/test_perturb_compute.py::test_every_curve_is_that_of_one_forward_a_state",
+    ),
+    Mutant(
         "methods_compared_on_other_samples",
         "Methods are compared though each lacks other samples.",
         "evaluation/scoring/faithfulness.py",

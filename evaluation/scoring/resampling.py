@@ -22,6 +22,7 @@ TEXT_COLUMNS = ["input_ids", "special_mask"]  # of views, that a proposal is mad
 SINGLE_TOKEN = "the texts have a single token, so none can be drawn in its place: name other ways"
 START, ANY = -1, -2  # left neighbours: of a text's first token; of every token, for counts of single tokens
 _WIDTH = 1 << 32  # of the tokens of one left neighbour, among codes of pairs
+_ROWS = 1 << 16  # texts whose pairs are counted at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Proposal:
         """From all texts, tables of TEXT_COLUMNS; special tokens and `kept_ids` are no proposals, but neighbours."""
         codes, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for table in texts:
-            for batch in table.select(TEXT_COLUMNS).to_batches():
+            for batch in table.select(TEXT_COLUMNS).to_batches(max_chunksize=_ROWS):
                 distinct, times = np.unique(_pairs(batch, kept_ids), return_counts=True)
                 codes.append(distinct)
                 counts.append(times)
