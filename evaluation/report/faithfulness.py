@@ -48,8 +48,8 @@ WAYS = {
     "resample": "resampled",
 }
 RESAMPLED = (
-    " Tokens that are resampled make room for others that follow the same left neighbour in the task's texts; curves "
-    "are means over several draws, and correct is a prediction that is so in more than half of them."
+    " In place of a resampled token stands another one, drawn from those that follow the same left neighbour in the "
+    "task's texts; curves are means over several draws, and a prediction is correct where more than half of them are."
 )
 OF_SCORE = {TARGET_LOGIT: "", CONTRAST: ", target − foil"}
 _FILE = {TARGET_LOGIT: "", CONTRAST: "_contrast"}
@@ -141,7 +141,7 @@ def areas_table(drawn: Sequence[Drawn], results: Results) -> Table:
 
 
 def note_of(ways: Collection[str]) -> str:
-    """A caption's sentence about `ways` that a word does not tell."""
+    """The sentence of a caption about those of `ways` that a word does not explain."""
     return RESAMPLED if RESAMPLE in ways else ""
 
 

@@ -10,7 +10,7 @@ from evaluation.report.evidence import correlated
 from evaluation.report.faithfulness import OF_SCORE, WAYS, Drawn
 from evaluation.report.results import Results
 from evaluation.report.table import Entry, Table
-from evaluation.scoring.areas import between_ways
+from evaluation.scoring.areas import agreement_of, under_both
 
 WAYS_RANKS = Table(
     "faithfulness_ways",
@@ -31,8 +31,9 @@ def _correlations(drawn: Sequence[Drawn], results: Results, resamples: int, seed
     for one in drawn:
         by_score[one.task, one.model, one.dtype, one.score].append(one)
     for (task, model, _, score), ways in by_score.items():
-        clusters = results.clusters.get(task, {})
         for one, other in combinations(ways, 2):
-            agreement = between_ways(one.areas, other.areas, results.baselines, resamples, seed, clusters)
+            ids, sides = under_both(one.areas, other.areas, results.baselines)
+            clusters = results.clusters_of(task, ids)
+            agreement = agreement_of(sides[..., 0], sides[..., 1], resamples, seed, clusters)
             names = f"{WAYS[one.perturbation]}, {WAYS[other.perturbation]}"
             yield from correlated(task, (model + OF_SCORE[score], names), agreement)

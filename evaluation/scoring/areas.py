@@ -87,18 +87,10 @@ def agreement_of(
     return Agreement(value, low, high, one.shape[1], len(sides))
 
 
-def between_ways(
-    one: Areas,
-    other: Areas,
-    without: Collection[str],
-    resamples: int,
-    seed: int,
-    clusters: Mapping[str, str] = MappingProxyType({}),
-) -> Agreement:
-    """Spearman's correlation of methods by mean ΔA under two ways, on the samples that all have under both.
+def under_both(one: Areas, other: Areas, without: Collection[str]) -> tuple[list[str], np.ndarray]:
+    """(samples [N], ΔA [N, M, 2]) of methods with curves under both ways, on the samples that all of them have there.
 
-    Methods that only one way has are left out, as are those in `without`. `clusters` names those of samples that share
-    one.
+    Methods in `without` are left out.
     """
     values = {}
     for method, deltas in one.deltas.items():
@@ -107,8 +99,7 @@ def between_ways(
         if common and method not in without:
             values[method] = common
     ids, stacked = together(values)
-    stacked = stacked.reshape(len(ids), len(values), 2)
-    return agreement_of(stacked[..., 0], stacked[..., 1], resamples, seed, numbered(clusters, ids))
+    return ids, stacked.reshape(len(ids), len(values), 2)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Outputs:
 
     @classmethod
     def mean(cls, draws: Sequence[Outputs]) -> Outputs:
-        """Mean logits and probabilities over draws; correct where more than half of the draws are."""
+        """Mean logits and probabilities over draws; a state is correct where more than half of its draws are."""
         if len(draws) == 1:
             return draws[0]
         logit, correct, foil = (

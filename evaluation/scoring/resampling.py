@@ -27,7 +27,7 @@ _ROWS = 1 << 16  # texts whose pairs are counted at once
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """How often each token follows each left neighbour in the texts of a task, and how often it occurs."""
+    """Counts of each token behind each left neighbour in the texts of a task, and of each token alone."""
 
     codes: np.ndarray  # [P] int64, distinct pairs of a left neighbour (START and ANY among them) and a token, ascending
     before: np.ndarray  # [P + 1] int64, occurrences of all pairs before each
@@ -91,7 +91,7 @@ class Proposal:
         return last - first - self._counted(left, own)[1]
 
     def _counted(self, left: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(occurrences of all pairs before it [N], its own [N]) of each pair; none of a pair that is in no text."""
+        """(occurrences of all pairs before it, its own) [N] of each pair; a pair that is in no text has none."""
         code = _code(left, own)
         first, last = (self.before[np.searchsorted(self.codes, end)] for end in (code, code + 1))
         return first, last - first

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from evaluation.report.faithfulness import Drawn, areas_table, curve_figures
 from evaluation.report.table import UNDEFINED
 from evaluation.report.ways import ways_table
-from evaluation.scoring.areas import areas_of, between_ways, mean_curves
+from evaluation.scoring.areas import areas_of, mean_curves
 from jobs.methods import METHODS
 from tests.evaluation.report.test_faithfulness import some_results
 from tests.evaluation.scoring.test_areas import N, table_of
@@ -88,17 +88,17 @@ def test_a_method_without_finite_curves_under_one_way_is_not_ranked(results):
     assert [cell.value for cell in row.cells[1:]] == [0, 0]
 
 
-def test_clusters_are_drawn_together():
-    one, other = drawn_of("zero", 0).areas, drawn_of("resample", 50).areas
-    clusters = {f"s{at}": str(at % 2) for at in range(N)}
-    alone, together = (between_ways(one, other, ("random",), 200, 0, of) for of in ({}, clusters))
+def test_clusters_are_drawn_together(results):
+    drawn = [drawn_of("zero", 0), drawn_of("resample", 50)]
+    clustered = replace(results, clusters={"sva": {f"s{at}": str(at % 2) for at in range(N)}})
+    alone, together = (ways_table(drawn, one, 200, 0).rows[0].cells[0] for one in (results, clustered))
     assert alone.value == pytest.approx(together.value)
     assert (alone.low, alone.high) != (together.low, together.high)
 
 
 def test_captions_say_what_stands_in_place_of_tokens_where_they_are_resampled(results):
     drawn = [drawn_of("zero", 0), drawn_of("resample", 1)]
-    words = "others that follow the same left neighbour in the task's texts"
+    words = "those that follow the same left neighbour in the task's texts"
     assert words in areas_table(drawn, results).caption
     assert words not in areas_table(drawn[:1], results).caption
     curves = []
