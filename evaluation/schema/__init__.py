@@ -4,7 +4,7 @@ A schema carries its name and version in its metadata. Writers pass it, readers 
 (``task=``, ``model=``, ``dtype=``, ``method=``, ``tokenizer=``) live in the path and are not repeated in the files.
 """
 
-from evaluation.schema.controls import RANDOMISATION
+from evaluation.schema.controls import RANDOMISATION, REWRITTEN, SHAPLEY
 from evaluation.schema.costs import BENCH, RUNTIME
 from evaluation.schema.faithfulness import CURVES, KNOCKOUTS, PRUNING, TRIALS
 from evaluation.schema.neurons import (
@@ -51,9 +51,11 @@ __all__ = [
     "REJECT",
     "RELEVANCE",
     "RELEVANCE_DOUBLE",
+    "REWRITTEN",
     "RUNTIME",
     "SCORES",
     "SCORES_SAMPLES",
+    "SHAPLEY",
     "TRIALS",
     "VIEW",
     "WRITINGS",

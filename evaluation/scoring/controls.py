@@ -18,6 +18,7 @@ _RESAMPLES = 1000
 #: Names of controls in rows. A method passes or fails those that are verdicts; the others describe.
 RANDOMISED, CHANCE = "randomisation", "chance"  # verdicts, where all weights are random
 BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
+REWRITTEN, SHAPLEY, SHAPLEY_ERROR = "rewritten", "shapley", "error of shapley"  # no verdicts
 _BOUNDS = (-1.0, 1.0)  # of correlations, which of short texts often lie on them
 
 
@@ -61,6 +62,19 @@ def agreement(first: np.ndarray, other: np.ndarray) -> Agreement:
     return Agreement(1.0 if flat else signed, 1.0 if np.isnan(absolute) else absolute, flat)
 
 
+def error_after_scaling(relevance: np.ndarray, exact: np.ndarray) -> float:
+    """sum (b R - S)^2 / sum S^2 of relevance [T] and values S [T], with the b >= 0 that makes it least; NaN if S is 0.
+
+    >>> error_after_scaling(np.array([2.0, 4.0]), np.array([1.0, 2.0]))
+    0.0
+    >>> error_after_scaling(np.array([-2.0, -4.0]), np.array([1.0, 2.0]))
+    1.0
+    """
+    size, exact_size = float(relevance @ relevance), float(exact @ exact)
+    scale = max(0.0, float(relevance @ exact) / size) if size else 0.0
+    return float(((scale * relevance - exact) ** 2).sum()) / exact_size if exact_size else float("nan")
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A mean over samples with its 95 % interval, and whether the control is passed; None where nothing is asked."""
@@ -99,11 +113,17 @@ def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) 
     return Verdict(mean, -half, half, len(values), abs(mean) <= half)
 
 
-def described(correlations: Iterable[float | None], seed: int = 0) -> Verdict:
-    """A mean of correlations that nothing is asked of."""
-    known = finite(correlations)
-    low, high = mean_intervals(known[:, None], _RESAMPLES, seed, _BOUNDS)
+def described(values: Iterable[float | None], seed: int = 0, bounds: tuple[float, float] = _BOUNDS) -> Verdict:
+    """A mean of correlations, or of numbers within other `bounds`, that nothing is asked of."""
+    known = finite(values)
+    low, high = mean_intervals(known[:, None], _RESAMPLES, seed, bounds)
     return Verdict(_mean(known), float(low[0]), float(high[0]), len(known))
+
+
+def largest(changes: Iterable[float | None]) -> Verdict:
+    """The largest of some changes, which has no interval."""
+    known = finite(changes)
+    return Verdict(float(known.max()) if len(known) else float("nan"), float("nan"), float("nan"), len(known))
 
 
 def finite(values: Iterable[float | None]) -> np.ndarray:

@@ -101,24 +101,29 @@ class Inputs:
         first = np.flatnonzero(self.table["foil_id"].is_valid().to_numpy())[:count]
         return gather(self.table.select(INPUT_COLUMNS), first).to_pylist()
 
-    def subset(self, size: int | None, seed: int | str) -> np.ndarray:
-        """Indices of a random `size` of the samples, drawn by content: order and neighbours play no part."""
+    def subset(self, size: int | None, seed: int | str, among: np.ndarray | None = None) -> np.ndarray:
+        """Indices of a random `size` of the samples, or of those `among` them, drawn by content.
+
+        Order and neighbours play no part.
+        """
+        if among is not None:
+            return self._draw(size, seed, among) if size is not None and size < len(among) else among
         if size is None or size >= len(self.table):
             return np.arange(len(self.table))
         if (size, seed) not in self._drawn:
-            self._drawn[size, seed] = self._draw(size, seed)
+            self._drawn[size, seed] = self._draw(size, seed, np.arange(len(self.table)))
         return self._drawn[size, seed].copy()
 
-    def _draw(self, size: int, seed: int | str) -> np.ndarray:
-        """The indices of the `size` samples whose hashes come first."""
+    def _draw(self, size: int, seed: int | str, indices: np.ndarray) -> np.ndarray:
+        """Of these indices those of the `size` samples whose hashes come first."""
 
         def hashed(sample: str) -> bytes:
             return hashlib.sha256(f"{seed}:{sample}".encode()).digest()
 
-        pieces = (self.ids.slice(start, _HASHED_ROWS) for start in range(0, len(self.ids), _HASHED_ROWS))
-        beginnings = (hashed(sample)[:8] for piece in pieces for sample in piece.to_pylist())
-        keys = np.fromiter(map(int.from_bytes, beginnings), np.uint64, len(self.ids))
-        among = np.flatnonzero(keys <= np.partition(keys, size)[size])  # `size` and one, and more of the same beginning
+        pieces = (indices[start : start + _HASHED_ROWS] for start in range(0, len(indices), _HASHED_ROWS))
+        beginnings = (hashed(sample)[:8] for piece in pieces for sample in self.ids.take(piece).to_pylist())
+        keys = np.fromiter(map(int.from_bytes, beginnings), np.uint64, len(indices))
+        among = indices[keys <= np.partition(keys, size)[size]]  # `size` and one, and more of the same beginning
         drawn = sorted(among.tolist(), key=lambda row: hashed(self.ids[row].as_py()))
         return np.sort(np.array(drawn[:size], np.int64))
 

@@ -20,7 +20,9 @@ from jobs.products import (
     pruning,
     randomisation,
     relevance,
+    rewritten,
     scores,
+    shapley,
     trials,
     writings,
 )
@@ -46,6 +48,8 @@ PRODUCTS: Extended[Product] = Extended(
         pruning.PRUNING,
         curves.CURVES,
         randomisation.RANDOMISATION,
+        rewritten.REWRITTEN,
+        shapley.SHAPLEY,
         contexts.CONTEXTS,
         heatmaps.HEATMAPS,
         knockouts.KNOCKOUTS,

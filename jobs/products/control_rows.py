@@ -6,32 +6,53 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from evaluation.schema import RANDOMISATION
+import pyarrow as pa
+
+from evaluation import schema
 from evaluation.scoring.controls import (
     ARCHITECTURE,
     BY_DEPTH,
     BY_DEPTH_ABSOLUTE,
     CHANCE,
     RANDOMISED,
+    REWRITTEN,
+    SHAPLEY,
+    SHAPLEY_ERROR,
     ControlRow,
     Verdict,
     chance_verdict,
     described,
+    largest,
     randomisation_verdict,
 )
 from jobs.plan.node import Node, Run
-from jobs.products import randomisation
-from jobs.products.controlled import BASELINE, tried_on
+from jobs.products import randomisation, rewritten, shapley
+from jobs.products.controlled import BASELINE, ControlNode, tried_on
 from lrp_core.methods.planted_records import PLANTED
 
 
 def control_rows(run: Run) -> Iterator[ControlRow]:
     """The rows of every control of the run that is done. `pandas.DataFrame(control_rows(run))` is a frame of them."""
     drawing = {record.name for record in tried_on() if record.family == BASELINE}
-    for node in randomisation.nodes(run):
+    seed = run.config.seed
+    for node, rows in _done(run, randomisation.nodes(run), schema.RANDOMISATION):
+        yield from _randomisation_rows(node, rows, node.base in drawing, seed)
+    for node, rows in _done(run, rewritten.nodes(run), schema.REWRITTEN):
+        for rewriting in sorted({row["rewriting"] for row in rows}):
+            changes = [row["change"] for row in rows if row["rewriting"] == rewriting]
+            yield _row(node, REWRITTEN, largest(changes), rewriting)
+    for node, rows in _done(run, shapley.nodes(run), schema.SHAPLEY):
+        yield _row(node, SHAPLEY, described((row["correlation"] for row in rows), seed))
+        yield _row(node, SHAPLEY_ERROR, described((row["error"] for row in rows), seed, (0.0, 1.0)))
+
+
+def _done(
+    run: Run, nodes: Iterable[ControlNode], schema: pa.Schema
+) -> Iterator[tuple[ControlNode, list[dict[str, Any]]]]:
+    """The controls that are done, with their rows."""
+    for node in nodes:
         if run.ledger.is_done(node.artifact):
-            rows = run.ledger.read(node.artifact, RANDOMISATION).to_pylist()
-            yield from _randomisation_rows(node, rows, node.base in drawing, run.config.seed)
+            yield node, run.ledger.read(node.artifact, schema).to_pylist()
 
 
 def broken(rows: Iterable[ControlRow]) -> list[str]:

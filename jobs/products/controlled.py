@@ -5,8 +5,8 @@ Planted methods and the baseline are among the methods of every control.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from jobs.plan.cells import Cell, ModelPlan
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Node, Part, Run
 from jobs.plan.units import NO_FOIL, cut_units
-from jobs.products.record import Opened, Reject, Row, Unit
+from jobs.products.record import Made, Opened, Reject, Row, Unit
 from jobs.store import Artifact
 from lrp_core.explained import needs_foil, versions
 from lrp_core.method import Method
@@ -41,6 +41,15 @@ class Controlled:
     method: Method
     request: Request
     chosen: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ControlNode(Cell):
+    """A control of one method."""
+
+    base: str  # the name of the method's record
+    rows: tuple[int, ...]  # its samples: indices into the views
+    depths: int | None = None  # of a randomisation, so many; None: all
 
 
 def subjects(run: Run) -> Iterator[tuple[ModelPlan, Inputs, Controlled]]:
@@ -86,14 +95,34 @@ def _request(settings: ControlsConfig, requests: Sequence[Request], inputs: Inpu
     return requests[0]
 
 
-def place_of(product: str, model: ModelPlan, inputs: Inputs, controlled: Controlled) -> Artifact:
-    """The place of the control `product` of a method."""
-    dtype = model.resolved.config.dtypes_for(inputs.task)[0]
-    return Artifact(product, model.name, inputs.task, dtype, controlled.request.method)
+def control_nodes(
+    run: Run,
+    product: str,
+    own_key: Mapping[str, Any],
+    samples: Callable[[RunConfig, Inputs], np.ndarray] | None = None,
+    **own: Any,
+) -> Iterator[ControlNode]:
+    """A node of the control `product` for each of the methods, on the run's `samples` of controls unless told."""
+    for model, inputs, controlled in subjects(run):
+        rows = (samples or subset)(run.config, inputs).tolist()
+        if rows:
+            dtype = model.resolved.config.dtypes_for(inputs.task)[0]
+            yield ControlNode(
+                artifact=Artifact(product, model.name, inputs.task, dtype, controlled.request.method),
+                key_fields={**own_key, **_key_fields(run, model, inputs, controlled), "subset": rows},
+                samples=len(rows),
+                forwards=product,
+                model=model,
+                requests=(controlled.request,),
+                chosen=controlled.chosen,
+                base=controlled.method.base,
+                rows=tuple(rows),
+                **own,
+            )
 
 
-def key_fields_of(run: Run, model: ModelPlan, inputs: Inputs, controlled: Controlled) -> dict[str, Any]:
-    """All that decides the relevance of the samples of a control."""
+def _key_fields(run: Run, model: ModelPlan, inputs: Inputs, controlled: Controlled) -> dict[str, Any]:
+    """All that decides the relevance of the samples of a control, but for the samples."""
     resolved, request = model.resolved, controlled.request
     return {
         "model": resolved.identity,
@@ -103,7 +132,6 @@ def key_fields_of(run: Run, model: ModelPlan, inputs: Inputs, controlled: Contro
         "inputs": inputs.digest,
         "method": controlled.method.key(),
         "variant": [request.explanation, request.embedding],
-        "subset": subset(run.config, inputs).tolist(),
         "seed": run.config.seed,
         **versions([request.explanation]),
     }
@@ -126,21 +154,53 @@ def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str
 
 def units(run: Run, nodes: Sequence[Node]) -> Iterator[Unit]:
     """About `shard_rows` samples a unit, computed at once: methods share changed models, which are dear to make."""
-    plan, config = nodes[0].plan, run.config
-    inputs = plan.inputs[nodes[0].artifact.task]
-    budget = plan.resolved.config.token_budget or config.token_budget
-    for cut in cut_units(inputs, subset(config, inputs), budget, config.shard_rows):
+    first, config = nodes[0], run.config
+    assert isinstance(first, ControlNode)
+    inputs = first.plan.inputs[first.artifact.task]
+    budget = first.plan.resolved.config.token_budget or config.token_budget
+    for cut in cut_units(inputs, np.array(first.rows), budget, config.shard_rows):
         parts = tuple(Part(node, cut.name) for node in nodes)
         yield Unit(cut.name, parts, cut.rows, tokens=cut.tokens * len(parts), token_budget=budget)
 
 
+def computed(
+    opened: Opened,
+    parts: Sequence[Part],
+    rows: Sequence[Row],
+    control: Callable[[Explaining, Sequence[ControlNode], Sequence[Row]], Mapping[str, Made]],
+) -> dict[Part, Made]:
+    """The results of a control by part; it gives them by method, of rows that have a target."""
+    from jobs.runner.rows import that_fits
+    from lrp_core.readout import with_predictions
+
+    nodes = [part.node for part in parts if isinstance(part.node, ControlNode)]
+    rows = with_predictions(opened.view, rows)
+
+    def made(token_budget: int) -> Mapping[str, Made]:
+        return control(Explaining.of(opened, nodes, token_budget), nodes, rows)
+
+    by_method, splits = that_fits(made, opened.token_budget)
+    return {part: replace(by_method[part.node.artifact.method], splits=splits) for part in parts}
+
+
 @dataclass(frozen=True)
 class Explaining:
-    """The methods of some nodes, asked for the relevance of tokens under any model."""
+    """Requests for the relevance of tokens, under any model."""
 
     opened: Opened
-    nodes: Sequence[Cell]
+    requests: tuple[Request, ...]
+    methods: Mapping[str, Method]  # records by their names in the run
     token_budget: int
+
+    @classmethod
+    def of(cls, opened: Opened, nodes: Sequence[Cell], token_budget: int) -> Explaining:
+        """The requests of some nodes, with the options that were chosen."""
+        methods = {record.name: record for record in tried_on()} | dict(opened.options.methods)
+        for node in nodes:
+            if node.chosen:
+                name = node.artifact.method
+                methods[name] = methods[name].configured(name, **node.chosen)
+        return cls(opened, tuple(node.requests[0] for node in nodes), methods, token_budget)
 
     def maps(self, view: ModelView, rows: Sequence[Row], seed: int) -> Maps:
         """The relevance of every method for every row that it explains. Draws of methods depend on `seed`."""
@@ -148,24 +208,14 @@ class Explaining:
 
         options = self.opened.options
         settings = {"checkpoint": options.checkpoint, "byte_budget": options.byte_budget, "seed": seed}
-        requests = tuple(node.requests[0] for node in self.nodes)
-        explainer = Explainer(view, requests, "relevance", settings, self._methods(), set(_LENGTHS))
-        maps: Maps = {request.method: {} for request in requests}
-        for batch in _batches(rows, self.token_budget):
+        explainer = Explainer(view, self.requests, "relevance", settings, self.methods, set(_LENGTHS))
+        maps: Maps = {request.method: {} for request in self.requests}
+        for batch in batches(rows, self.token_budget):
             explained = explainer.batch(batch)
             for request, relevance in explained.relevance.items():
                 for row, tokens in zip(explained.rows, relevance.tokens.double().numpy(), strict=True):
                     maps[request.method][row["sample_id"]] = tokens[: len(row["input_ids"])]
         return maps
-
-    def _methods(self) -> dict[str, Method]:
-        """The records of the nodes' methods, by their names in the run, with the options that were chosen."""
-        methods = {record.name: record for record in tried_on()} | dict(self.opened.options.methods)
-        for node in self.nodes:
-            if node.chosen:
-                name = node.artifact.method
-                methods[name] = methods[name].configured(name, **node.chosen)
-        return methods
 
 
 def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Request) -> dict[str, Reject]:
@@ -181,7 +231,7 @@ def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Re
     return rejects
 
 
-def _batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
+def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:
     """Rows with a foil, then those without, in batches whose padded size stays within the budget."""
     for with_foil in (True, False):
         batch: list[Row] = []

@@ -7,7 +7,7 @@ target and foil. Planted methods must fail, the baseline must be at chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -17,16 +17,14 @@ import pyarrow as pa
 from evaluation.schema import RANDOMISATION as SCHEMA
 from evaluation.schema import titled
 from evaluation.scoring.controls import agreement
-from jobs.plan.cells import Cell
 from jobs.plan.node import Part, Run
 from jobs.products.controlled import (
+    ControlNode,
     Explaining,
     Maps,
+    computed,
+    control_nodes,
     expected,
-    key_fields_of,
-    place_of,
-    subjects,
-    subset,
     unexplained,
     units,
 )
@@ -36,44 +34,16 @@ VERSION = 1  # raised when numbers change: stored ones of older versions are sta
 FIRST, SECOND = 1, 2  # draws of random weights
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RandomisationNode(Cell):
-    """The randomisation of one method, at so many depths; None: at all."""
-
-    depths: int | None
-    base: str  # the name of the method's record
-
-
-def nodes(run: Run) -> Iterator[RandomisationNode]:
+def nodes(run: Run) -> Iterator[ControlNode]:
     """A node for each method in the controls."""
-    for model, inputs, controlled in subjects(run):
-        assert run.config.controls is not None
-        depths = run.config.controls.depths
-        own = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
-        yield RandomisationNode(
-            artifact=place_of("randomisation", model, inputs, controlled),
-            key_fields=own | key_fields_of(run, model, inputs, controlled),
-            samples=len(subset(run.config, inputs)),
-            forwards="randomisation",
-            model=model,
-            requests=(controlled.request,),
-            chosen=controlled.chosen,
-            depths=depths,
-            base=controlled.method.base,
-        )
+    depths = run.config.controls.depths if run.config.controls else None
+    own_key = {"version": VERSION, "schema": titled(SCHEMA), "depths": depths}
+    return control_nodes(run, "randomisation", own_key, depths=depths)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
     """The agreement of every sample with itself under random models, for every method and depth."""
-    from jobs.runner.rows import that_fits
-
-    nodes = [part.node for part in parts if isinstance(part.node, RandomisationNode)]
-
-    def made(token_budget: int) -> dict[str, Made]:
-        return _Randomising(Explaining(opened, nodes, token_budget), nodes).of(rows)
-
-    by_method, splits = that_fits(made, opened.token_budget)
-    return {part: replace(by_method[part.node.artifact.method], splits=splits) for part in parts}
+    return computed(opened, parts, rows, lambda explaining, nodes, rows: _Randomising(explaining, nodes).of(rows))
 
 
 @dataclass(frozen=True)
@@ -81,14 +51,11 @@ class _Randomising:
     """The randomisation of several methods, which share the random models."""
 
     explaining: Explaining
-    nodes: Sequence[RandomisationNode]
+    nodes: Sequence[ControlNode]
 
     def of(self, rows: Sequence[Row]) -> dict[str, Made]:
         """The rows and rejects of every method."""
-        from lrp_core.readout import with_predictions
-
         opened = self.explaining.opened
-        rows = with_predictions(opened.view, rows)
         trained = self.explaining.maps(opened.view, rows, opened.options.seed)
         other = self._wholly_random(rows)
         requests = [node.requests[0] for node in self.nodes]
@@ -155,7 +122,7 @@ def _entries(
         yield {"sample_id": sample, **depth, "tokens": len(map_), **correlations, "flat": agreed.flat}
 
 
-def _made(node: RandomisationNode, entries: Mapping[str, Any], rejects: Mapping[str, Any]) -> Made:
+def _made(node: ControlNode, entries: Mapping[str, Any], rejects: Mapping[str, Any]) -> Made:
     """The shard of one method, sample by sample."""
     name, request = node.artifact.method, node.requests[0]
     variant = {"explanation": request.explanation, "embedding": request.embedding}

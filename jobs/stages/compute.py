@@ -19,7 +19,9 @@ from jobs.products.knockouts import KNOCKOUTS
 from jobs.products.pruning import PRUNING
 from jobs.products.randomisation import RANDOMISATION
 from jobs.products.record import Product
+from jobs.products.rewritten import REWRITTEN
 from jobs.products.scores import LAYER_SCORES, SCORES
+from jobs.products.shapley import SHAPLEY
 from jobs.products.writings import WRITINGS
 from jobs.runner.closing import rejected
 from jobs.runner.driver import ModelWork, make, missing_work
@@ -36,7 +38,7 @@ ORDER: dict[str, tuple[tuple[Product, ...], ...]] = {
     "evaluate": ((SCORES, LAYER_SCORES),),
     "prune": ((PRUNING,),),
     "perturb": ((CURVES,),),
-    "controls": ((RANDOMISATION,),),
+    "controls": ((REWRITTEN, SHAPLEY, RANDOMISATION),),
     "neurons": ((CONTEXTS,), (CONTEXTS,), (KNOCKOUTS, WRITINGS, HEATMAPS)),
 }
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
 from lrp_core.encoder_decoder import EncoderDecoderView
@@ -19,7 +18,7 @@ from lrp_core.families.base import Family
 from lrp_core.families.generic import GenericFamily
 from lrp_core.families.images import ImageFamily
 from lrp_core.guard import undisturbed
-from lrp_core.parts.weights import ADDED_WEIGHTS
+from lrp_core.interventions.in_place import check_weights, restored, tensors_of
 from lrp_core.types import UnsupportedModel
 from lrp_core.view import ModelView
 
@@ -59,13 +58,11 @@ def randomised(view: ModelView, seed: int) -> Iterator[Iterator[tuple[str, Model
     Raises UnsupportedModel for a model with offloaded weights or an adapter beside them, and for one some of whose
     weights its `_init_weights` leaves as they are.
     """
-    _check(view)
-    with undisturbed(view), torch.no_grad(), torch.inference_mode(False), ExitStack() as undo:
+    check_weights(view)
+    with undisturbed(view), torch.inference_mode(False), ExitStack() as undo:
         undo.enter_context(_untied(view))
         depths = _depths(view)
-        trained = [tensor.detach().cpu().clone() for tensor in _tensors(view.model)]
-        undo.callback(_restore, _tensors(view.model), trained)
-        kept = dict(zip(map(id, _tensors(view.model)), trained, strict=True))
+        kept = undo.enter_context(restored(view))
         _draw(view.model, seed)
         for buffer in view.model.buffers():  # no weights: numbers that the config gives, as rotary frequencies
             buffer.copy_(kept[id(buffer)])
@@ -79,26 +76,6 @@ def _cascade(view: ModelView, depths: list[Depth], kept: dict[int, Tensor]) -> I
         for _, weight in depth.weights:
             with torch.no_grad():
                 weight.copy_(kept[id(weight)])
-
-
-def _check(view: ModelView) -> None:
-    name = type(view.model).__name__
-    for module in view.model.modules():
-        if has_offloaded_params(module):
-            raise UnsupportedModel(f"{name} has offloaded weights, which are not randomised: leave out max_memory")
-        if module in ADDED_WEIGHTS:
-            raise UnsupportedModel(f"{name} has an adapter beside its weights: merge it to randomise the model")
-
-
-def _tensors(model: nn.Module) -> list[Tensor]:
-    """Every weight and every buffer once."""
-    return list({id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}.values())
-
-
-def _restore(tensors: list[Tensor], values: list[Tensor]) -> None:
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
 
 
 @contextmanager
@@ -124,7 +101,7 @@ def _untied(view: ModelView) -> Iterator[None]:
 def _draw(model: Any, seed: int) -> None:
     """Draw every weight anew. Marks of what is initialised are as they were afterwards."""
     with ExitStack() as undo:
-        for holder in (*model.modules(), *_tensors(model)):
+        for holder in (*model.modules(), *tensors_of(model)):
             mark = vars(holder).pop(_MARK, _MISSING)
             undo.callback(_put_mark, holder, mark)
         with torch.random.fork_rng():

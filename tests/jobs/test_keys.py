@@ -27,6 +27,7 @@ RUN = {
 }
 KNOCKOUT = {"value": "mean", "counts": [1, 3]}
 OF_NEURONS = {"heatmaps", "knockouts attnlrp", "writings"}
+CONTROLS_OF_ATTNLRP = {"randomisation attnlrp", "rewritten attnlrp", "shapley attnlrp"}
 OF_ATTNLRP = {"heads", "neurons", "scores attnlrp", "pruning attnlrp", "curves attnlrp", *OF_NEURONS}
 OF_RANDOM = {"layers", "layer_scores", "scores random", "curves random"}
 OF_CONTEXTS = {"heatmaps", "knockouts"}
@@ -122,9 +123,9 @@ def test_other_samples_change_the_keys_of_what_depends_on_them(row, names, keys)
         ({"perturb": {**PERTURB, "flip_special": False}}, {"trials", "curves"}),
         ({"perturb": {**PERTURB, "samples": 3}}, {"curves"}),
         ({"perturb": {**PERTURB, "embeddings": ["full"]}}, {"curves attnlrp"}),
-        ({"controls": {"samples": 3}}, {"randomisation"}),
+        ({"controls": {"samples": 3}}, {"randomisation", "rewritten", "shapley"}),
         ({"controls": {"samples": 4, "depths": 2}}, {"randomisation"}),
-        ({"controls": {"samples": 4, "explanation": "target"}}, {"randomisation attnlrp"}),
+        ({"controls": {"samples": 4, "explanation": "target"}}, CONTROLS_OF_ATTNLRP),
         ({"select": {"samples": 3}}, {"trials"}),
         ({"methods": ["attnlrp", "random", {"attention_rollout": {"discard_threshold": [0.4, 0.8]}}]}, {"trials"}),
         ({"bench": {"task": "sva", "samples": 4}}, {"bench"}),
@@ -154,7 +155,7 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
     newer = replace(METHODS["attnlrp"], version=99)
     for module in (planning, controlled):
         monkeypatch.setattr(module, "configured", lambda config: {**configured(config), "attnlrp": newer})
-    names = {"relevance attnlrp", "randomisation attnlrp", *OF_ATTNLRP}
+    names = {"relevance attnlrp", *CONTROLS_OF_ATTNLRP, *OF_ATTNLRP}
     assert changed(before, keys()) == all_of(names, before)
 
 
@@ -170,6 +171,8 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
         ("jobs.products.measurements", {"bench"}),
         ("jobs.products.pruning", {"pruning"}),
         ("jobs.products.randomisation", {"randomisation"}),
+        ("jobs.products.rewritten", {"rewritten"}),
+        ("jobs.products.shapley", {"shapley"}),
         ("jobs.products.writings", {"writings"}),
         ("evaluation.scoring.metrics", {"scores", "layer_scores"}),
     ],

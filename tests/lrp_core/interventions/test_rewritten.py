@@ -1,0 +1,30 @@
+"""Rewritten models compute the same function with other weights, and come back bit-equal."""
+
+import pytest
+import torch
+
+from lrp_core.families.generic import GenericFamily
+from lrp_core.interventions.rewritten import rewritten
+from tests.lrp_core.interventions.test_randomised import MODELS, logits_of, model_of, state_of
+
+pytestmark = pytest.mark.numeric
+
+
+@pytest.fixture(params=MODELS)
+def view(request):
+    return model_of(request.param)
+
+
+def test_the_function_stays_and_the_weights_do_not(view):
+    view.model.double()
+    generic = isinstance(view.family, GenericFamily)
+    view = type(view).of(view.model, "generic") if generic else type(view).of(view.model)
+    trained, logits = state_of(view), logits_of(view)
+    names = []
+    with rewritten(view, 5) as models:
+        for name, changed in models:
+            names.append(name)
+            assert any(not torch.equal(weight, trained[path]) for path, weight in state_of(changed).items()), name
+            assert torch.allclose(logits_of(changed), logits, rtol=1e-9, atol=1e-9), name
+    assert all(torch.equal(weight, trained[path]) for path, weight in state_of(view).items())
+    assert names == [] if generic else "values rotated" in names
