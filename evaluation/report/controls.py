@@ -10,7 +10,18 @@ from evaluation.report.drawing import Line, Panel, Plot, looks
 from evaluation.report.page import Figure
 from evaluation.report.results import Methods, label, rank
 from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table
-from evaluation.scoring.controls import ARCHITECTURE, BAR, BY_DEPTH, BY_DEPTH_ABSOLUTE, CHANCE, RANDOMISED, ControlRow
+from evaluation.scoring.controls import (
+    ARCHITECTURE,
+    BAR,
+    BY_DEPTH,
+    BY_DEPTH_ABSOLUTE,
+    CHANCE,
+    RANDOMISED,
+    REWRITTEN,
+    SHAPLEY,
+    SHAPLEY_ERROR,
+    ControlRow,
+)
 from lrp_core.methods.planted_records import PLANTED
 
 PAGE = "controls.html"
@@ -35,6 +46,30 @@ CONTROLS = Table(
     (_CORRELATION, _ABSOLUTE, _BETWEEN, _SAMPLES, _VERDICT),
 )
 
+_NEARNESS = Column("", "rank correlation", digits=2)
+_ERROR = Column("", "error", digits=2)
+
+NEAR_SHAPLEY = Table(
+    "shapley",
+    "Relevance beside exact Shapley values",
+    "Texts of at most ten tokens, all sets of which are run: a token that is absent has a zero embedding. Spearman's "
+    "correlation of relevance with the exact values, and the error that is left after scaling, the sum of (b R - S)² "
+    "over that of S² with the b ≥ 0 that makes it least; means over samples with 95 % intervals. Methods that explain "
+    "neither target nor foil are held against the contrast, and without foils against the target.",
+    ("model", "method"),
+    (_NEARNESS, _ERROR, _SAMPLES),
+)
+
+MOVED = Table(
+    "rewritten",
+    "Relevance where other weights compute the same function",
+    "Heads or neurons change places, neurons are scaled and scaled back, the weights of norms are folded into the "
+    "layers behind them, values are rotated and rotated back. The largest change of a token's relevance, as a share of "
+    "its sample's largest relevance, over all samples. Rounding alone moves what explains the function; rules of "
+    "propagation explain a way to compute it, and may move. A dash: the model's layers do not allow it.",
+    ("model", "method"),
+)
+
 
 def named(methods: Methods, name: str) -> str:
     """The label of a method; a planted one says so."""
@@ -54,6 +89,8 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Table:
     """The verdict on every method of each model and task, planted ones last."""
     by_method: dict[tuple[str, str, str], dict[str, ControlRow]] = {}
     for row in rows:  # of those that go by depth the last stays
+        if row.control in (REWRITTEN, SHAPLEY, SHAPLEY_ERROR):
+            continue
         by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
     frame = []
     for task, model, method in sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2]))):
@@ -66,6 +103,22 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Table:
         labels = (model, named(methods, method))
         frame += [Entry(task, labels, *entry) for entry in zip(CONTROLS.columns, cells, strict=True)]
     return CONTROLS.filled(frame, f" {summary(rows, methods)}")
+
+
+def further_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
+    """Nearness to Shapley values, and changes under rewritten weights, where they were computed; no verdicts."""
+    near, moved = [], []
+    for row in sorted(rows, key=lambda row: (row.task, row.model, row.method in PLANTED, rank(methods, row.method))):
+        labels = (row.model, named(methods, row.method))
+        if row.control == SHAPLEY:
+            near += [Entry(row.task, labels, _NEARNESS, _cell(row)), Entry(row.task, labels, _SAMPLES, Cell(row.n))]
+        elif row.control == SHAPLEY_ERROR:
+            near.append(Entry(row.task, labels, _ERROR, _cell(row)))
+        elif row.control == REWRITTEN:
+            percent = row._replace(value=100 * row.value)
+            moved.append(Entry(row.task, labels, Column("", row.detail, significant=2, unit="%"), _cell(percent)))
+    frames = ((NEAR_SHAPLEY, near), (MOVED, moved))
+    return [table.filled(frame) for table, frame in frames if frame]
 
 
 def summary(rows: Sequence[ControlRow], methods: Methods) -> str:

@@ -31,11 +31,11 @@ def rows_of(facts: Facts, model: str, task: str, method: str) -> pd.DataFrame:
     return frame[(frame["model"] == model) & (frame["task"] == task) & (frame["method"] == method)]
 
 
-def mean(values: pd.Series) -> Expected:
+def mean(values: pd.Series, bounds: tuple[float, float] = (-1.0, 1.0)) -> Expected:
     known = values.dropna().to_numpy(np.float64)
     if not len(known):
         return UNDEFINED
-    interval = statistics.specified_interval(known, RESAMPLES, (-1.0, 1.0))
+    interval = statistics.specified_interval(known, RESAMPLES, bounds)
     return number(known.mean(), len(known), interval)
 
 
@@ -88,4 +88,25 @@ def by_depth(facts: Facts, at: Mapping[str, str]) -> Expected | None:
     return Expected(numbers | {end: expected.numbers[end] for end in ("low", "high")})
 
 
-TABLES = {"controls": controls}
+def of_method(facts: Facts, product: str, row: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of a control of the method of a table's row."""
+    frame = facts.root.frame(product)
+    method = PLANTED.get(row["method"]) or NAMES[row["method"]]
+    return frame[(frame["model"] == row["model"]) & (frame["task"] == row["task"]) & (frame["method"] == method)]
+
+
+def shapley(facts: Facts, row: Mapping[str, str]) -> Expected | None:
+    rows = of_method(facts, "shapley", row)
+    if row["label"] == "samples":
+        return number(int(rows["correlation"].notna().sum()))
+    column, bounds = {"rank correlation": ("correlation", (-1.0, 1.0)), "error": ("error", (0.0, 1.0))}[row["label"]]
+    return mean(rows[column], bounds)
+
+
+def rewritten(facts: Facts, row: Mapping[str, str]) -> Expected | None:
+    rows = of_method(facts, "rewritten", row)
+    changes = rows[rows["rewriting"] == row["label"]]["change"].dropna()
+    return number(100 * changes.max(), len(changes)) if len(changes) else UNDEFINED
+
+
+TABLES = {"controls": controls, "shapley": shapley, "rewritten": rewritten}
