@@ -6,7 +6,7 @@ MUTANTS = (
     Mutant(
         "random_models_explain_their_own_predictions",
         "A random model is asked about another word than the trained one.",
-        "jobs/products/randomisation.py",
+        "jobs/products/controlled.py",
         "rows = with_predictions(opened.view, rows)",
         "rows = list(rows) or with_predictions(opened.view, rows)",
         "tests/jobs/test_randomisation.py::test_samples_without_a_target_keep_the_trained_models_prediction",
