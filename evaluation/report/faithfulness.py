@@ -20,7 +20,6 @@ from evaluation.report.table import (
     NOISE,
     NOT_FINITE,
     UNDEFINED,
-    UNDEFINED_CELL,
     Cell,
     Column,
     Entry,
@@ -117,7 +116,6 @@ def _area_column(measure: str, group: str = "") -> Column:
 
 
 _LEFT_OUT = Column("", "left out", digits=0)
-_OVER_RANDOM = Column("", f"{MEASURES[DELTA].label} over random", signed=True, digits=DIGITS)
 FAITHFULNESS = Table(
     "faithfulness",
     "Areas under faithfulness curves",
@@ -125,10 +123,9 @@ FAITHFULNESS = Table(
     "(MoRF) or the least (LeRF), in the order of relevance that explains the same number: that of token embeddings "
     "without positions, which stay, or of the sum of pixels, where the run has it. By trapezoids over "
     "the share of tokens that are gone; ΔA is LeRF minus MoRF (AttnLRP, equation 31). Means over samples with "
-    f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, "
-    "** p < 0.01 (sign-flip test, Holm over the table). The last column is ΔA minus that of random relevance "
-    "on the same samples (paired, Holm over pairs). Left out are samples whose relevance or logits are not "
-    "finite.",
+    f"95 % intervals. {BOLD} Stars on ΔA: it differs from zero, * p < 0.05, ** p < 0.01 (sign-flip test, Holm over the "
+    "table). Random relevance has a ΔA of zero, since LeRF is MoRF reversed, and in either order the mean area of two "
+    "random orders a sample. Left out are samples whose relevance or logits are not finite.",
     ("model", "method"),
     paper=PAPER,
 )
@@ -157,14 +154,10 @@ def _areas(drawn: Sequence[Drawn], results: Results) -> Iterator[Entry]:
             for measure in AREAS:
                 cell = area_cell(one, method, measure, inverted=inverted)
                 if measure == DELTA and cell.value is not None:
-                    cell = replace(cell, p=p[at, method])
+                    cell = replace(cell, p=p.get((at, method)))
                 yield Entry(*row, _area_column(measure), cell)
             summary = one.areas.summaries.get((method, DELTA))
             yield Entry(*row, _LEFT_OUT, known(None if summary is None else summary.left_out))
-            over = UNDEFINED_CELL
-            if results.baseline is not None and not inverted:  # the opposite of a method has no test of its own
-                over = _difference(one, method, results.baseline)
-            yield Entry(*row, _OVER_RANDOM, over)
 
 
 def overview_table(drawn: Sequence[Drawn], results: Results) -> Table:

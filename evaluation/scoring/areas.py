@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -118,21 +118,29 @@ def areas_of(
     resamples: int,
     seed: int,
     clusters: Mapping[str, str] = MappingProxyType({}),
+    chance: Collection[str] = (),
 ) -> Areas:
     """Areas of methods, from their tables of AREA_COLUMNS. Samples that are not finite are left out and counted.
 
-    `clusters` names those of samples that share one.
+    `clusters` names those of samples that share one. Methods of `chance` rank at random: as LeRF is MoRF reversed, both
+    are random orders. Their ΔA is 0, and either area the mean of both.
     """
     variants, rows = by_sample(tables, perturbation, ORDERS, ["area"])
-    values = {method: {name: _areas(own) for name, own in samples.items()} for method, samples in rows.items()}
+    values = {
+        method: {name: _areas(own, method in chance) for name, own in samples.items()}
+        for method, samples in rows.items()
+    }
     summaries, p_zero, deltas = {}, {}, {}
     for method, samples in values.items():
         columns, of = np.array(list(samples.values())).T, numbered(clusters, list(samples))  # [3, N], [N]
-        p_zero[method] = _p_zero(columns[0], of, resamples, seed)
+        if method not in chance:
+            p_zero[method] = _p_zero(columns[0], of, resamples, seed)
         known = zip(samples, columns[0].tolist(), strict=True)
         deltas[method] = {name: delta for name, delta in known if np.isfinite(delta)}
         for measure, column in zip(AREAS, columns, strict=True):
-            summaries[method, measure] = summarise(column, resamples, seed, clusters=of)
+            summary = summarise(column, resamples, seed, clusters=of)
+            is_known = measure == AREAS[0] and method in chance
+            summaries[method, measure] = replace(summary, low=np.nan, high=np.nan) if is_known else summary
     ids, stacked = together(values)  # [N, M, 3]
     compared = paired(stacked, tuple(values), AREAS, resamples, seed, numbered(clusters, ids)) if ids else None
     return Areas(summaries, variants, compared, p_zero, deltas)
@@ -143,13 +151,14 @@ def beside(
     tables: Mapping[str, pa.Table],
     perturbation: str,
     clusters: Mapping[str, str] = MappingProxyType({}),
+    chance: Collection[str] = (),
 ) -> Beside:
     """`evidence` by method and sample beside the areas of `tables` (of AREA_COLUMNS); samples without either are left
-    out. `clusters` names those of samples that share one."""
+    out. `clusters` names those of samples that share one, `chance` methods that rank at random."""
     _, rows = by_sample({name: tables[name] for name in evidence}, perturbation, ORDERS, ["area"])
     values = {}
     for method, samples in rows.items():
-        deltas = {name: _areas(sample)[0] for name, sample in samples.items()}
+        deltas = {name: _areas(sample, method in chance)[0] for name, sample in samples.items()}
         known = {name: delta for name, delta in deltas.items() if name in evidence[method] and np.isfinite(delta)}
         if known:
             values[method] = {name: np.array([evidence[method][name], delta]) for name, delta in known.items()}
@@ -286,9 +295,11 @@ def ranks_of(values: Iterable[float]) -> np.ndarray:
     return ((gap > margin).sum(axis=1) + (gap >= -margin).sum(axis=1) - 1) / 2
 
 
-def _areas(rows: Mapping[str, Mapping[str, float]]) -> np.ndarray:
-    """AREAS of a sample [3]."""
+def _areas(rows: Mapping[str, Mapping[str, float]], at_random: bool) -> np.ndarray:
+    """AREAS of a sample [3]; of orders that are random, both of them."""
     own = {order: row["area"] for order, row in rows.items()}
+    if at_random:
+        return np.array([0.0, 0.5, 0.5]) * (own["morf"] + own["lerf"])
     return np.array([own["lerf"] - own["morf"], own["morf"], own["lerf"]], float)
 
 

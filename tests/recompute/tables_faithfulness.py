@@ -88,6 +88,8 @@ def areas(facts: Facts, place: Place, method: str) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     frame = pd.DataFrame.from_dict(found, orient="index").sort_index()
+    if method == "random":  # either order is a random one
+        frame["morf"] = frame["lerf"] = (frame["morf"] + frame["lerf"]) / 2
     return frame.assign(delta=frame["lerf"] - frame["morf"])
 
 
@@ -102,7 +104,8 @@ def judged(facts: Facts, place: Place) -> list[str]:
 def against_zero(facts: Facts) -> dict[tuple[Place, str], Range]:
     """Adjusted p of every ΔA against 0; Holm's family is the table."""
     places = sorted({key[:3] for key in curves(facts)})
-    named = [(place, method) for place in places for method in judged(facts, place) if len(areas(facts, place, method))]
+    judging = [(place, method) for place in places for method in judged(facts, place) if method != "random"]
+    named = [(place, method) for place, method in judging if len(areas(facts, place, method))]
     deltas = [areas(facts, place, method)["delta"].dropna().to_numpy()[:, None] for place, method in named]
     return dict(zip(named, statistics.holm([facts.sign_flip(one)[0] for one in deltas]), strict=True))
 
@@ -121,7 +124,7 @@ def area_pairs(facts: Facts, place: Place) -> dict[tuple[str, str], Range]:
 
 
 def faithfulness(facts: Facts, row: Row) -> Expected | None:
-    """Areas, their difference, and that over random relevance."""
+    """Areas and their difference; of random orders the mean of both areas, and no difference."""
     place = place_of(row["model"], row["task"])
     inverted = row["method"].endswith(INVERTED)
     method = NAMES[row["method"].removesuffix(INVERTED)]
@@ -134,9 +137,8 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
     if row["label"] == "left out":
         return number(int(frame["delta"].isna().sum()))
     frame = frame.dropna()
-    if column is None:
-        alone = inverted or method == "random" or "random" not in judged(facts, place)
-        return UNDEFINED if alone else differences(facts, place, method, "random")
+    if (column, method) == ("delta", "random"):
+        return number(0.0, len(frame))
     if inverted:
         column = {"morf": "lerf", "lerf": "morf", "delta": "delta"}[column]
     values = frame[column].to_numpy() * (-1 if inverted and column == "delta" else 1)
@@ -178,6 +180,8 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
         return UNDEFINED if without else NOISE
     if row["label"] == "ΔA":
         values = areas(facts, place, method)["delta"].dropna().to_numpy() * (-1 if inverted else 1)
+        if method == "random":
+            return number(0.0, len(values))
         return number(values.mean(), len(values), facts.interval(values), scale=10)
     frame = facts.scored(cell, setting_of(facts, place, method))
     if not len(frame) or inverted:

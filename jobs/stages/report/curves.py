@@ -96,7 +96,7 @@ def drawn_curves(run: Run, results: Results) -> Iterator[Drawn]:
         ways = one.cells[0].ways
         overlaps = _overlaps(run, results, one) if ways else {}
         for way in ways:
-            areas, curves = areas_of(one.tables, way, *drawn_with, clusters), {}
+            areas, curves = areas_of(one.tables, way, *drawn_with, clusters, results.baselines), {}
             for method, variant in areas.variants.items():
                 means = mean_curves(one.tables[method], way, variant, *drawn_with, clusters)
                 if means:
@@ -117,7 +117,7 @@ def _beside(run: Run, results: Results, one: Perturbed, way: str) -> Beside | No
     for method, samples in _followed(run, results, one):
         values = record.scale * samples[record.name].to_numpy()
         evidence[method] = dict(zip(samples["sample_id"].to_pylist(), values.tolist(), strict=True))
-    return beside(evidence, one.tables, way, results.clusters.get(one.place.task, {}))
+    return beside(evidence, one.tables, way, results.clusters.get(one.place.task, {}), results.baselines)
 
 
 def _followed(run: Run, results: Results, one: Perturbed) -> Iterator[tuple[str, pa.Table]]:

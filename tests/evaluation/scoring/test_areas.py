@@ -55,6 +55,23 @@ def test_means_are_over_samples_and_the_difference_is_lerf_minus_morf():
     assert (delta.n, delta.left_out) == (N, 0)
 
 
+def test_random_orders_have_no_difference_and_the_mean_area_of_both():
+    tables = {"lrp": table_of(2.0, 0), "random": table_of(0.0, 1, lost=(3,))}
+    measured = areas_of(tables, "zero", 200, 0, chance=["random"])
+    rows = [row["area"] for row in tables["random"].to_pylist() if row["sample_id"] != "s3"]
+    delta, *both = (measured.summaries["random", measure] for measure in ("delta_area", "area_morf", "area_lerf"))
+    assert (delta.value, delta.n, delta.left_out) == (0, N - 1, 1)
+    assert np.isnan(delta.low)
+    for area in both:
+        assert area.value == pytest.approx(np.mean(rows))
+        assert area.low < area.value < area.high
+    assert list(measured.p_zero) == ["lrp"]
+    compared, alone = measured.comparison, areas_of({"lrp": tables["lrp"]}, "zero", 200, 0)
+    kept = [delta for name, delta in alone.deltas["lrp"].items() if name != "s3"]
+    at = compared.metrics.index("delta_area")
+    assert compared.mean[0, at] - compared.mean[1, at] == pytest.approx(np.mean(kept))
+
+
 def test_methods_that_differ_are_told_apart_and_those_that_do_not_are_not():
     tables = {"lrp": table_of(2.0, 0), "same": table_of(0.0, 1), "random": table_of(0.0, 2)}
     measured = areas_of(tables, "zero", 500, 0)
