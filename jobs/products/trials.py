@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from evaluation.schema import TRIALS as SCHEMA
+from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.trials import choose, trials_of
 from jobs.methods import configured, left_open
 from jobs.plan.cells import Cell, schema_of
@@ -26,6 +27,7 @@ from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, w
 from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
 from jobs.runner.closing import close
 from jobs.store import Artifact
+from lrp_core.explained import NONE
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
@@ -172,6 +174,7 @@ def _made(part: Part, rows: Sequence[Row], drawn: Outcome, explained: Mapping[st
         for batch in curves
         for name in names
         for row in batch.rows[name]
+        if row["explanation"] != NONE or row["score"] == TARGET_LOGIT  # of what explains neither number, the target's
     }
     kept: list[dict[str, Any]] = []
     lost: list[Reject] = []

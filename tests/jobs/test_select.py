@@ -4,10 +4,12 @@ import hashlib
 import json
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from evaluation.report.render import markdown
 from evaluation.schema import CURVES, RELEVANCE, TRIALS
+from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.trials import Trial, choose, trials_of
 from jobs.commands.gc import garbage
 from jobs.config import RunConfig
@@ -80,7 +82,8 @@ def oracle(root, model):
     own = {name: [] for name in each}
     [plan] = make_plan(config, store).models
     for cell in curves_of(config, config.perturb, plan):
-        rows = {(row["sample_id"], row["order"]): row for row in Ledger(store).read(cell.artifact, CURVES).to_pylist()}
+        of_target = Ledger(store).read(cell.artifact, CURVES).filter(pc.field("score") == TARGET_LOGIT)
+        rows = {(row["sample_id"], row["order"]): row for row in of_target.to_pylist()}
         deltas = []
         for sample in drawn[:6]:
             area = {}
