@@ -10,6 +10,7 @@ import pandas as pd
 
 from tests.recompute import (
     statistics,
+    tables_agreement,
     tables_controls,
     tables_costs,
     tables_faithfulness,
@@ -180,5 +181,6 @@ def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
     begins = ("evidence_faithfulness", "faithfulness", "shares", "pruning", "knockouts", "boundaries", "extremes")
     checks = (evidence_faithfulness, faithfulness, shares, pruning, knockouts, boundaries, extremes)
     begins, checks = (*begins, "controls", "runtime", "memory"), (*checks, tables_controls.by_depth, runtime, memory)
+    begins, checks = (*begins, "agreement_tree"), (*checks, tables_agreement.branch)
     known = dict(zip(begins, checks, strict=True))
     return next((check for begin, check in known.items() if figure.startswith(begin)), None)

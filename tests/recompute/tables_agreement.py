@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import combinations
 
 import numpy as np
+from scipy.cluster.hierarchy import average, dendrogram
 
 from tests.recompute.expected import UNDEFINED, Expected, number
 from tests.recompute.facts import NAMES, Facts, Setting
+from tests.recompute.statistics import Range
 
 ROUNDING = 1e-5  # of the larger of two numbers, within which they are equal
 SAMPLES = 30
@@ -51,6 +54,26 @@ def agreement(facts: Facts, row: Mapping[str, str]) -> Expected | None:
     means, n = correlations(facts, row["model"], row["task"])
     pair = (NAMES[row["method"]], NAMES[row["label"]])
     return number(means[pair], n) if pair in means else UNDEFINED
+
+
+@cache
+def tree(facts: Facts, model: str, task: str) -> np.ndarray:
+    """The corners of the tree of methods by average linkage [N, 2]: distance, and place among the leaves."""
+    means, _ = correlations(facts, model, task)
+    printed = [row for row in facts.root.numbers("agreement") if (row["model"], row["task"]) == (model, task)]
+    methods = [NAMES[label] for label in dict.fromkeys(row["method"] for row in printed)]  # mirrored trees are equal
+    distances = [1 - means[pair] for pair in combinations(methods, 2)]
+    drawn = dendrogram(average(np.clip(distances, 0, 2)), no_plot=True)
+    across, heights = np.array(drawn["icoord"]).ravel(), np.array(drawn["dcoord"]).ravel()
+    return np.stack([heights, (across - 5) / 10], axis=1)
+
+
+def branch(facts: Facts, at: Mapping[str, str]) -> Expected:
+    """The corner that lies nearest."""
+    corners = tree(facts, *at["panel"].split(" · "))
+    given = np.array([float(at["x"]), float(at["y"])])
+    x, y = corners[np.abs(corners - given).sum(axis=1).argmin()]
+    return Expected({"x": Range.exact(x), "y": Range.exact(y)})
 
 
 TABLES = {"agreement": agreement}

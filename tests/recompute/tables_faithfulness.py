@@ -146,6 +146,28 @@ def faithfulness(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values), p, scale=10)
 
 
+@cache
+def first_way(facts: Facts, model: str, task: str) -> Place | None:
+    """The first way of the configuration in which tokens of a task go, and the target's logit where it is followed."""
+    settings = facts.root.config["perturb"] or {}
+    known = {key[:3] for key in curves(facts) if key[:2] == (model, task)}
+    for way in settings.get("ways") or ["zero"]:
+        for name in (way, f"{way}_contrast"):
+            if (model, task, name) in known:
+                return model, task, name
+    return None
+
+
+def on_common_samples(facts: Facts, model: str, task: str, method: str) -> Expected:
+    """ΔA over the samples that all methods have."""
+    place = first_way(facts, model, task)
+    if place is None or method not in judged(facts, place):
+        return UNDEFINED
+    deltas = pd.concat({one: areas(facts, place, one)["delta"] for one in judged(facts, place)}, axis=1).dropna()
+    values = deltas[method].to_numpy()
+    return number(values.mean(), len(values), facts.interval(values), scale=10)
+
+
 def differences(facts: Facts, place: Place, method: str, other: str) -> Expected:
     one, two = areas(facts, place, method)["delta"].dropna(), areas(facts, place, other)["delta"].dropna()
     common = one.index.intersection(two.index)

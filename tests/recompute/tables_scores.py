@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics, tables_controls
+from tests.recompute import statistics, tables_controls, tables_costs, tables_faithfulness
 from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
 from tests.recompute.statistics import Range
@@ -190,7 +190,11 @@ def leaderboard(facts: Facts, row: Row) -> Expected | None:
     if row["label"] == "PG":
         values = 100 * facts.scored(cell)["pg"].to_numpy()
         return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
-    return tables_controls.failed(facts, cell[0], cell[1], cell[3]) if row["label"] == "fails" else None
+    if row["label"] == "ΔA":
+        return tables_faithfulness.on_common_samples(facts, cell[0], cell[1], cell[3])
+    if row["label"] == "ms a sample":
+        return tables_costs.milliseconds(facts, cell[0], cell[1], cell[3])
+    return tables_controls.failed(facts, cell[0], cell[1], cell[3])
 
 
 TABLES = {
