@@ -16,17 +16,13 @@ Row = Mapping[str, str]
 STAGES = {"forward": "forward", "backward": "backward", "aggregation": "aggregate", "all": "method"}
 MIB = 2**20
 ROUNDED = 1e-6  # boundaries are written with six digits
-#: The passes that methods share; others run by themselves.
+#: The pass of methods that share one; others run by themselves.
 PASSES = {
-    "attnlrp": ["gradients"],
-    "attnlrp_vit": ["gradients"],
-    "lrp": ["gradients"],
-    "gradient_x_input": ["gradients"],
-    "gradient_l1": ["gradients"],
-    "gradient_l2": ["gradients"],
-    "attention_rollout": ["rollout"],
-    "alti": ["alti"],
-    "alti_logit": ["alti"],
+    **dict.fromkeys(("attnlrp", "attnlrp_vit", "lrp", "gradient_x_input", "gradient_l1", "gradient_l2"), "gradients"),
+    **dict.fromkeys(("lrp_identity_softmax", "lrp_distributed_bias"), "gradients_openly"),
+    **dict.fromkeys(("normxlogit", "embedding_norm", "logat"), "states"),
+    "attention_rollout": "rollout",
+    "alti_logit": "alti",
 }
 FOUR = 6e-4  # relevance of a sample is written with four digits
 TARGET = Setting(explanation="target")
@@ -87,11 +83,11 @@ def milliseconds(facts: Facts, model: str, task: str, method: str) -> Expected:
     frame = frame[(frame["model"] == model) & (frame["task"] == task) & (frame["dtype"] == facts.dtype(model, task))]
     median = frame.groupby(["method", "stage"])["ms"].median()
     own = [median.get((method, stage)) for stage in ("backward", "aggregate")]
-    for shared in PASSES.get(method, ()):
-        if (shared, "forward") in median and None not in own:
-            return number(float(median[shared, "forward"] + sum(own)))
-    whole = [median[name, "method"] for name in (method, *PASSES.get(method, ())) if (name, "method") in median]
-    return number(float(whole[0])) if whole else UNDEFINED
+    shared = PASSES.get(method, method)
+    if (shared, "forward") in median and None not in own:
+        return number(float(median[shared, "forward"] + sum(own)))
+    whole = [median[name, "method"] for name in (method, shared) if (name, "method") in median]
+    return number(float(whole[0])) if whole and (shared, "forward") not in median else UNDEFINED
 
 
 def table8(facts: Facts, row: Row) -> Expected | None:
