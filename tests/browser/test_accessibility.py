@@ -3,6 +3,9 @@
 Colours follow the scheme and layout follows the width, neither follows both: two looks have all of them.
 """
 
+import base64
+import re
+
 import numpy as np
 import pytest
 
@@ -15,7 +18,7 @@ from evaluation.report.neuron_explorer import entry as neuron
 from evaluation.report.neurons import Knockouts, knockout_figure, knockout_table
 from evaluation.report.page import PAGES, Part, Provenance, Site, comparison_page, explain_page
 from tests.browser.axe import emulate, violations
-from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, write_page
+from tests.browser.driver import CHROMIUM, DRIVER, WIDTHS, call, write_page
 from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results
 
 pytestmark = [
@@ -144,6 +147,13 @@ def test_on_paper_no_table_is_clipped(page):
     finally:
         emulate(tab, media="")
     assert clipped == []
+
+
+def test_the_overview_prints_on_two_sheets(page):
+    tab = page("index.html")
+    asked = {"cmd": "Page.printToPDF", "params": {"preferCSSPageSize": True}}
+    printed = base64.b64decode(call("POST", f"{tab._url}/goog/cdp/execute", asked)["data"])
+    assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= 2
 
 
 def test_what_is_touched_on_a_phone_is_large_enough(page):

@@ -161,9 +161,11 @@ def first_way(facts: Facts, model: str, task: str) -> Place | None:
 def on_common_samples(facts: Facts, model: str, task: str, method: str) -> Expected:
     """ΔA over the samples that all methods have."""
     place = first_way(facts, model, task)
-    if place is None or method not in judged(facts, place):
+    every = {one: areas(facts, place, one) for one in judged(facts, place)} if place else {}
+    every = {one: frame["delta"] for one, frame in every.items() if len(frame)}
+    if method not in every:
         return UNDEFINED
-    deltas = pd.concat({one: areas(facts, place, one)["delta"] for one in judged(facts, place)}, axis=1).dropna()
+    deltas = pd.concat(every, axis=1).dropna()
     values = deltas[method].to_numpy()
     return number(values.mean(), len(values), facts.interval(values), scale=10)
 
