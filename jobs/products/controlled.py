@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from jobs.methods import METHODS, configured
 from jobs.plan.cells import Cell, ModelPlan
@@ -229,6 +230,14 @@ def unexplained(rows: Sequence[Row], maps: Mapping[str, np.ndarray], request: Re
         elif not np.isfinite(maps[sample]).all():
             rejects[sample] = Reject(sample, "not_finite", "relevance is not finite")
     return rejects
+
+
+def in_order(node: Cell, schema: pa.Schema, entries: Sequence[Row], within: str, rejects: Mapping[str, Reject]) -> Made:
+    """The shard of one method: `entries` without its variant, by sample, then by the column `within`."""
+    request = node.requests[0]
+    variant = {"explanation": request.explanation, "embedding": request.embedding}
+    rows = sorted((variant | dict(entry) for entry in entries), key=lambda row: (row["sample_id"], row[within]))
+    return Made(pa.Table.from_pylist(rows, schema=schema), tuple(rejects.values()))
 
 
 def batches(rows: Sequence[Row], token_budget: int) -> Iterator[list[Row]]:

@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from evaluation.schema import RANDOMISATION as SCHEMA
 from evaluation.schema import titled
@@ -25,6 +24,7 @@ from jobs.products.controlled import (
     computed,
     control_nodes,
     expected,
+    in_order,
     unexplained,
     units,
 )
@@ -65,7 +65,10 @@ class _Randomising:
             for name, own in entries.items():
                 kept = {sample: map_ for sample, map_ in trained[name].items() if sample not in rejects[name]}
                 own += _entries(depth, kept, maps[name], other[name] if depth["last"] else None)
-        return {node.artifact.method: _made(node, entries, rejects) for node in self.nodes}
+        return {
+            (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "step", rejects[name])
+            for node in self.nodes
+        }
 
     def _randomised(self, rows: Sequence[Row]) -> Iterator[tuple[dict[str, Any], Maps]]:
         """(columns of the depth, the maps of all methods), the last depth first."""
@@ -120,14 +123,6 @@ def _entries(
         architecture = None if other is None else agreement(changed[sample], other[sample]).signed
         correlations = {"signed": agreed.signed, "absolute": agreed.absolute, "architecture": architecture}
         yield {"sample_id": sample, **depth, "tokens": len(map_), **correlations, "flat": agreed.flat}
-
-
-def _made(node: ControlNode, entries: Mapping[str, Any], rejects: Mapping[str, Any]) -> Made:
-    """The shard of one method, sample by sample."""
-    name, request = node.artifact.method, node.requests[0]
-    variant = {"explanation": request.explanation, "embedding": request.embedding}
-    rows = sorted((variant | entry for entry in entries[name]), key=lambda row: (row["sample_id"], row["step"]))
-    return Made(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects[name].values()))
 
 
 RANDOMISATION = Product(

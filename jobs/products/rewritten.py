@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from evaluation.schema import REWRITTEN as SCHEMA
 from evaluation.schema import titled
@@ -18,6 +17,7 @@ from jobs.products.controlled import (
     computed,
     control_nodes,
     expected,
+    in_order,
     unexplained,
     units,
 )
@@ -60,7 +60,10 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
                 for sample, map_ in kept.items():
                     change = _change(map_, maps[name][sample])
                     of_method.append({"sample_id": sample, "rewriting": rewriting, "change": change, **moved[sample]})
-    return {node.artifact.method: _made(node, entries, rejects) for node in nodes}
+    return {
+        (name := node.artifact.method): in_order(node, SCHEMA, entries[name], "rewriting", rejects[name])
+        for node in nodes
+    }
 
 
 def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -102,14 +105,6 @@ def _change(trained: np.ndarray, rewritten: np.ndarray) -> float | None:
     largest = np.abs(trained).max(initial=0)
     change = np.abs(rewritten - trained).max(initial=0) / largest if largest else np.nan
     return float(change) if np.isfinite(change) else None
-
-
-def _made(node: ControlNode, entries: Mapping[str, Any], rejects: Mapping[str, Any]) -> Made:
-    """The shard of one method, sample by sample."""
-    name, request = node.artifact.method, node.requests[0]
-    variant = {"explanation": request.explanation, "embedding": request.embedding}
-    rows = sorted((variant | entry for entry in entries[name]), key=lambda row: (row["sample_id"], row["rewriting"]))
-    return Made(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects[name].values()))
 
 
 REWRITTEN = Product(
