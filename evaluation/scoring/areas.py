@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from evaluation.scoring.faithfulness import MEASURES, Summary, paired, summarise
 from evaluation.scoring.flips import ORDERS, SCORES, TARGET_LOGIT
-from evaluation.scoring.intervals import cluster_means, mean_intervals, numbered
-from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, by_cluster, finite_interval, sign_flip_p
+from evaluation.scoring.intervals import cluster_sums, mean_intervals, numbered
+from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
 from lrp_core.explained import NONE
 from lrp_core.near_ties import ROUNDING
 
@@ -79,8 +79,7 @@ def agreement_of(
     `clusters` [N] are numbers of the samples' clusters.
     """
     sides = np.concatenate([one, other], axis=1)  # [N, 2 M]
-    rows = cluster_means(sides, clusters)
-    drawn = bootstrap_means(rows, resamples, seed) if len(rows) else np.empty((0, sides.shape[1]))
+    drawn = bootstrap_means(sides, resamples, seed, clusters) if len(sides) else np.empty((0, sides.shape[1]))
     correlations = np.array([_between_halves(means) for means in drawn])
     low, high = finite_interval(correlations)
     value = _between_halves(sides.mean(axis=0)) if len(sides) else np.nan
@@ -203,7 +202,7 @@ def _p_zero(values: np.ndarray, clusters: np.ndarray | None, resamples: int, see
     known = np.isfinite(values)
     finite = values[known]
     beside_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
-    beside_zero = by_cluster(beside_zero, None if clusters is None else clusters[known])
+    beside_zero, _ = cluster_sums(beside_zero, None if clusters is None else clusters[known])
     return float(sign_flip_p(beside_zero, FLIPS * resamples, seed)[0, 1, 0]) if len(finite) and resamples else 1.0
 
 

@@ -5,9 +5,12 @@
   bootstrap of such values covers too little, and its interval of 30 hits among 30 has no width.
 * Other values: the bootstrap-t (Efron 1981), whose resampled means are divided by their own standard errors; of fewer
   than FEWEST values Student's t, since resamples of so few are often all but equal.
-* Samples that come in clusters (of one template, of one article): whole clusters are resampled, or counted.
+* Samples that come in clusters (of one template, of one article): whole clusters are resampled. The mean over samples
+  is then a ratio, of the sum of clusters' sums to that of their sizes, which are resampled together. Student's t takes
+  the jackknife's standard error, and shares are counted among the samples that would tell as much if each stood alone
+  and a cluster's samples were all alike (Kish 1965): (sum of sizes)^2 / sum of squared sizes.
 
-Shapes: N samples, C columns, G clusters, R resamples.
+Shapes: N samples, C columns, G clusters (samples, where none share one), R resamples.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ _CHUNK = 1 << 22  # random numbers at a time
 Ends = tuple[np.ndarray, np.ndarray]
 
 
-def clopper_pearson(successes: np.ndarray | float, n: int, level: float = LEVEL) -> Ends:
-    """(low, high) of a share of which `successes`, not necessarily whole, are counted among `n`.
+def clopper_pearson(successes: np.ndarray | float, n: float, level: float = LEVEL) -> Ends:
+    """(low, high) of a share of which `successes` are counted among `n`, neither necessarily whole.
 
     >>> low, high = clopper_pearson(30, 30)
     >>> print(f"{low:.3f} {high:.3f}")
@@ -59,42 +62,52 @@ def mean_intervals(
     if bounds is not None and len(values):
         near = ROUNDING * (bounds[1] - bounds[0])
         on_bound = ((values <= bounds[0] + near) | (values >= bounds[1] - near)).mean(axis=0) >= 0.5
-    if clusters is not None:
-        values = cluster_means(values, clusters)
-        if len(values) < FEWEST_CLUSTERS:
-            return low, high
-    n = len(values)
-    if bounds is not None and n:
+    sums, sizes = cluster_sums(values, clusters)
+    if clusters is not None and len(sums) < FEWEST_CLUSTERS:
+        return low, high
+    if bounds is not None and len(sums):
         least, most = bounds
-        ends = clopper_pearson((values[:, on_bound] - least).sum(axis=0) / (most - least), n)
+        n = _counted(sizes)
+        successes = n * (values[:, on_bound].mean(axis=0) - least) / (most - least)
+        ends = clopper_pearson(np.clip(successes, 0, n), n)
         low[on_bound], high[on_bound] = (least + (most - least) * end for end in ends)
-    if n > 1 and resamples and not on_bound.all():
-        others = values[:, ~on_bound]
-        ends = _bootstrap_t(others, resamples, seed) if n >= FEWEST else difference_intervals(others)
+    if len(sums) > 1 and resamples and not on_bound.all():
+        others = sums[:, ~on_bound]
+        if len(sums) >= FEWEST:
+            ends = _bootstrap_t(others, sizes, resamples, seed)
+        else:
+            ends = difference_intervals(others)
         low[~on_bound], high[~on_bound] = ends
         if bounds is not None:
             low, high = np.clip(low, *bounds), np.clip(high, *bounds)
     return low, high
 
 
-def _bootstrap_t(values: np.ndarray, resamples: int, seed: int) -> Ends:
-    """Resamples of equal values, which are many of small samples alone, have no standard error and do not count."""
-    n = len(values)
-    centred = values - values.mean(axis=0)
+def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int) -> Ends:
+    """The interval of the mean from `sums` [G, C] of clusters of `sizes` [G].
+
+    Resamples of equal values, which are many of small samples alone, have no standard error and do not count.
+    """
+    clusters = len(sums)
+    mean = sums.sum(axis=0) / sizes.sum()
+    centred = sums - sizes[:, None] * mean
     studentised = []
-    for weights in resampled(n, resamples, seed):
-        means = weights @ centred / n
-        spread = np.sqrt(np.maximum(weights @ centred**2 / n - means**2, 0) / (n - 1))
+    for weights in resampled(clusters, resamples, seed):
+        total = weights @ sizes[:, None]
+        means = weights @ centred / total  # less the mean of all samples
+        crossed = weights @ (sizes[:, None] * centred)
+        squares = weights @ centred**2 - 2 * means * crossed + means**2 * (weights @ sizes[:, None] ** 2)
+        spread = np.sqrt(np.maximum(squares, 0) * clusters / (clusters - 1)) / total
         varies = spread > 1e-9 * np.abs(centred).max(axis=0)
         studentised.append(np.divide(means, spread, out=np.full_like(means, np.nan), where=varies))
     outside = (1 - LEVEL) / 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of columns that do not vary at all
         least, most = np.nanquantile(np.concatenate(studentised), [outside, 1 - outside], axis=0)
-    error = values.std(axis=0, ddof=1) / np.sqrt(n)
+    error = np.sqrt((centred**2).sum(axis=0) * clusters / (clusters - 1)) / sizes.sum()
     with np.errstate(invalid="ignore"):
-        ends = values.mean(axis=0) - most * error, values.mean(axis=0) - least * error
-    return np.where(error > 0, ends[0], values.mean(axis=0)), np.where(error > 0, ends[1], values.mean(axis=0))
+        ends = mean - most * error, mean - least * error
+    return np.where(error > 0, ends[0], mean), np.where(error > 0, ends[1], mean)
 
 
 def resampled(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
@@ -120,15 +133,15 @@ def difference_intervals(
     would miss once in forty could lie anywhere there (Clopper and Pearson's interval of 0 among N): t alone would say
     that nothing is uncertain. NaN as of :func:`mean_intervals`.
     """
-    differences = cluster_means(differences, clusters)
-    n, columns = differences.shape
+    sums, sizes = cluster_sums(differences, clusters)
+    n, columns = sums.shape
     if n < (2 if clusters is None else FEWEST_CLUSTERS):
         return np.full(columns, np.nan), np.full(columns, np.nan)
-    mean, error = differences.mean(axis=0), differences.std(axis=0, ddof=1) / np.sqrt(n)
+    mean, error = differences.mean(axis=0), _standard_error(sums, sizes)
     half = stats.t.ppf((1 + LEVEL) / 2, n - 1) * error
     low, high = mean - half, mean + half
     if reach is not None:
-        unseen = clopper_pearson(0, n)[1]
+        unseen = clopper_pearson(0, _counted(sizes))[1]
         constant = error <= 1e-12 * np.maximum(1.0, np.abs(mean))
         low = np.where(constant, mean - unseen * (mean + reach), np.maximum(low, -np.asarray(reach)))
         high = np.where(constant, mean + unseen * (reach - mean), np.minimum(high, reach))
@@ -143,11 +156,11 @@ def smallest_difference(
     `differences` [N, P] are the paired ones of P pairs, whose median standard deviation counts. NaN of fewer than three
     samples. It is what a table's number of samples can tell; smaller differences may be there and go unseen.
     """
-    differences = cluster_means(differences, clusters)
-    n = len(differences)
+    sums, sizes = cluster_sums(differences, clusters)
+    n = len(sums)
     if n < 3 or not differences.size:
         return float("nan")
-    error = float(np.median(differences.std(axis=0, ddof=1))) / np.sqrt(n)
+    error = float(np.median(_standard_error(sums, sizes)))
     critical = stats.t.ppf(1 - (1 - LEVEL) / 2 / tests, n - 1)
     return float((critical + stats.t.ppf(power, n - 1)) * error)
 
@@ -165,14 +178,28 @@ def numbered(clusters: Mapping[str, str], samples: Sequence[str]) -> np.ndarray 
     return np.array([order[name] for name in names])
 
 
-def cluster_means(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
-    """Of `values` [N, C] a row for each cluster, which sums to as much as its samples, scaled so that means are equal.
+def cluster_sums(values: np.ndarray, clusters: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(sums [G, ...] of the `values` [N, ...] of each cluster, sizes [G]); each sample is one where `clusters` is None.
 
-    The values themselves where `clusters` is None.
+    >>> cluster_sums(np.array([1.0, 2.0, 4.0]), np.array([0, 1, 0]))
+    (array([5., 2.]), array([2., 1.]))
     """
     if clusters is None:
-        return values
+        return values, np.ones(len(values))
     _, of = np.unique(clusters, return_inverse=True)
-    sums = np.zeros((of.max(initial=-1) + 1, values.shape[1]))
+    sums = np.zeros((of.max(initial=-1) + 1, *values.shape[1:]))
     np.add.at(sums, of, values)
-    return sums * len(sums) / max(1, len(values))
+    return sums, np.bincount(of, minlength=len(sums)).astype(float)
+
+
+def _counted(sizes: np.ndarray) -> float:
+    """As many samples as clusters of `sizes` [G] tell as much as: G where all are of one size."""
+    return float(sizes.sum() ** 2 / (sizes @ sizes))
+
+
+def _standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The jackknife's [C] (Efron 1982) of the mean from `sums` [G, C] of clusters of `sizes` [G]; NaN where G is 1."""
+    clusters, total = len(sums), sizes.sum()
+    centred = sums - sizes[:, None] * (sums.sum(axis=0) / total)
+    without = centred / np.where(sizes < total, total - sizes, np.nan)[:, None]  # how far the others' mean is off
+    return np.sqrt((clusters - 1) / clusters * (without**2).sum(axis=0))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evaluation.scoring.intervals import (
+    cluster_sums,
     difference_intervals,
     even_parts,
     mean_intervals,
@@ -114,7 +115,7 @@ def compare(
         difference_low[first, second, at], difference_high[first, second, at] = ends
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
         smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
-    p = sign_flip_p(by_cluster(values, clusters), FLIPS * resamples, seed)
+    p = sign_flip_p(cluster_sums(values, clusters)[0], FLIPS * resamples, seed)  # a cluster's signs flip together
     low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
     mean = scale * values.mean(axis=0)
     count = None if clusters is None else len(np.unique(clusters))
@@ -123,19 +124,10 @@ def compare(
     return compared if compared.is_tested else replace(compared, p=np.ones_like(p))
 
 
-def by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
-    """The sums of clusters [G, M, K], whose signs flip together; each sample is one where `clusters` is None."""
-    if clusters is None:
-        return values
-    _, of = np.unique(clusters, return_inverse=True)
-    sums = np.zeros((of.max() + 1, *values.shape[1:]))
-    np.add.at(sums, of, values)
-    return sums
-
-
-def bootstrap_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Means [R, C] of `values` [N, C] over samples drawn with replacement."""
-    parts = [weights @ values / len(values) for weights in resampled(len(values), resamples, seed)]
+def bootstrap_means(values: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None) -> np.ndarray:
+    """Means [R, C] of `values` [N, C] over samples drawn with replacement, or over whole clusters, if there are any."""
+    sums, sizes = cluster_sums(values, clusters)
+    parts = [weights @ sums / (weights @ sizes)[:, None] for weights in resampled(len(sums), resamples, seed)]
     return np.concatenate([np.empty((0, values.shape[1])), *parts])
 
 

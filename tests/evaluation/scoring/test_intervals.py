@@ -51,16 +51,47 @@ def test_intervals_of_means_cover(name, n):
     assert ((low <= mean) & (mean <= high)).mean() >= LEAST
 
 
-@pytest.mark.parametrize("sizes", [[5] * 20, [2, 8] * 20])
+UNEVEN = [1] * 8 + [2] * 8 + [4] * 6 + [7] * 3 + [12]
+
+
+@pytest.mark.parametrize("sizes", [[5] * 20, [2, 8] * 20, UNEVEN])
 def test_intervals_of_clusters_cover_where_those_of_single_samples_do_not(sizes):
     rng = np.random.default_rng(1)
     clusters = np.repeat(np.arange(len(sizes)), sizes)
-    values = rng.normal(0, 1, (len(sizes), WORLDS))[clusters] + rng.normal(0, 0.3, (len(clusters), WORLDS))
+    values = 7 + rng.normal(0, 1, (len(sizes), WORLDS))[clusters] + rng.normal(0, 0.3, (len(clusters), WORLDS))
     covered = {}
     for name, given in (("clusters", clusters), ("samples", None)):
-        low, high = mean_intervals(values, 1000, 0, clusters=given)
-        covered[name] = ((low <= 0) & (high >= 0)).mean()
-    assert covered["clusters"] >= LEAST > 0.8 > covered["samples"]
+        for way, (low, high) in {
+            "resampled": mean_intervals(values, 1000, 0, clusters=given),
+            "student": difference_intervals(values, clusters=given),
+        }.items():
+            covered[name, way] = ((low <= 7) & (high >= 7)).mean()
+            assert (high - low).mean() < 2.5
+    least = LEAST if sizes is not UNEVEN else 0.92  # few clusters hold most samples
+    assert min(covered["clusters", "resampled"], covered["clusters", "student"]) >= least
+    assert max(covered["samples", "resampled"], covered["samples", "student"]) < 0.8
+
+
+def test_intervals_of_uneven_clusters_move_with_the_values():
+    clusters = np.repeat(np.arange(len(UNEVEN)), UNEVEN)
+    values = np.random.default_rng(3).normal(size=(len(clusters), 2))
+    for interval in (lambda given: mean_intervals(given, 500, 0, clusters=clusters), difference_of(clusters)):
+        near, far = (np.array(interval(values + shift)) for shift in (0, 100))
+        np.testing.assert_allclose(far, near + 100, atol=1e-9)
+
+
+def difference_of(clusters):
+    return lambda values: difference_intervals(values, clusters=clusters)
+
+
+def test_uneven_clusters_of_equal_values_count_as_fewer_samples():
+    clusters = np.repeat(np.arange(len(UNEVEN)), UNEVEN)
+    counted = len(clusters) ** 2 / np.square(UNEVEN).sum()  # 15.4 of 26 clusters
+    low, high = mean_intervals(np.ones((len(clusters), 1)), 500, 0, (0.0, 1.0), clusters)
+    assert (low, high) == (pytest.approx(0.025 ** (1 / counted)), 1.0)
+    low, high = difference_intervals(np.full((len(clusters), 1), 0.3), 1.0, clusters)
+    unseen = 1 - 0.025 ** (1 / counted)
+    assert (low, high) == (pytest.approx(0.3 - 1.3 * unseen), pytest.approx(0.3 + 0.7 * unseen))
 
 
 def test_few_clusters_and_single_samples_have_no_interval():
