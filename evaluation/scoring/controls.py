@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from evaluation.scoring.areas import rank_correlation
-from evaluation.scoring.intervals import FEWEST, mean_intervals
+from evaluation.scoring.faithfulness import summarise
+from evaluation.scoring.intervals import FEWEST
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
 CHANCE_LEVEL = 0.999  # of the interval that random relevance must lie in: it is looked at in many cells
@@ -86,16 +87,21 @@ class Verdict:
     passed: bool | None = None
 
 
-def randomisation_verdict(correlations: Iterable[float | None], flat: Iterable[bool], seed: int = 0) -> Verdict:
+def randomisation_verdict(
+    correlations: Sequence[float | None], flat: Iterable[bool], seed: int = 0, clusters: np.ndarray | None = None
+) -> Verdict:
     """The verdict on a method from signed correlations [N] where all weights are random.
 
-    It fails where the interval's lower end exceeds BAR, and where every map is `flat` [N]. Of fewer than FEWEST samples
-    nothing is said otherwise. `seed` is that of the interval's resamples.
+    It fails where the interval's lower end exceeds BAR, and where every map is `flat` [N]. Otherwise nothing is said of
+    fewer than FEWEST samples, nor of too few clusters for an interval. `seed` is that of the interval's resamples; for
+    `clusters` [N] see `mean_intervals`.
     """
-    found = described(correlations, seed)
+    found = described(correlations, seed, clusters=clusters)
     if found.n and all(flat):
         return replace(found, passed=False)
-    return found if found.n < FEWEST else replace(found, passed=not found.low > BAR)
+    if found.n < FEWEST or np.isnan(found.low):
+        return found
+    return replace(found, passed=not found.low > BAR)
 
 
 def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) -> Verdict:
@@ -113,11 +119,18 @@ def chance_verdict(correlations: Iterable[float | None], tokens: Iterable[int]) 
     return Verdict(mean, -half, half, len(values), abs(mean) <= half)
 
 
-def described(values: Iterable[float | None], seed: int = 0, bounds: tuple[float, float] = _BOUNDS) -> Verdict:
-    """A mean of correlations, or of numbers within other `bounds`, that nothing is asked of."""
-    known = finite(values)
-    low, high = mean_intervals(known[:, None], _RESAMPLES, seed, bounds)
-    return Verdict(_mean(known), float(low[0]), float(high[0]), len(known))
+def described(
+    values: Sequence[float | None],
+    seed: int = 0,
+    bounds: tuple[float, float] = _BOUNDS,
+    clusters: np.ndarray | None = None,
+) -> Verdict:
+    """A mean of correlations [N], or of numbers within other `bounds`, that nothing is asked of.
+
+    For `clusters` [N] see `mean_intervals`.
+    """
+    summary = summarise(np.array(values, float), _RESAMPLES, seed, bounds, clusters)  # None becomes NaN
+    return Verdict(summary.value, summary.low, summary.high, summary.n)
 
 
 def largest(changes: Iterable[float | None]) -> Verdict:

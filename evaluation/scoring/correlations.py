@@ -5,13 +5,14 @@ Shapes: N samples, V methods, M measures, K shares of tokens that are taken away
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from evaluation.scoring.faithfulness import Summary
-from evaluation.scoring.intervals import even_parts
+from evaluation.scoring.intervals import cluster_sums, even_parts
 from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, holm
 
 
@@ -31,8 +32,13 @@ class Correlations:
         return Summary(float(self.by_share.mean()), low, high, self.n, self.left_out)
 
 
-def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int) -> Correlations:
-    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N]; whole samples are drawn together."""
+def pearson(
+    predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None
+) -> Correlations:
+    """Correlation of `predictions` [N, K] on perturbed inputs with `gold` [N]; whole samples are drawn together.
+
+    So are samples of one of the `clusters` [N].
+    """
     finite = np.isfinite(predictions).all(axis=-1) & np.isfinite(gold)
     n, left_out = int(finite.sum()), int((~finite).sum())
     if n < 2:
@@ -41,7 +47,9 @@ def pearson(predictions: np.ndarray, gold: np.ndarray, resamples: int, seed: int
     x, y = predictions[finite], np.broadcast_to(gold[finite, None], predictions[finite].shape)
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)  # sums of squares would cancel far from zero
     moments = np.stack([x, y, x * x, y * y, x * y], axis=1)  # [n, 5, K]
-    drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed).reshape(resamples, *moments.shape[1:])
+    of_finite = None if clusters is None else clusters[finite]
+    drawn = bootstrap_means(moments.reshape(n, -1), resamples, seed, of_finite)
+    drawn = drawn.reshape(len(drawn), *moments.shape[1:])
     return Correlations(_correlation(moments.mean(axis=0)), _correlation(np.moveaxis(drawn, 1, 0)), n, left_out)
 
 
@@ -52,11 +60,13 @@ def paired_correlations(
     measures: tuple[str, ...],
     resamples: int,
     seed: int,
+    clusters: np.ndarray | None = None,
 ) -> Comparison | None:
     """Methods by Pearson's r of `predictions` [N, V, M, K] with `gold` [N], the mean over shares.
 
     Samples are those that all methods have. Intervals are of the same resamples. p is of a permutation test that swaps
     what is said under two methods, sample by sample: by the null hypothesis it might have been said under the other.
+    Samples of one of the `clusters` [N] are drawn and swapped together.
     A method without any finite sample is left out. None when there is nothing to resample. A method whose predictions
     do not vary has NaN, and p values of 1.
     """
@@ -71,22 +81,29 @@ def paired_correlations(
     terms = np.stack([x, x * x, x * y[:, None, None, None]], axis=1)  # [n, 3, V, M, K]
     of_gold = np.stack([y, y * y], axis=1)  # [n, 2]
     whole = _mean_correlations(terms.mean(axis=0)[None], of_gold.mean(axis=0)[None])[0]
-    drawn = bootstrap_means(np.concatenate([terms.reshape(n, -1), of_gold], axis=1), resamples, seed)
+    of_usable = None if clusters is None else clusters[usable]
+    drawn = bootstrap_means(np.concatenate([terms.reshape(n, -1), of_gold], axis=1), resamples, seed, of_usable)
     resampled = _mean_correlations(drawn[:, :-2].reshape(-1, *terms.shape[1:]), drawn[:, -2:])
     low, high = _intervals(resampled)
     difference_low, difference_high = _intervals(resampled[:, :, None] - resampled[:, None])
-    p = holm(_swapped_p(terms, of_gold, whole, FLIPS * resamples, seed))
-    return Comparison(methods, measures, n, whole, low, high, difference_low, difference_high, p)
+    together, _ = cluster_sums(terms, of_usable)
+    p = holm(_swapped_p(together, of_gold, whole, FLIPS * resamples, seed))
+    count = None if clusters is None else len(together)
+    compared = Comparison(methods, measures, n, whole, low, high, difference_low, difference_high, p, clusters=count)
+    return compared.tested()
 
 
 def _swapped_p(terms: np.ndarray, of_gold: np.ndarray, whole: np.ndarray, swaps: int, seed: int) -> np.ndarray:
-    """p values [V, V, M] of the differences of `whole` [V, M] under so many random swaps, as `sign_flip_p` has them."""
-    rng, n, shape = np.random.default_rng([seed, 1]), len(terms), terms.shape[1:]
+    """p values [V, V, M] of the differences of `whole` [V, M] under so many random swaps, as `sign_flip_p` has them.
+
+    `terms` [G, 3, V, M, K] are sums over clusters, which are swapped together; `of_gold` [N, 2] are those of samples.
+    """
+    rng, n, shape = np.random.default_rng([seed, 1]), len(of_gold), terms.shape[1:]
     methods, total, gold = len(whole), terms.sum(axis=0), of_gold.mean(axis=0)[None]
     extreme = np.ones((methods, methods, whole.shape[1]))
-    for count in even_parts(swaps, n):
-        keeps = rng.integers(0, 2, (count, n)).astype(float)
-        kept = (keeps @ terms.reshape(n, -1)).reshape(count, *shape)  # sums over the samples that are not swapped
+    for count in even_parts(swaps, len(terms)):
+        keeps = rng.integers(0, 2, (count, len(terms))).astype(float)
+        kept = (keeps @ terms.reshape(len(terms), -1)).reshape(count, *shape)  # sums over what is not swapped
         for a, b in combinations(range(methods), 2):
             swapped = kept[:, :, [a, b]] + total[:, [b, a]] - kept[:, :, [b, a]]
             r = _mean_correlations(swapped / n, gold)  # [R, 2, M]
@@ -105,8 +122,9 @@ def _mean_correlations(terms: np.ndarray, of_gold: np.ndarray) -> np.ndarray:
 
 def _intervals(resampled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The interval of each of `resampled` [R, ...]."""
-    ends = np.array([finite_interval(column) for column in resampled.reshape(len(resampled), -1).T]).T
-    low, high = ends.reshape(2, *resampled.shape[1:])
+    shape = resampled.shape[1:]
+    columns = resampled.reshape(len(resampled), math.prod(shape)).T
+    low, high = np.array([finite_interval(column) for column in columns]).T.reshape(2, *shape)
     return low, high
 
 

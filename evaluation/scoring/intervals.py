@@ -107,7 +107,8 @@ def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int)
     error = np.sqrt((centred**2).sum(axis=0) * clusters / (clusters - 1)) / sizes.sum()
     with np.errstate(invalid="ignore"):
         ends = mean - most * error, mean - least * error
-    return np.where(error > 0, ends[0], mean), np.where(error > 0, ends[1], mean)
+    varies = error > 1e-12 * np.abs(mean)
+    return np.where(varies, ends[0], mean), np.where(varies, ends[1], mean)
 
 
 def resampled(n: int, resamples: int, seed: int) -> Iterator[np.ndarray]:

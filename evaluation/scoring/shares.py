@@ -69,11 +69,11 @@ def shares_of(
 ) -> Shares:
     """From tables of SHARE_COLUMNS by method, and the gold scores by sample id, which samples with a label lack.
 
-    `clusters` names those of samples with a label that share one. Samples that are not finite are left out and counted.
+    `clusters` names those of samples that share one. Samples that are not finite are left out and counted.
     """
     variants, rows = by_sample(tables, perturbation, SHARE_ORDERS, ["logit", "probability", "correct"])
     if any(gold.get(name) is not None for samples in rows.values() for name in samples):
-        return _of_scores(rows, variants, gold, resamples, seed)
+        return _of_scores(rows, variants, gold, resamples, seed, clusters)
     values = {method: {name: _of_label(own) for name, own in samples.items()} for method, samples in rows.items()}
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
@@ -93,30 +93,36 @@ def shares_of(
 
 
 def _of_scores(
-    rows: Mapping[str, Samples], variants: Mapping[str, Variant], gold: Gold, resamples: int, seed: int
+    rows: Mapping[str, Samples],
+    variants: Mapping[str, Variant],
+    gold: Gold,
+    resamples: int,
+    seed: int,
+    clusters: Mapping[str, str],
 ) -> Shares:
     values = {method: {name: _scores(own) for name, own in samples.items()} for method, samples in rows.items()}
     summaries: dict[tuple[str, str], Summary] = {}
     curves: dict[tuple[str, str], MeanCurve] = {}
     for method, own in values.items():
-        scores, predictions = _gold_of(own, gold), np.array(list(own.values()))  # [N, 2, K]
+        scores, predictions = _gold_of(own, gold), np.array(list(own.values()))  # [N], [N, 2, K]
+        of = numbered(clusters, list(own))
         for at, measure in enumerate(OF_SCORES):
-            correlations = pearson(predictions[:, at], scores, resamples, seed)
+            correlations = pearson(predictions[:, at], scores, resamples, seed, of)
             summaries[method, measure] = correlations.summary
             if np.isfinite(correlations.by_share).any():
                 curves[method, measure] = _curve_of(correlations)
     ids, every = together(values)  # [N, M, 2, K]
     compared = None
     if ids:
-        compared = paired_correlations(every, _gold_of(ids, gold), tuple(values), OF_SCORES, resamples, seed)
+        drawing = (resamples, seed, numbered(clusters, ids))
+        compared = paired_correlations(every, _gold_of(ids, gold), tuple(values), OF_SCORES, *drawing)
     return Shares(OF_SCORES, summaries, variants, compared, curves)
 
 
 def _curve_of(correlations: Correlations) -> MeanCurve:
-    """Shares at which predictions do not vary are gaps."""
-    low, high = (
-        interval(correlations.drawn) if len(correlations.drawn) else (correlations.by_share, correlations.by_share)
-    )
+    """Shares at which predictions do not vary are gaps, and so are intervals without resamples."""
+    absent = np.full_like(correlations.by_share, np.nan)
+    low, high = interval(correlations.drawn) if len(correlations.drawn) else (absent, absent)
     return MeanCurve(correlations.by_share, low, high, correlations.n)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evaluation.scoring.intervals import (
+    FEWEST_CLUSTERS,
     cluster_sums,
     difference_intervals,
     even_parts,
@@ -56,6 +57,10 @@ class Comparison:
         """False where the samples come in too few clusters for any test."""
         pairs = len(self.methods) * (len(self.methods) - 1) // 2
         return self.clusters is None or self.clusters >= np.log2(40 * max(1, pairs))
+
+    def tested(self) -> Comparison:
+        """This comparison, of too few clusters without any test: all p are 1."""
+        return self if self.is_tested else replace(self, p=np.ones_like(self.p))
 
     def beats(self, metric: str, higher_is_better: bool = True) -> np.ndarray:
         """[M, M], True where the row's method is better than the column's and the test tells them apart."""
@@ -121,12 +126,17 @@ def compare(
     count = None if clusters is None else len(np.unique(clusters))
     of_differences = (difference_low, difference_high)
     compared = Comparison(methods, metrics, n, mean, low, high, *of_differences, holm(p), scale * smallest, count)
-    return compared if compared.is_tested else replace(compared, p=np.ones_like(p))
+    return compared.tested()
 
 
 def bootstrap_means(values: np.ndarray, resamples: int, seed: int, clusters: np.ndarray | None = None) -> np.ndarray:
-    """Means [R, C] of `values` [N, C] over samples drawn with replacement, or over whole clusters, if there are any."""
+    """Means [R, C] of `values` [N, C] over samples drawn with replacement, or over whole clusters, if there are any.
+
+    None are drawn, R = 0, of fewer than FEWEST_CLUSTERS.
+    """
     sums, sizes = cluster_sums(values, clusters)
+    if clusters is not None and len(sums) < FEWEST_CLUSTERS:
+        resamples = 0
     parts = [weights @ sums / (weights @ sizes)[:, None] for weights in resampled(len(sums), resamples, seed)]
     return np.concatenate([np.empty((0, values.shape[1])), *parts])
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from evaluation import schema
@@ -25,6 +27,8 @@ from evaluation.scoring.controls import (
     largest,
     randomisation_verdict,
 )
+from evaluation.scoring.intervals import numbered
+from jobs.plan.clusters import clusters_of
 from jobs.plan.node import Node, Run
 from jobs.products import randomisation, rewritten, shapley
 from jobs.products.controlled import BASELINE, ControlNode, tried_on
@@ -34,16 +38,17 @@ from lrp_core.methods.planted_records import PLANTED
 def control_rows(run: Run) -> Iterator[ControlRow]:
     """The rows of every control of the run that is done. `pandas.DataFrame(control_rows(run))` is a frame of them."""
     drawing = {record.name for record in tried_on() if record.family == BASELINE}
-    seed = run.config.seed
+    seed, clusters = run.config.seed, partial(clusters_of, run.ledger)
     for node, rows in _done(run, randomisation.nodes(run), schema.RANDOMISATION):
-        yield from _randomisation_rows(node, rows, node.base in drawing, seed)
+        yield from _randomisation_rows(node, rows, node.base in drawing, seed, clusters(node.artifact.task))
     for node, rows in _done(run, rewritten.nodes(run), schema.REWRITTEN):
         for rewriting in sorted({row["rewriting"] for row in rows}):
             changes = [row["change"] for row in rows if row["rewriting"] == rewriting]
             yield _row(node, REWRITTEN, largest(changes), rewriting)
     for node, rows in _done(run, shapley.nodes(run), schema.SHAPLEY):
-        yield _row(node, SHAPLEY, described((row["correlation"] for row in rows), seed))
-        yield _row(node, SHAPLEY_ERROR, described((row["error"] for row in rows), seed, (0.0, 1.0)))
+        of = _numbered(clusters(node.artifact.task), rows)
+        yield _row(node, SHAPLEY, described([row["correlation"] for row in rows], seed, clusters=of))
+        yield _row(node, SHAPLEY_ERROR, described([row["error"] for row in rows], seed, (0.0, 1.0), of))
 
 
 def _done(
@@ -67,20 +72,27 @@ def broken(rows: Iterable[ControlRow]) -> list[str]:
     return lines
 
 
-def _randomisation_rows(node: Node, rows: list[dict[str, Any]], draws: bool, seed: int) -> Iterator[ControlRow]:
+def _numbered(clusters: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> np.ndarray | None:
+    return numbered(clusters, [row["sample_id"] for row in rows])
+
+
+def _randomisation_rows(
+    node: Node, rows: list[dict[str, Any]], draws: bool, seed: int, clusters: Mapping[str, str]
+) -> Iterator[ControlRow]:
     """The verdict of one method, then its correlations by depth; a method that `draws` is held against chance."""
     last = [row for row in rows if row["last"]]
-    signed = [row["signed"] for row in last]
+    signed, of = [row["signed"] for row in last], _numbered(clusters, last)
     if draws:
         yield _row(node, CHANCE, chance_verdict(signed, [row["tokens"] for row in last]))
     else:
-        yield _row(node, RANDOMISED, randomisation_verdict(signed, [row["flat"] for row in last], seed))
-    yield _row(node, ARCHITECTURE, described((row["architecture"] for row in last), seed))
+        yield _row(node, RANDOMISED, randomisation_verdict(signed, [row["flat"] for row in last], seed, of))
+    yield _row(node, ARCHITECTURE, described([row["architecture"] for row in last], seed, clusters=of))
     depths = sorted({(row["step"], row["depth"]) for row in rows})
     for control, column in ((BY_DEPTH, "signed"), (BY_DEPTH_ABSOLUTE, "absolute")):
         for step, depth in depths:
-            values = [row[column] for row in rows if row["step"] == step]
-            yield _row(node, control, described(values, seed), depth)
+            of_step = [row for row in rows if row["step"] == step]
+            values, of = [row[column] for row in of_step], _numbered(clusters, of_step)
+            yield _row(node, control, described(values, seed, clusters=of), depth)
 
 
 def _row(node: Node, control: str, verdict: Verdict, detail: str = "") -> ControlRow:

@@ -132,9 +132,10 @@ def _followed(run: Run, results: Results, one: Perturbed) -> Iterator[tuple[str,
 
 def _overlaps(run: Run, results: Results, one: Perturbed) -> dict[str, Summary]:
     """The overlap with evidence, of each method that is scored against it, of the variant that the curves follow."""
-    metric, overlaps = overlap(), {}
+    metric, overlaps, drawing = overlap(), {}, (run.config.report.resamples, run.config.seed)
     if metric not in applicable(results.tasks[one.place.task]):
         return {}
     for method, samples in _followed(run, results, one):
-        overlaps[method] = summarise(samples[metric].to_numpy(), run.config.report.resamples, run.config.seed, (0, 1))
+        of = results.clusters_of(one.place.task, samples["sample_id"].to_pylist())
+        overlaps[method] = summarise(samples[metric].to_numpy(), *drawing, (0, 1), of)
     return overlaps

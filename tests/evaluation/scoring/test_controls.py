@@ -89,3 +89,18 @@ def test_a_description_asks_nothing():
     assert described([0.1, None, 0.3]).passed is None
     assert described([0.1, None, 0.3]).value == pytest.approx(0.2)
     assert np.isnan(described([]).value)
+
+
+def test_intervals_count_clusters_and_few_of_them_say_nothing():
+    spread = [0.05, 0.9, 0.4, 0.6] * 10
+    clusters = np.repeat(np.arange(20), 2)
+    twice = [value for value in spread for _ in range(2)]
+    alone, together = described(spread), described(twice, clusters=np.repeat(np.arange(40), 2))
+    assert (together.low, together.high) == pytest.approx((alone.low, alone.high), abs=0.01)
+    assert described(twice).high < together.high
+    assert randomisation_verdict(spread, [False] * 40, clusters=clusters).passed is False
+    alike = described([0.05, 0.9] * 20, clusters=clusters)
+    assert (alike.low, alike.high) == pytest.approx((alike.value, alike.value))
+    few = randomisation_verdict(spread, [False] * 40, clusters=clusters % 9)
+    assert few.passed is None
+    assert np.isnan(few.low)

@@ -87,3 +87,20 @@ def test_a_method_that_keeps_the_score_is_told_from_one_that_does_not():
     nothing = np.full((4, 2, 1, 1), np.nan)
     assert paired_correlations(nothing, gold[:4], ("a", "b"), ("pearson",), 200, seed=0) is None
     assert paired_correlations(predictions[:1], gold[:1], ("a",) * 4, measures, 200, seed=0) is None
+
+
+def test_correlations_of_doubled_samples_in_clusters_are_those_of_single_ones():
+    rng = np.random.default_rng(5)
+    gold = rng.normal(size=40)
+    said = gold[:, None, None, None] + rng.normal(size=(40, 2, 1, 3)) * np.array([0.3, 1.5])[None, :, None, None]
+    twice, of = np.repeat(np.arange(40), 2), np.repeat(np.arange(40), 2)
+    given = (("a", "b"), ("r",), 400, 0)
+    alone, together = paired_correlations(said, gold, *given), paired_correlations(said[twice], gold[twice], *given, of)
+    for field in ("mean", "low", "high", "difference_low", "difference_high", "p"):
+        np.testing.assert_allclose(getattr(together, field), getattr(alone, field), atol=1e-9)
+    assert paired_correlations(said[twice], gold[twice], *given).low[1, 0] > together.low[1, 0] + 0.02
+    few = paired_correlations(said, gold, *given, np.arange(40) % 5)
+    assert (few.p == 1).all()
+    assert np.isnan(few.low).all()
+    single = pearson(said[:, 0, 0], gold, 400, 0).summary
+    assert pearson(said[twice][:, 0, 0], gold[twice], 400, 0, of).summary.low == pytest.approx(single.low)
