@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.recompute import (
+    copied,
     figures,
     pages,
     products,
@@ -28,11 +30,11 @@ from tests.recompute import (
     tables_shares,
     tables_ways,
 )
-from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, compare
+from tests.recompute.expected import FIGURE, TABLE, Compared, Expected, Left, compare
 from tests.recompute.facts import Facts
 from tests.recompute.stored import Root, read_csv
 
-Check = Callable[[Facts, Mapping[str, str]], Expected | None]
+Check = Callable[[Facts, Mapping[str, str]], Expected | Left | None]
 TABLES: dict[str, Check] = {
     **tables_scores.TABLES,
     **tables_faithfulness.TABLES,
@@ -42,6 +44,7 @@ TABLES: dict[str, Check] = {
     **tables_controls.TABLES,
     **tables_agreement.TABLES,
     **tables_layers.TABLES,
+    **copied.TABLES,
     **tables_ways.TABLES,
 }
 SHOWN = 20
@@ -98,13 +101,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary(results: Mapping[str, Compared]) -> str:
-    """A line for each table and figure, and their sum."""
+    """A line for each table and figure, their sum, and why numbers are not recomputed."""
     lines = [f"{'':44} recomputed  not yet  differ  largest difference (draws: beyond 4 errors)"]
     for name, one in results.items():
         gaps = f"{one.gap:.2g} ({one.beyond:.2g})"
         lines.append(f"{name:44} {one.recomputed:10} {one.left:8} {len(one.differences):7}  {gaps}")
     total = [sum(getattr(one, name) for one in results.values()) for name in ("recomputed", "left")]
     lines.append(f"{'all':44} {total[0]:10} {total[1]:8} {sum(len(one.differences) for one in results.values()):7}")
+    reasons = sum((one.reasons for one in results.values()), Counter())
+    if reasons:
+        lines.append("not recomputed:")
+    lines += [f"{count:10}  {reason}" for reason, count in reasons.most_common()]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from tests.recompute.statistics import Interval, Range
 #: Columns of a table, and of a figure's points, that hold numbers.
 TABLE = ("value", "n", "low", "high", "p", "reference", "difference")
 FIGURE = ("x", "y", "low", "high")
+UNWRITTEN = "no recomputation is written"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,13 @@ class Expected:
         return 2e-6 * max(self.scale, abs(expected.value))
 
 
+@dataclass(frozen=True)
+class Left:
+    """A row whose numbers cannot be recomputed, and the reason."""
+
+    reason: str
+
+
 UNDEFINED = Expected(state="undefined")
 NOT_FINITE = Expected(state="not finite")
 NOISE = Expected(state="noise")
@@ -36,9 +45,16 @@ class Compared:
 
     recomputed: int = 0
     left: int = 0  # numbers without a recomputation
+    reasons: Counter[str] = field(default_factory=Counter)  # of those, numbers by reason
     gap: float = 0.0  # largest difference of numbers that are no draws
     beyond: float = 0.0  # largest distance from a Monte Carlo range, of numbers that are draws
     differences: list[str] = field(default_factory=list)
+
+    def leave(self, reason: str, numbers: int) -> None:
+        """Count numbers that are not recomputed."""
+        self.left += numbers
+        if numbers:
+            self.reasons[reason] += numbers
 
 
 def number(
@@ -56,12 +72,12 @@ def number(
 
 
 def compare(
-    name: str, row: Mapping[str, str], columns: tuple[str, ...], expected: Expected | None, result: Compared
+    name: str, row: Mapping[str, str], columns: tuple[str, ...], expected: Expected | Left | None, result: Compared
 ) -> None:
     """Count the numbers of a row and note those that are not as expected."""
     printed = {column: float(row[column]) for column in columns if row.get(column, "") != ""}
-    if expected is None:
-        result.left += len(printed)
+    if expected is None or isinstance(expected, Left):
+        result.leave(UNWRITTEN if expected is None else expected.reason, len(printed))
         return
     if row.get("state", expected.state) != expected.state:
         result.differences.append(f"{name} is {row['state']}, recomputed {expected.state}")
@@ -78,7 +94,7 @@ def _absent(name: str, printed: Mapping[str, float], expected: Expected) -> Iter
 
 def _compare(name: str, value: float, expected: Expected, column: str, result: Compared) -> None:
     if column not in expected.numbers:
-        result.left += 1
+        result.leave(UNWRITTEN, 1)
         return
     wanted = expected.numbers[column]
     result.recomputed += 1

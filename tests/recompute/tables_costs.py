@@ -90,20 +90,6 @@ def milliseconds(facts: Facts, model: str, task: str, method: str) -> Expected:
     return number(float(whole[0])) if whole and (shared, "forward") not in median else UNDEFINED
 
 
-def table8(facts: Facts, row: Row) -> Expected | None:
-    """Medians of the benchmark that the run made; other rows are shipped or printed in a paper."""
-    if row["source"] != "ours" or row["model"] not in facts.models:
-        return None
-    frame = facts.root.bench("lrp")
-    frame = frame[(frame["part"] == "table_8") & (frame["model"] == row["model"]) & (frame["device"] == row["device"])]
-    if row["label"] == "speedup":
-        frame = frame[frame["measure"] == "speedup"]
-    else:
-        method = {"AttnLRP explicit": "attnlrp_explicit"}.get(row["label"]) or NAMES[row["label"]]
-        frame = frame[(frame["method"] == method) & (frame["measure"] == "backward_ms")]
-    return number(float(frame["value"].iloc[-1])) if len(frame) else UNDEFINED
-
-
 @cache
 def boundaries_of(facts: Facts, model: str, task: str, method: str) -> dict[str, np.ndarray]:
     """Means over samples of what crosses, enters and stays in each block, of the difference from the foil."""
@@ -157,4 +143,4 @@ def sample_of(facts: Facts, task: str, model: str) -> str | None:
     return min(gaps, key=gaps.__getitem__) if gaps else None
 
 
-TABLES = {"runtime": runtime, "table8": table8, "boundaries": boundaries, "one_sample": one_sample}
+TABLES = {"runtime": runtime, "boundaries": boundaries, "one_sample": one_sample}

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from tests.recompute import statistics
-from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
+from tests.recompute import copied, statistics
+from tests.recompute.expected import NOISE, UNDEFINED, Expected, Left, number
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 from tests.recompute.tables_scores import PERCENT, Cell
@@ -190,9 +190,9 @@ def faithfulness_pairs(facts: Facts, row: Row) -> Expected | None:
 
 
 def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
-    """ΔA as in its table, and the IoU of the same relevance; columns of papers have no recomputation."""
-    if ", " not in row["group"]:
-        return None
+    """ΔA as in its table, and the IoU of the same relevance."""
+    if ": " in row["group"]:
+        return copied.of_a_paper(row, row["group"])
     place = place_of(row["group"])
     method = NAMES[row["method"].removesuffix(INVERTED)]
     inverted = row["method"].endswith(INVERTED)
@@ -214,11 +214,11 @@ def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values, (0.0, 1.0)))
 
 
-def evidence_faithfulness(facts: Facts, row: Row) -> Expected | None:
+def evidence_faithfulness(facts: Facts, row: Row) -> Expected | Left:
     """PG and ΔA of a method: of one explanation and on the samples that all methods have."""
     place, method = place_of(row["model"], row["task"]), NAMES[row["method"]]
-    if row["label"] not in ("PG", "ΔA"):
-        return None
+    if row["label"] == "forwards":
+        return copied.forwards(facts, method, cell_of(facts, place, method))
     values = both(facts, place, method)[row["label"]]
     bounds = PERCENT if row["label"] == "PG" else None
     return number(values.mean(), len(values), facts.interval(values, bounds), scale=100 if bounds else 10)

@@ -9,8 +9,8 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics, tables_controls, tables_costs, tables_faithfulness
-from tests.recompute.expected import NOISE, UNDEFINED, Expected, number
+from tests.recompute import copied, statistics, tables_controls, tables_costs, tables_faithfulness
+from tests.recompute.expected import NOISE, UNDEFINED, Expected, Left, number
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
 from tests.recompute.statistics import Range
 
@@ -145,10 +145,10 @@ def table1_pairs(facts: Facts, row: Row) -> Expected:
     return number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
 
 
-def table9(facts: Facts, row: Row) -> Expected | None:
+def table9(facts: Facts, row: Row) -> Expected | Left | None:
     """The share of samples whose target is above the foil, or whose label is predicted."""
-    if row["group"] != "accuracy":
-        return None
+    if row["group"] == "model":
+        return copied.size(facts, row)
     model, task = row["model"], row["label"]
     if task not in facts.root.config["tasks"]:
         return None

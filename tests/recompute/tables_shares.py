@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from tests.recompute import statistics
+from tests.recompute import copied, statistics
 from tests.recompute.expected import NOISE, NOT_FINITE, UNDEFINED, Expected, number
 from tests.recompute.facts import NAMES, Facts
 from tests.recompute.statistics import Range
@@ -170,10 +170,9 @@ def share_difference(facts: Facts, place: Place, method: str, measure: str) -> E
 
 def shares_overview(facts: Facts, row: Row) -> Expected | None:
     """As `shares`, a column a model."""
-    try:
-        place = place_of(row["group"])
-    except (KeyError, ValueError):
-        return None
+    if ": " in row["group"]:
+        return copied.of_a_paper(row, row["group"])
+    place = place_of(row["group"])
     method = NAMES.get(row["method"])
     if (*place, method) not in curves(facts):
         return UNDEFINED

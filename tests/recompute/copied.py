@@ -1,0 +1,186 @@
+"""Numbers that a report copies: of papers, of shipped benchmarks, of files of models; and costs of methods in its docs.
+
+These stand in files of the repository, which are read here as data; `Left` tells which numbers cannot follow from data.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import struct
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.recompute.expected import UNDEFINED, Expected, Left, number
+from tests.recompute.facts import NAMES, Facts
+from tests.recompute.statistics import Range
+
+Row = Mapping[str, str]
+HERE = Path(__file__).parents[2]
+GIB = 2**30
+MEASURE_NAMES = {
+    "ΔA": "delta_area",
+    "A MoRF": "area_morf",
+    "A LeRF": "area_lerf",
+    "IoU": "iou",
+    "AOPC": "aopc",
+    "Sufficiency": "sufficiency",
+    "Accuracy": "accuracy",
+    "Sufficiency, accuracy": "sufficiency_accuracy",
+    "Pearson r": "pearson",
+    "Sufficiency, r": "sufficiency_pearson",
+}
+EXPLICIT = "AttnLRP explicit"
+OTHERS = {EXPLICIT: "attnlrp_explicit", "DecompX": "decompx", "IG": "integrated_gradients"}
+METHODS = NAMES | OTHERS
+SIZES = {  # of config.json, by the family's own words
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "hidden size": ("hidden_size", "n_embd", "d_model"),
+}
+
+
+@cache
+def paper(file: str) -> dict[tuple[str, ...], float]:
+    """The numbers of a paper: the last column by the others."""
+    with (HERE / "evaluation" / "report" / f"{file}.csv").open(encoding="utf-8", newline="") as lines:
+        return {tuple(key): float(value) for *key, value in list(csv.reader(lines))[1:]}
+
+
+@cache
+def shipped(bench: str) -> list[dict[str, Any]]:
+    """The rows of the shipped results of a benchmark, each with its device."""
+    files = sorted((HERE / "jobs" / "bench" / "results").glob(f"{bench}*.json"))
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [row | {"device": one["device"]} for one in results if one["bench"] == bench for row in one["rows"]]
+
+
+def copied(value: float | None) -> Expected:
+    return UNDEFINED if value is None else number(value)
+
+
+def table8(facts: Facts, row: Row) -> Expected | None:
+    """Medians of the last benchmark of a model on a device: of the root, shipped, or of Close Look."""
+    named = "attnlrp" if row["label"] == "speedup" else METHODS[row["label"]]
+    if row["source"] != "ours":
+        measure = "speedup" if row["label"] == "speedup" else "ms"
+        return copied(paper("close_look").get(("8", row["device"], "sva", row["model"], named, measure)))
+    if not row["model"].startswith("random/"):
+        return _measured_here(facts, row)
+    geometry, _, dtype = row["model"].removeprefix("random/").partition(", ")
+    rows = [one for one in shipped("lrp") if one["part"] == "table_8" and one["geometry"] == geometry]
+    rows = [one for one in rows if (one["dtype"], one["device"]) == (dtype or "float32", row["device"])]
+    if row["label"] == "speedup":
+        medians = [one["speedup"]["median"] for one in rows if "speedup" in one]
+    else:
+        medians = [one["backward_ms"]["median"] for one in rows if one["method"] == named and "backward_ms" in one]
+    return copied(medians[-1] if medians else None)
+
+
+def _measured_here(facts: Facts, row: Row) -> Expected:
+    model, _, dtype = row["model"].partition(", ")
+    frame = facts.root.bench("lrp")
+    frame = frame[(frame["part"] == "table_8") & (frame["model"] == model) & (frame["device"] == row["device"])]
+    if row["label"] == "speedup":
+        frame = frame[frame["measure"] == "speedup"]
+    else:
+        frame = frame[(frame["method"] == METHODS[row["label"]]) & (frame["measure"] == "backward_ms")]
+        frame = frame[frame["dtype"] == (dtype or "float32")]
+    return copied(float(frame["value"].iloc[-1]) if len(frame) else None)
+
+
+def texts_by_length(facts: Facts, row: Row) -> Expected | None:
+    """Seconds for a text, and how many texts fit: NormXLogit's tables 4 and 5, and the shipped benchmark."""
+    method = METHODS.get(row["method"] if "method" in row else row["label"])
+    if method is None:
+        return None
+    tokens = row.get("tokens", "512")
+    if row["source"] != "ours":
+        measure, scale = {"texts": ("batch", 1), "ms per text": ("batch_seconds", 1000)}.get(
+            row["label"], ("seconds", 1)
+        )
+        value = paper("normxlogit_costs").get((measure, tokens, method))
+        return copied(None if value is None else scale * value)
+    model, layers, dtype = row["model"].split(", ")
+    rows = [one for one in shipped("heads") if one["part"] == "table 4" and one["device"] == row["device"]]
+    rows = [one for one in rows if f"random/{one['geometry']}" == model and one["dtype"] == dtype]
+    rows = [one for one in rows if (one["method"], str(one["length"])) == (method, tokens)]
+    if not rows:
+        return UNDEFINED
+    one = rows[-1]
+    if row["label"] == "texts":
+        room = float(one["memory"].removesuffix(" GiB")) * GIB - 4 * bert_base(int(layers.removesuffix(" layers")))
+        return number(room // one["peak_bytes"])
+    if row["label"] == "ms per text":
+        return UNDEFINED
+    interval = (Range.exact(one["q1"]), Range.exact(one["q3"]))
+    return number(one["median"], one["n"], interval)
+
+
+def bert_base(layers: int) -> int:
+    """Parameters of BERT's base model with so many layers and its head for masked words, whose matrix is tied."""
+    width, inner, words = 768, 3072, 30522
+    norm = 2 * width
+    embeddings = (words + 512 + 2) * width + norm
+    block = 4 * (width * width + width) + 2 * width * inner + inner + width + 2 * norm
+    return embeddings + layers * block + width * width + width + norm + words
+
+
+@cache
+def model_files(facts: Facts, model: str) -> Path | None:
+    """The folder of a model's files, where it is on this machine."""
+    [name] = [one["id"] for one in facts.root.config["models"] if one["name"] == model]
+    demo = HERE / "evaluation" / "benchmark" / "demo" / "models" / name.removeprefix("demo/")
+    return next((one for one in (demo, Path(name)) if (one / "config.json").exists()), None)
+
+
+def size(facts: Facts, row: Row) -> Expected | Left:
+    """Millions of parameters, layers, heads and width, from a model's files; tied parameters stand in them once."""
+    folder = model_files(facts, row["model"])
+    if folder is None:
+        return Left("sizes of models whose files are not on this machine")
+    if row["label"] != "parameters":
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return number(next(config[name] for name in SIZES[row["label"]] if name in config))
+    total = 0
+    for file in folder.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
+        total += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+    return number(total / 1e6) if total else Left("sizes of models whose weights are not in safetensors")
+
+
+@cache
+def costs() -> dict[str, str]:
+    """The cost of each method in forwards of a sample of 30 tokens, as the documentation tells it."""
+    lines = (HERE / "docs" / "methods.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines if line.startswith("| `")]
+    return {cells[1].strip("`"): cells[5] for cells in rows if len(cells) == 9}
+
+
+def forwards(facts: Facts, method: str, cell: tuple[str, ...]) -> Expected | Left:
+    """Forwards of a sample: a pass, and a backward for each number that is explained."""
+    told = re.fullmatch(r"([\d.]+)( \+ b)?", costs().get(method.removesuffix("_vit"), ""))
+    if told is None or float(told[1]) > 10:
+        return Left(
+            "forwards of methods whose cost depends on the text's length: the documentation has those of 30 tokens"
+        )
+    explained = len(set(facts.cells[cell]["explanation"])) if told[2] else 0
+    return number(float(told[1]) + explained)
+
+
+def of_a_paper(row: Row, group: str) -> Expected | None:
+    """A column of an overview that a paper's models have: "PAPER: task · model"."""
+    name, _, place = group.partition(": ")
+    file = {"AttnLRP": "attnlrp", "NormXLogit": "normxlogit"}.get(name)
+    if file is None:
+        return None
+    task, model = place.split(" · ")
+    return copied(paper(file).get((task, model, METHODS.get(row["method"], ""), MEASURE_NAMES[row["label"]])))
+
+
+TABLES = {"table8": table8, "seconds_by_length": texts_by_length, "largest_batches": texts_by_length}
