@@ -16,6 +16,7 @@ from tests.golden import small_run
 from tests.jobs.inline import without_ray
 from tests.recompute import metrics, statistics
 from tests.recompute.__main__ import main, recompute
+from tests.recompute.expected import UNWRITTEN
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,8 @@ def root(tmp_path_factory) -> Path:
 def test_every_number_of_a_report_is_that_of_an_independent_recomputation(root: Path) -> None:
     results = recompute(root)
     assert [line for one in results.values() for line in one.differences] == []
-    recomputed, left = (sum(getattr(one, name) for one in results.values()) for name in ("recomputed", "left"))
-    assert recomputed > 50 * left > 0
+    assert [name for name, one in results.items() if one.reasons[UNWRITTEN]] == []
+    assert sum(one.recomputed for one in results.values()) > 10_000
 
 
 def changed(file: Path, column: str, of: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.recompute.statistics import Interval, Range
 
@@ -25,6 +25,12 @@ class Expected:
 
     def tolerance(self, expected: Range) -> float:
         return 2e-6 * max(self.scale, abs(expected.value))
+
+    def widened(self, of_value: float, of_ends: float) -> Expected:
+        """The same, the value and the ends of its interval known up to such shares of the scale."""
+        slack = {"value": of_value * self.scale, "low": of_ends * self.scale, "high": of_ends * self.scale}
+        wide = {name: self.numbers[name].widened(by) for name, by in slack.items() if name in self.numbers and by}
+        return replace(self, numbers={**self.numbers, **wide})
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from tests.recompute import metrics, statistics
 from tests.recompute.stored import CELL, Root
@@ -165,12 +168,29 @@ class Facts:
 
     @cache  # noqa: B019
     def scored(self, cell: tuple[str, ...], setting: Setting = Setting()) -> pd.DataFrame:
-        """The samples that are predicted correctly; of random relevance the chance, NaN where it is no closed form."""
+        """The samples that are predicted correctly; of random relevance the chance."""
         frame = self.correctly(cell, setting).copy()
         for name in metrics.SPECIFIED if len(frame) and cell[3] == "random" else ():
             counts = zip(frame["tokens"], frame["evidence"], strict=True)
-            frame[name] = np.array([statistics.chance(name, n, g) for n, g in counts], float)
+            frame[name] = np.array([_chance(name, n, g)[0] for n, g in counts], float)
         return frame
+
+    def slack(self, cell: tuple[str, ...], metric: str) -> tuple[float, float]:
+        """ERRORS standard errors of chance by draws, the product's and ours: of its mean, and of its interval's ends.
+
+        The standard deviation of samples moves by at most that of their errors. 0 where nothing is drawn.
+        """
+        frame = self.scored(cell)
+        if cell[3] != "random" or not len(frame):
+            return 0.0, 0.0
+        n = len(frame)
+        counts = Counter(zip(frame["tokens"], frame["evidence"], strict=True))
+        draws = 1 / statistics.CHANCE_DRAWS + 1 / statistics.PLACES
+        variances = {of: draws * _chance(metric, *of)[1] for of in counts}
+        of_mean = math.sqrt(sum((count / n) ** 2 * variances[of] for of, count in counts.items()))
+        deviation = math.sqrt(sum(count * variances[of] for of, count in counts.items()) / max(1, n - 1))
+        of_width = float(stats.t.ppf(statistics.LEVELS[1], max(1, n - 1))) * deviation / math.sqrt(n)
+        return statistics.ERRORS * of_mean, statistics.ERRORS * (of_mean + of_width)
 
     @cache  # noqa: B019
     def noise(self, cell: tuple[str, ...], setting: Setting = Setting()) -> bool:
@@ -197,3 +217,10 @@ class Facts:
 
     def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
         return statistics.specified_interval(values, self.draws, bounds)
+
+
+@cache
+def _chance(metric: str, n: int, g: int) -> tuple[float, float]:
+    """The mean of a metric of random relevance, and the variance of what it is drawn from; 0 of a closed form."""
+    exact = statistics.chance(metric, n, g)
+    return (exact, 0.0) if exact is not None else statistics.drawn_chance(metrics.SPECIFIED[metric], n, g)

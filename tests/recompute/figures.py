@@ -138,11 +138,11 @@ def boundaries(facts: Facts, at: Point) -> Expected | None:
 
 
 def extremes(facts: Facts, at: Point) -> Expected | None:
-    """The maximum of a table of extremes; y is the line's place from above."""
+    """The maximum of a table of extremes; lines stand below each other."""
     task, model, dtype, group = at["panel"].split(" · ")
     row = {"task": task, "model": f"{model}, {dtype}", "method": at["line"], "group": group, "label": "maximum"}
     expected = tables_removal.extremes(facts, row)
-    return None if expected is None else Expected({"x": expected.numbers["value"]})
+    return None if expected is None else point(expected.numbers["value"].value, -float(at["before"]))
 
 
 def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from tests.recompute import metrics, statistics, tables_layers, tables_removal
-from tests.recompute.expected import Expected
+from tests.recompute.expected import Expected, Left
 from tests.recompute.facts import Facts, Setting
 from tests.recompute.statistics import Range
 from tests.recompute.stored import CELL
 
 Row = Mapping[str, str]
 VARIANT = ("explanation", "embedding", "tokens", "scope")
-Checked = Iterator[tuple[Row, tuple[str, ...], Expected | None]]
+Checked = Iterator[tuple[Row, tuple[str, ...], Expected | Left | None]]
 
 
 def setting_of(row: Mapping[str, str]) -> Setting:
@@ -111,8 +111,10 @@ def layer_scores(facts: Facts) -> Checked:
         named = "/".join([*(row[name] for name in (*CELL, *VARIANT)), str(row["layer"]), row["metric"]])
         frame = tables_layers.layers_of(facts).get((row["model"], row["task"], row["method"], row["layer"]))
         shown = row["tokens"] == "all" and row["scope"] == "full" and row["explanation"] in ("target", "none")
-        expected = None
-        if frame is not None and shown and row["metric"] in frame:
+        expected: Expected | Left | None = None
+        if not shown:
+            expected = Left("scores of layers in settings that no page shows")
+        elif frame is not None and row["metric"] in frame:
             values = frame[row["metric"]]
             expected = Expected({"value": Range.exact(values.mean()), "n": Range.exact(len(values))}, scale=100)
         yield {"id": named, "value": text(row["value"]), "n": text(row["n"])}, ("value", "n"), expected

@@ -7,7 +7,7 @@ Monte Carlo, both the product's and ours; what is no draw is a range of one numb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
@@ -17,6 +17,7 @@ from scipy import stats
 
 ERRORS = 4  # standard errors of the Monte Carlo
 PLACES = 2000  # of evidence, beyond which they are drawn
+CHANCE_DRAWS = 400  # of random relevance by the product, where chance has no closed form
 OURS = 20_000  # resamples and sign flips
 LEVELS = (0.025, 0.975)
 BOUND = 1e-6  # a bounded metric lies on its bound up to single precision
@@ -43,6 +44,9 @@ class Range:
 
     def plus(self, other: Range) -> Range:
         return Range(self.value + other.value, self.least + other.least, self.most + other.most)
+
+    def widened(self, slack: float) -> Range:
+        return Range(self.value, self.least - slack, self.most + slack)
 
 
 Interval = tuple[Range, Range] | None
@@ -164,6 +168,11 @@ def sign_flip(differences: np.ndarray, draws: int) -> list[Range]:
     return [p_range(p, n, draws) for p in hits.tolist()]
 
 
+def hull(ranges: Sequence[Range]) -> Range:
+    """The first of some ranges, as wide as all of them."""
+    return Range(ranges[0].value, min(one.least for one in ranges), max(one.most for one in ranges))
+
+
 def p_range(p: float, n: int, draws: int) -> Range:
     """The p that `draws` flips give where `p` of our flips of `n` samples reach what was observed."""
     ours = len(flips(n))
@@ -192,8 +201,10 @@ def trapezoids(y: np.ndarray, x: np.ndarray) -> float:
 def chance(metric: str, n: int, g: int) -> float | None:
     """The expectation of a metric under iid symmetric continuous relevance, `g` evidence tokens among `n`."""
     ranks = [math.comb(n - first, g - 1) / math.comb(n, g) for first in range(1, n - g + 2)]  # P(best evidence at rank)
-    if metric in ("pg", "rra"):
+    if metric in ("pg", "rra", "dot_softmax"):
         return g / n
+    if metric == "tied_tops":
+        return 0.0
     if metric == "pg2":
         return 1 - math.comb(n - g, 2) / math.comb(n, 2) if n > 1 else float(g > 0)
     if metric in ("rma", "dot"):
@@ -209,6 +220,13 @@ def chance(metric: str, n: int, g: int) -> float | None:
     if metric == "iou_positive":
         return math.fsum(_binomial(n, k) * _overlap(n, g, k) for k in range(n + 1))
     return None
+
+
+def drawn_chance(metric: Callable[[np.ndarray, np.ndarray], float], n: int, g: int) -> tuple[float, float]:
+    """The mean and the variance of a metric of random relevance."""
+    rng, marks = np.random.default_rng([27, n, g]), np.arange(n) < g
+    values = np.array([metric(rng.uniform(-1, 1, n), marks) for _ in range(PLACES)])
+    return float(values.mean()), float(values.var(ddof=1))
 
 
 def permutation_chance(metric: Callable[[np.ndarray, np.ndarray], float], r: np.ndarray, g: np.ndarray) -> Range:

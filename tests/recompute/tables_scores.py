@@ -87,7 +87,10 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
     for a, b in pairs:
         one, other = facts.scored(cells[a]), facts.scored(cells[b])
         common = one.index.intersection(other.index)
-        ps[a, b] = facts.sign_flip((one.loc[common, names] - other.loc[common, names]).to_numpy())
+        differences = (one.loc[common, names] - other.loc[common, names]).to_numpy()
+        slack = np.array([facts.slack(cells[a], name)[0] + facts.slack(cells[b], name)[0] for name in names])
+        ends = [facts.sign_flip(differences + shift) for shift in ((0, -slack, slack) if slack.any() else (0,))]
+        ps[a, b] = [statistics.hull(of_name) for of_name in zip(*ends, strict=True)]
     for at, name in enumerate(names):
         for (a, b), p in zip(pairs, statistics.holm([ps[pair][at] for pair in pairs]), strict=True):
             adjusted[a, b, name] = adjusted[b, a, name] = p
@@ -106,16 +109,15 @@ def table1_random(facts: Facts, row: Row) -> Expected | None:
         return NOISE
     frame = facts.scored(cell)
     values = 100 * frame[metric].to_numpy()
-    if np.isnan(values).any():
-        return None
+    random = (*cell[:3], "random")
     if row["label"] == "%":
-        return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
+        expected = number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
+        return expected.widened(*facts.slack(cell, metric))
     differences, p = over_random(facts, cell, metric)
     if differences is None:
         return UNDEFINED
-    if np.isnan(differences).any():
-        return None
-    return number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
+    expected = number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
+    return expected.widened(*facts.slack(random, metric))
 
 
 def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | None, Range | None]:
