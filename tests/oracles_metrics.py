@@ -1,7 +1,7 @@
 """The metrics one sample at a time, in plain Python, as their definitions read."""
 
 import math
-from itertools import chain, permutations, product
+from itertools import chain, combinations, permutations, product
 
 
 def orders(relevance):
@@ -99,6 +99,26 @@ def dot_softmax(relevance, evidence):
     return inside / sum(exponentials)
 
 
+def shuffled(metric):
+    """The mean of a metric over all places of the evidence, which are as likely as all orders of the values."""
+
+    def mean(relevance, evidence):
+        every, tokens = [], range(len(relevance))
+        for places in combinations(tokens, sum(evidence)):
+            every.append(metric(relevance, [token in places for token in tokens]))
+        return sum(every) / len(every)
+
+    return mean
+
+
+rma_shuffled, pta_shuffled, iou_positive_shuffled = shuffled(rma), shuffled(pta), shuffled(iou_positive)
+
+
+def iou_shuffled(relevance, evidence):
+    """Of equal values every order counts alike, so that one order of them stands for all."""
+    return shuffled(iou)([value * (1 + 1e-9 * at) for at, value in enumerate(relevance)], evidence)
+
+
 METRICS = {
     function.__name__: function
     for function in (
@@ -117,4 +137,9 @@ METRICS = {
         dot,
         dot_softmax,
     )
+} | {
+    "rma_shuffled": rma_shuffled,
+    "pta_shuffled": pta_shuffled,
+    "iou_shuffled": iou_shuffled,
+    "iou_positive_shuffled": iou_positive_shuffled,
 }

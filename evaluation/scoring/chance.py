@@ -14,9 +14,9 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 from scipy.special import comb
-from scipy.stats import binom, hypergeom
+from scipy.stats import binom
 
-from evaluation.scoring.metrics import Metric, score
+from evaluation.scoring.metrics import Metric, mean_overlap, score
 from evaluation.scoring.samples import Masks
 
 DRAWS = 400  # of relevance, for metrics without a closed form
@@ -57,9 +57,7 @@ def _overlap(n: int, g: int, most: int) -> float:
     """IoU of the evidence and the largest positive tokens, at most `most`: hypergeometric over binomial positives."""
     total = 0.0
     for positive, likely in enumerate(binom.pmf(np.arange(n + 1), n, 0.5)):
-        chosen = min(positive, most)
-        shared = np.arange(min(chosen, g) + 1)
-        total += likely * float(hypergeom.pmf(shared, n, g, chosen) @ (shared / (chosen + g - shared)))
+        total += float(likely) * mean_overlap(n, g, min(positive, most))
     return total
 
 
@@ -79,6 +77,7 @@ EXACT: dict[str, Callable[[int, int], float]] = {
     "dot": _mass,
     "dot_softmax": _share,  # shares sum to 1 over tokens that are alike
 }
+EXACT |= {f"{name}_shuffled": EXACT[name] for name in ("rma", "pta", "iou", "iou_positive")}
 
 
 @dataclass(frozen=True)

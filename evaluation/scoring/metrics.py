@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,52 @@ def dot_softmax(block: Block) -> np.ndarray:
     """As `dot`, with a softmax over tokens, which NormXLogit takes for logits and norms: near one-hot."""
     shares = np.exp(block.relevance - block.relevance[block.rows, block.top, None])  # 0 where not chosen
     return block.evidence_sum(shares) / (shares @ np.ones(shares.shape[1], shares.dtype))
+
+
+@metric("RMA, shuffled")
+def rma_shuffled(block: Block) -> np.ndarray:
+    """RMA by chance: its mean over all orders of the method's own values, the share of evidence where any is positive.
+
+    Metrics that count positive relevance have a chance of their own for methods that are mostly positive or negative.
+    """
+    return np.where(block.positive.any(axis=1), block.size / block.count, 0.0)
+
+
+@metric("PTA, shuffled")
+def pta_shuffled(block: Block) -> np.ndarray:
+    """PTA by chance: its mean over all orders of the method's own values."""
+    positive, size, count = row_count(block.positive), block.size, block.count
+    return 1 - (positive + size - 2 * positive * size / count) / count
+
+
+@metric("IoU, shuffled")
+def iou_shuffled(block: Block) -> np.ndarray:
+    """IoU by chance: its mean over all orders of the method's own values."""
+    return _mean_overlaps(block, np.minimum(row_count(block.positive), block.size))
+
+
+@metric("IoU positive, shuffled")
+def iou_positive_shuffled(block: Block) -> np.ndarray:
+    """IoU positive by chance: its mean over all orders of the method's own values."""
+    return _mean_overlaps(block, row_count(block.positive))
+
+
+def _mean_overlaps(block: Block, drawn: np.ndarray) -> np.ndarray:
+    """[B] the mean overlap of each row's evidence and `drawn` [B] of its tokens."""
+    sizes = np.stack([block.count, block.size, drawn], axis=1).astype(int)
+    distinct, of = np.unique(sizes, axis=0, return_inverse=True)
+    return np.array([mean_overlap(*row) for row in distinct.tolist()])[of.ravel()]
+
+
+@cache
+def mean_overlap(tokens: int, evidence: int, drawn: int) -> float:
+    """The mean over all draws of so many `tokens` of the intersection with the evidence, over the union.
+
+    >>> mean_overlap(tokens=2, evidence=1, drawn=1)
+    0.5
+    """
+    shared = np.arange(min(drawn, evidence) + 1)
+    return float(hypergeom.pmf(shared, tokens, evidence, drawn) @ (shared / (drawn + evidence - shared)))
 
 
 def score(

@@ -50,6 +50,7 @@ METRICS = {
     "Dot product": "dot",
     "Dot product, softmax": "dot_softmax",
 }
+METRICS |= {f"{label}, shuffled": f"{METRICS[label]}_shuffled" for label in ("RMA", "PTA", "IoU", "IoU positive")}
 FLIPS = 10  # random signs for each resample of the bootstrap
 NOISE = 1e-5  # of the explained number: what no token of most samples exceeds is rounding
 
@@ -212,8 +213,8 @@ class Facts:
         [row] = rows.loc[rows["sample_id"] == sample, "relevance"]
         return np.array(row, np.float64)
 
-    def sign_flip(self, differences: np.ndarray) -> list[statistics.Range]:
-        return statistics.sign_flip(differences, self.flips)
+    def sign_flip(self, differences: np.ndarray, sizes: np.ndarray | None = None) -> list[statistics.Range]:
+        return statistics.sign_flip(differences, self.flips, sizes)
 
     def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
         return statistics.specified_interval(values, self.draws, bounds)

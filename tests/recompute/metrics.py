@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.recompute import statistics
+
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -116,5 +118,26 @@ def tied_tops(r: np.ndarray, g: np.ndarray) -> float:
     return float((r == r.max()).sum() > 1)
 
 
+def rma_shuffled(r: np.ndarray, g: np.ndarray) -> float:
+    """The mean of `rma` over all places of the evidence."""
+    return float(g.mean()) if (r > 0).any() else 0.0
+
+
+def pta_shuffled(r: np.ndarray, g: np.ndarray) -> float:
+    """Agreement of two independent marks: both, or neither."""
+    positive, marked = (r > 0).mean(), g.mean()
+    return float(positive * marked + (1 - positive) * (1 - marked))
+
+
+def iou_shuffled(r: np.ndarray, g: np.ndarray) -> float:
+    """The mean overlap of the evidence and as many tokens drawn, no more than are positive."""
+    return statistics.overlap(len(r), int(g.sum()), int(min((r > 0).sum(), g.sum())))
+
+
+def iou_positive_shuffled(r: np.ndarray, g: np.ndarray) -> float:
+    return statistics.overlap(len(r), int(g.sum()), int((r > 0).sum()))
+
+
 _SAME = (mrr, mrr_strict, rma, pta, iou_positive, iou_soft, ap, dot, dot_softmax)
-SPECIFIED: dict[str, Metric] = {one.__name__: one for one in (pg, pg2, tied_tops, iou, rra, *_SAME)}
+_SHUFFLED = (rma_shuffled, pta_shuffled, iou_shuffled, iou_positive_shuffled)
+SPECIFIED: dict[str, Metric] = {one.__name__: one for one in (pg, pg2, tied_tops, iou, rra, *_SAME, *_SHUFFLED)}

@@ -159,11 +159,14 @@ def of_differences(values: np.ndarray, reach: float | None = None) -> Interval:
     return Range.exact(low), Range.exact(high)
 
 
-def sign_flip(differences: np.ndarray, draws: int) -> list[Range]:
-    """Two-sided p of paired differences [n, tests] under random signs, as `draws` of them have it."""
+def sign_flip(differences: np.ndarray, draws: int, sizes: np.ndarray | None = None) -> list[Range]:
+    """Two-sided p of paired differences [n, tests] under random signs, as `draws` of them have it.
+
+    `sizes` [tests] are the sums of what was subtracted, of which a millionth is rounding.
+    """
     n = len(differences)
     observed = np.abs(differences.sum(0))
-    slack = 1e-6 * np.abs(differences).sum(0)  # what is equal on paper is equal, single precision or not
+    slack = 1e-6 * (np.abs(differences).sum(0) if sizes is None else sizes)  # equal on paper, single precision or not
     hits = (np.abs(flips(n) @ differences) >= observed - slack).mean(0)
     return [p_range(p, n, draws) for p in hits.tolist()]
 
@@ -200,6 +203,7 @@ def trapezoids(y: np.ndarray, x: np.ndarray) -> float:
 
 def chance(metric: str, n: int, g: int) -> float | None:
     """The expectation of a metric under iid symmetric continuous relevance, `g` evidence tokens among `n`."""
+    metric = metric.removesuffix("_shuffled")
     ranks = [math.comb(n - first, g - 1) / math.comb(n, g) for first in range(1, n - g + 2)]  # P(best evidence at rank)
     if metric in ("pg", "rra", "dot_softmax"):
         return g / n
@@ -216,9 +220,9 @@ def chance(metric: str, n: int, g: int) -> float | None:
     if metric == "ap":
         return math.fsum(((k - 1) * (g - 1) / (n - 1) + 1 if n > 1 else 1) / k for k in range(1, n + 1)) / n
     if metric == "iou":
-        return math.fsum(_binomial(n, k) * _overlap(n, g, min(k, g)) for k in range(n + 1))
+        return math.fsum(_binomial(n, k) * overlap(n, g, min(k, g)) for k in range(n + 1))
     if metric == "iou_positive":
-        return math.fsum(_binomial(n, k) * _overlap(n, g, k) for k in range(n + 1))
+        return math.fsum(_binomial(n, k) * overlap(n, g, k) for k in range(n + 1))
     return None
 
 
@@ -256,7 +260,7 @@ def _binomial(n: int, k: int) -> float:
     return math.comb(n, k) / 2**n
 
 
-def _overlap(n: int, g: int, k: int) -> float:
+def overlap(n: int, g: int, k: int) -> float:
     """The mean IoU of `g` evidence tokens and `k` tokens drawn from `n`."""
     hits = range(max(0, g + k - n), min(g, k) + 1)
     return math.fsum(math.comb(g, h) * math.comb(n - g, k - h) / math.comb(n, k) * h / (g + k - h) for h in hits)

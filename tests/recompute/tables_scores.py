@@ -87,9 +87,10 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
     for a, b in pairs:
         one, other = facts.scored(cells[a]), facts.scored(cells[b])
         common = one.index.intersection(other.index)
-        differences = (one.loc[common, names] - other.loc[common, names]).to_numpy()
+        sides = [frame.loc[common, names].to_numpy() for frame in (one, other)]
+        differences, sizes = sides[0] - sides[1], np.max([np.abs(side).sum(axis=0) for side in sides], axis=0)
         slack = np.array([facts.slack(cells[a], name)[0] + facts.slack(cells[b], name)[0] for name in names])
-        ends = [facts.sign_flip(differences + shift) for shift in ((0, -slack, slack) if slack.any() else (0,))]
+        ends = [facts.sign_flip(differences + shift, sizes) for shift in ((0, -slack, slack) if slack.any() else (0,))]
         ps[a, b] = [statistics.hull(of_name) for of_name in zip(*ends, strict=True)]
     for at, name in enumerate(names):
         for (a, b), p in zip(pairs, statistics.holm([ps[pair][at] for pair in pairs]), strict=True):
