@@ -19,7 +19,8 @@ from lrp_core.registry import Registry
 from lrp_core.types import UnsupportedMethod, nearest
 
 if TYPE_CHECKING:
-    from jobs.config import MethodConfig, RunConfig
+    from jobs.config.models import MethodConfig
+    from jobs.config.run import RunConfig
     from lrp_core.capabilities import Capability
 
 METHODS: Extended[Method] = Extended(

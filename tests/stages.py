@@ -13,7 +13,7 @@ from jobs.products.relevance import FINER, RELEVANCE
 from jobs.runner import driver
 from jobs.runner.driver import ModelWork
 from jobs.stages.compute import compute, compute_plan
-from jobs.stages.run import StageSummary
+from jobs.stages.record import StageSummary
 from jobs.store import Ledger, Store
 
 select = partial(compute, stage="select")

@@ -15,7 +15,7 @@ import closelook
 from evaluation.benchmark import sources
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.schema import GENERIC
-from jobs.notebook import run as notebook_run
+from jobs import results
 from tests.synthetic import Words, write_run, write_store
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ def test_a_method_of_the_readme_explains(monkeypatch):
 def run(tmp_path, monkeypatch):
     """A small run under runs/demo, as the pages call it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(notebook_run, "load_tokenizer", lambda model: Words())
+    monkeypatch.setattr(results, "load_tokenizer", lambda model: Words())
     return write_run(tmp_path / "runs" / "demo")
 
 

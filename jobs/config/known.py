@@ -12,8 +12,8 @@ from evaluation.benchmark.corpus import Corpus, source_for
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
 from jobs.config.file import ConfigError
+from jobs.config.geometries import GEOMETRIES
 from jobs.methods import METHODS, bound, left_open
-from jobs.plan.geometries import GEOMETRIES
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil

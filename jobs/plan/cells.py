@@ -21,10 +21,10 @@ from jobs.methods import configured, defined_options, left_open
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.choices import Choice, choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models
-from jobs.plan.heads import check_taken, tasks_of
 from jobs.plan.inputs import Inputs, read_inputs
 from jobs.plan.models import ResolvedModel, load_tokenizer, reading_of, resolve
 from jobs.plan.node import Node
+from jobs.plan.taken import check_taken, tasks_of
 from jobs.store import Artifact, Ledger, Store
 from jobs.store.artifacts import views_of
 from lrp_core.capabilities import POSITIONS, Capability

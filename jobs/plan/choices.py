@@ -53,6 +53,11 @@ class Choice(Node):
         return f"{self.artifact.method} on {self.artifact.model}/{self.artifact.task}/{self.artifact.dtype}"
 
 
+def undecided(choice: Choice) -> str:
+    """A line about a method whose cells wait for the choice of its options."""
+    return f"{choice}: one of {len(choice.options)} sets of options is to be chosen; run `closelook select`"
+
+
 def in_words(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={plain(value)}" for name, value in options.items())
 

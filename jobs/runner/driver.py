@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from jobs.cluster.hosts import end_kept
 from jobs.cluster.pools import connect
-from jobs.cluster.scheduler import Report, Work, run_all
+from jobs.cluster.scheduler import run_all
+from jobs.cluster.work import Report, Work
 from jobs.plan.cells import ModelPlan
 from jobs.plan.inputs import task_of, unit_without_views
 from jobs.plan.node import Node, Part, Run

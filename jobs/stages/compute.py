@@ -25,7 +25,7 @@ from jobs.products.shapley import SHAPLEY
 from jobs.products.writings import WRITINGS
 from jobs.runner.closing import rejected
 from jobs.runner.driver import ModelWork, make, missing_work
-from jobs.stages.run import STAGES, StageSummary
+from jobs.stages.record import STAGES, StageSummary
 from jobs.store import Ledger, Store, StoreError
 from jobs.store.lock import is_asked
 from lrp_core.types import UserError

@@ -16,8 +16,8 @@ from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW, titled
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.heads import tasks_of
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
+from jobs.plan.taken import tasks_of
 from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
 from jobs.store import Artifact, Ledger, key_of
 from jobs.store.artifacts import samples_of, views_of

@@ -16,7 +16,7 @@ from lrp_core.types import UserError
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.stages.run import StageSummary
+    from jobs.stages.record import StageSummary
     from jobs.store.shards import Store
 
 
