@@ -28,7 +28,7 @@ from jobs.config.geometries import geometry_of, shape_of
 from jobs.plan.cells import make_plan
 from jobs.plan.models import reading_of, resolve
 from jobs.plan.node import Run
-from jobs.products import nodes
+from jobs.products.table import nodes
 from jobs.stages.prepare import prepare
 from jobs.stages.run import run
 from jobs.store import Artifact, Ledger, Store

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan
-from jobs.plan.node import Run
+from jobs.plan.node import Plan, Run
 from jobs.products.record import Product
 from jobs.products.relevance import FINER, RELEVANCE
 from jobs.runner import driver

@@ -17,7 +17,8 @@ from evaluation.report.table import Cell, Column, Row, Table
 from evaluation.scoring.metrics import METRICS
 from jobs.commands.changes import Change
 from jobs.config import RunConfig
-from jobs.plan.cells import Plan, make_plan
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Plan
 from jobs.results import Run
 from jobs.stages.report import notes, provenance
 from jobs.stages.report.results import default_samples, results_of

@@ -14,10 +14,11 @@ from jobs.commands.plan_speeds import speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig, SelectConfig
 from jobs.config.geometries import shape_of
 from jobs.methods import configured, defined_options
-from jobs.plan.cells import Cell, ModelPlan, Plan, requests_of
+from jobs.plan.cells import requests_of
 from jobs.plan.choices import curve_settings
 from jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records
 from jobs.plan.inputs import Inputs
+from jobs.plan.node import Cell, ModelPlan, Plan
 from jobs.plan.units import LABELS_PASS
 from jobs.products.curves import CURVES, curves_of
 from jobs.products.record import Product

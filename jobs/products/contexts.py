@@ -20,9 +20,8 @@ from evaluation.benchmark.contexts import template_of
 from evaluation.benchmark.corpus import CorpusSurvey, stamps
 from evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
 from evaluation.schema import CONTEXTS as SCHEMA
-from jobs.plan.cells import ModelPlan
 from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.merged import NOWHERE, UNIT, Merged, with_keys
 from jobs.products.reading import CorpusReader, read
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task

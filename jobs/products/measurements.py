@@ -12,7 +12,7 @@ from jobs.store import Artifact
 
 if TYPE_CHECKING:
     from jobs.config import BenchConfig, ModelConfig, RunConfig
-    from jobs.plan.cells import Plan
+    from jobs.plan.node import Plan
 
 VERSION = 1  # raised when something else is measured
 DTYPE = "float32"  # Close Look 5.4

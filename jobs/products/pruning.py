@@ -27,9 +27,8 @@ from evaluation.scoring.head_orders import (
     ranked_curves,
     removed_at_points,
 )
-from jobs.plan.cells import ModelPlan
 from jobs.plan.clusters import clusters_of
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.plan.units import FORWARD_FACTOR
 from jobs.products import relevance
 from jobs.products.record import Made, Opened, Product, Row, Unit

@@ -25,7 +25,7 @@ from jobs.store import Artifact, Ledger, Store, StoreError
 
 if TYPE_CHECKING:
     from jobs.config import ModelConfig, RunConfig
-    from jobs.plan.cells import Cell, ModelPlan, Plan
+    from jobs.plan.node import Cell, ModelPlan, Plan
     from jobs.runner.closing import Told
 
 Metrics = list[list[str | int]]  # of `scored_by`

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from evaluation.schema import NEURONS, titled
 from evaluation.schema import WRITINGS as SCHEMA
-from jobs.plan.cells import ModelPlan
-from jobs.plan.node import Node, Part, Run
+from jobs.plan.node import ModelPlan, Node, Part, Run
 from jobs.products.knockouts import knockouts_of
 from jobs.products.record import Made, Opened, Product, Row, Unit, of_no_task
 from jobs.store import Artifact, Ledger

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The stage's function, imported when it is needed: stages bring heavy libraries."""
-    from jobs.products import PRODUCTS
+    from jobs.products.table import PRODUCTS
     from jobs.stages.compute import ORDER, compute
 
     if stage in ORDER:
@@ -51,7 +51,7 @@ def not_complete(config: RunConfig, store: Store, stages: Iterable[str]) -> list
     """A line for each product of these stages of which something planned is not complete, by a fresh look."""
     from jobs.plan.cells import make_plan
     from jobs.plan.node import Run
-    from jobs.products import PRODUCTS
+    from jobs.products.table import PRODUCTS
     from jobs.store import Ledger
 
     run, names, lines = Run(config, make_plan(config, store), Ledger(store)), set(stages), []

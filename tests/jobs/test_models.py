@@ -17,7 +17,7 @@ from jobs.config.geometries import GEOMETRIES
 from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of
 from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from jobs.products.explaining import Explainer
-from jobs.runner.worker import WorkerOptions
+from jobs.runner.task import WorkerOptions
 from lrp_core import METHODS, Batch, Request, load_model
 from lrp_core.types import UserError
 from tests.adapters import adapted

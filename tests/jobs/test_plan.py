@@ -10,7 +10,7 @@ from jobs.methods import METHODS, configured
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import Inputs
-from jobs.products import stale
+from jobs.products.table import stale
 from jobs.store import Ledger
 from lrp_core.capabilities import POST_NORM
 from lrp_core.types import UserError
