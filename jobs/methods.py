@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from alti import METHODS as ALTI_METHODS
 from lrp_core import METHODS as CORE_METHODS
@@ -20,7 +20,6 @@ from lrp_core.types import UnsupportedMethod, nearest
 
 if TYPE_CHECKING:
     from jobs.config.models import MethodConfig
-    from jobs.config.run import RunConfig
     from lrp_core.capabilities import Capability
 
 METHODS: Extended[Method] = Extended(
@@ -89,6 +88,13 @@ def tuned_label(entry: MethodConfig, words: str) -> str:
     return f"{method(entry.method).configured(entry.name, **settled).label} ({words})"
 
 
-def configured(config: RunConfig) -> dict[str, Method]:
+class Configured(Protocol):
+    """A configuration, as far as its methods go."""
+
+    def every_method(self) -> tuple[MethodConfig, ...]:
+        """The methods of the run and of its models."""
+
+
+def configured(config: Configured) -> dict[str, Method]:
     """The methods of a run and of its models, by their names there, options bound. Raises as :func:`bound`."""
     return {entry.name: bound(entry) for entry in config.every_method()}

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import closelook
-from evaluation.benchmark import sources
+from evaluation.benchmark import reading
 from evaluation.benchmark.demo import generate, model_dir
 from evaluation.schema import GENERIC
 from jobs import results
@@ -148,6 +148,6 @@ def test_the_fine_tuning_page_teaches_a_model_the_words_of_a_task(tmp_path, monk
     train, test = ({row["sample_id"] for row in names[half]} for half in ("train", "test"))
     assert not train & test
     assert len(train) == len(test) == 200
-    survey = sources.survey(sources.Origin("blimp5", "samples", path=str(tmp_path / "roberta-paradigms")))
+    survey = reading.survey(reading.Origin("blimp5", "samples", path=str(tmp_path / "roberta-paradigms")))
     assert survey.drawn == len(test)
-    assert all(row["evidence"] for row in sources.read(survey))
+    assert all(row["evidence"] for row in reading.read(survey))

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from evaluation.benchmark.reading import Origin, pinned, records, source_of
 from evaluation.benchmark.samples import Malformed
-from evaluation.benchmark.sources import AnySource, Origin, pinned, records, source_of
-from evaluation.benchmark.sources.base import Generated, Source
+from evaluation.benchmark.sources.base import AnySource, Generated, Source
 from evaluation.benchmark.sources.files import fetch
 from lrp_core.types import UserError
 
