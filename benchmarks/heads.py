@@ -16,7 +16,8 @@ from benchmarks.parts.samples import model_of, random_sample
 from jobs.bench.record import summary
 from jobs.config import RunConfig
 from jobs.config.geometries import GEOMETRIES
-from jobs.methods import METHODS, configured, defined_options, method
+from jobs.config.methods import configured, defined_options
+from jobs.methods import METHODS, method
 from lrp_core import Batch, ModelView
 from lrp_core.method import Method
 from lrp_core.types import Request, UserError

@@ -1,12 +1,13 @@
 """Modules of the product import each other in no circle, nor do rooms, but for those that are listed with a reason.
 
-Every import counts, also those inside functions and for types alone. An import of a name counts as one of the most
-specific module of the product; the `__init__` of a package is a module like any other. A room is a folder in one of the
-top-level packages, with the folders inside it.
+Every import counts, also those inside functions and for types alone. An import of a name is one of the most specific
+module of the product, and of the packages around that module, whose `__init__` Python runs first; packages around the
+importing module are running already. A room is a folder in one of the top-level packages, with the folders inside it.
 """
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,14 @@ def imported(code: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imports(code: str, known: Iterable[str]) -> set[str]:
-    """The modules among `known` that `code` imports."""
+def imports(module: str, code: str, known: Iterable[str]) -> set[str]:
+    """The modules among `known` that `module` imports by its `code`."""
     found = set()
     for name in imported(code):
-        while name and name not in known:
-            name = name.rpartition(".")[0]
-        found.add(name)
-    return found - {""}
+        prefixes = accumulate(name.split("."), "{}.{}".format)
+        *packages, named = [prefix for prefix in prefixes if prefix in known] or [module]
+        found |= {named, *(package for package in packages if not module.startswith(f"{package}."))}
+    return found - {module}
 
 
 def groups(graph: Mapping[str, Iterable[str]]) -> set[frozenset[str]]:
@@ -76,7 +77,7 @@ def reachable(graph: Mapping[str, Iterable[str]], start: str) -> set[str]:
 def graph() -> dict[str, set[str]]:
     """The modules that each module imports, without itself."""
     files = modules()
-    return {name: imports(file.read_text(encoding="utf-8"), files) - {name} for name, file in files.items()}
+    return {name: imports(name, file.read_text(encoding="utf-8"), files) for name, file in files.items()}
 
 
 def rooms(graph: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
@@ -103,13 +104,17 @@ def test_rooms_import_each_other_in_no_circle_but_those_with_a_reason(graph):
     assert listed(groups(rooms(graph))) == listed(ROOMS)
 
 
-def test_imports_inside_functions_and_for_types_alone_close_a_circle():
+def test_imports_inside_functions_for_types_alone_and_of_packages_close_a_circle():
     code = {
         "a": "def f():\n    from b.c import name",
         "b.c": "if TYPE_CHECKING:\n    import d.e",
         "d": "from a import f",
-        "d.e": "from d import x",
-        "alone": "import a, numpy",
+        "d.e": "import numpy",
+        "g": "from g.h import table",
+        "g.h": "from g import names",
+        "k": "import k.l",
+        "k.l": "import k.m",
+        "k.m": "import a",
     }
-    graph = {name: imports(text, code) - {name} for name, text in code.items()}
-    assert groups(graph) == {frozenset(("a", "b.c", "d", "d.e"))}
+    graph = {name: imports(name, text, code) for name, text in code.items()}
+    assert listed(groups(graph)) == {"a, b.c, d", "g, g.h"}

@@ -14,7 +14,7 @@ from typing import Any
 from jobs.commands.terminal import say
 from jobs.config import RunConfig
 from jobs.config.kept import differences, refuse_another
-from jobs.methods import configured
+from jobs.config.methods import configured
 from jobs.plan.cells import make_plan
 from jobs.plan.node import ModelPlan, Plan, Run
 from jobs.products.relevance import HEADS, RELEVANCE

@@ -13,7 +13,7 @@ import numpy as np
 from jobs.commands.plan_speeds import speed
 from jobs.config import ModelConfig, PerturbConfig, RunConfig, SelectConfig
 from jobs.config.geometries import shape_of
-from jobs.methods import configured, defined_options
+from jobs.config.methods import configured, defined_options
 from jobs.plan.cells import requests_of
 from jobs.plan.choices import curve_settings
 from jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records

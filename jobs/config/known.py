@@ -13,7 +13,8 @@ from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
 from jobs.config.file import ConfigError
 from jobs.config.geometries import GEOMETRIES
-from jobs.methods import METHODS, bound, left_open
+from jobs.config.methods import bound, left_open
+from jobs.methods import METHODS
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
 from lrp_core.explained import needs_foil

@@ -17,7 +17,7 @@ import pyarrow as pa
 from evaluation.schema import CURVES, HEADS, LABELS, LAYERS, NEURONS, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
 from jobs.config import ModelConfig, RunConfig
 from jobs.config.known import check
-from jobs.methods import configured, defined_options, left_open
+from jobs.config.methods import configured, defined_options, left_open
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.choices import choice_of, curve_settings, first_way
 from jobs.plan.corpus import check_models

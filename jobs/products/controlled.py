@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan.inputs import Inputs
 from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from jobs.plan.units import NO_FOIL, cut_units

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from evaluation.schema import RUNTIME
-from jobs.methods import configured
+from jobs.config.methods import configured
 from jobs.plan.cells import schema_of
 from jobs.plan.node import Cell, Node, Part, Run
 from jobs.plan.units import cut_units

@@ -17,7 +17,7 @@ import pyarrow as pa
 from evaluation.schema import TRIALS as SCHEMA
 from evaluation.scoring.flips import TARGET_LOGIT
 from evaluation.scoring.trials import choose, trials_of
-from jobs.methods import configured, left_open
+from jobs.config.methods import configured, left_open
 from jobs.plan.cells import schema_of
 from jobs.plan.choices import in_words
 from jobs.plan.node import Cell, Choice, Node, Part, Run

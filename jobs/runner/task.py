@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured
+from jobs.config.methods import configured
 from jobs.plan.node import Part
 from lrp_core.method import Method
 

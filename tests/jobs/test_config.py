@@ -7,7 +7,7 @@ import pytest
 from jobs.config import RunConfig
 from jobs.config.file import CONF_DIR, ConfigError
 from jobs.config.geometries import geometry_of
-from jobs.methods import configured
+from jobs.config.methods import configured
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))

@@ -5,7 +5,8 @@ from importlib import import_module
 
 import pytest
 
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan
 from jobs.plan.node import Run

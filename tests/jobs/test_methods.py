@@ -4,7 +4,8 @@ import pytest
 
 from jobs import methods as table
 from jobs.config import RunConfig
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan.cells import make_plan, validate
 from jobs.runner.task import WorkerOptions
 from jobs.runner.worker import Worker

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from evaluation.schema import VIEW
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan import cells as planning
 from jobs.plan.cells import make_plan, validate
 from jobs.plan.inputs import Inputs

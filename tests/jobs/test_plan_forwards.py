@@ -5,7 +5,8 @@ from contextlib import contextmanager
 import pytest
 
 from jobs.config import RunConfig
-from jobs.methods import METHODS, configured
+from jobs.config.methods import configured
+from jobs.methods import METHODS
 from jobs.plan.cells import requests_of
 from jobs.plan.forwards import forwards, forwards_of_labels
 from jobs.products.explaining import Explainer

@@ -20,7 +20,7 @@ from evaluation.scoring.metrics import METRICS, Metric, applicable
 from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
 from evaluation.scoring.statistics import Comparison, compare
 from jobs.config import ModelConfig, RunConfig
-from jobs.methods import configured, tuned_label
+from jobs.config.methods import configured, tuned_label
 from jobs.plan.choices import in_words
 from jobs.plan.clusters import clusters_of
 from jobs.plan.models import architecture
