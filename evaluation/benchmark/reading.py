@@ -25,11 +25,6 @@ if TYPE_CHECKING:  # takes a second to import, and only the hub needs it
 GENERATED_ROWS = 1000  # where no limit is given
 
 
-def source_of(name: str) -> AnySource:
-    """The source of this name. Raises KeyError."""
-    return SOURCES[name]
-
-
 @dataclass(frozen=True)
 class Origin:
     """The origin of a task: `path` (file, folder or URL), else `hub`, else the place where the source is published."""
@@ -106,7 +101,7 @@ def read(survey: Survey, wanted: Wanted | None = None) -> Iterator[Row]:
 
 def _rows(origin: Origin, wanted: Wanted | None) -> Iterator[Row]:
     """Every row of the source; a row that is not as `wanted`, or whose content came before, is a reject."""
-    source = source_of(origin.source)
+    source = SOURCES[origin.source]
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)
     elif origin.balance and source.side is not None:
@@ -168,7 +163,7 @@ def pinned(origin: Origin, source: AnySource | None = None) -> Origin:
     `source` stands in for the record of its name. Raises UserError when it cannot be had, its checksum is not the
     pinned one, or there is nothing to balance.
     """
-    source = source or source_of(origin.source)
+    source = source or SOURCES[origin.source]
     if origin.balance and (isinstance(source, Generated) or source.side is None):
         raise UserError(f"tasks.{origin.task}.balance: the {source.name} source has nothing to balance; leave it out")
     if isinstance(source, Generated):

@@ -6,14 +6,18 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evaluation.benchmark.corpus import Corpus, source_for
 from evaluation.benchmark.sources.base import Generated
 from evaluation.benchmark.sources.own import SAMPLES, has_foils
+from evaluation.tasks import Task
 from jobs.config.file import ConfigError
 from jobs.config.geometries import GEOMETRIES
 from jobs.config.methods import bound, left_open
+from jobs.config.models import MethodConfig
+from jobs.config.neurons import CorpusConfig
+from jobs.config.perturb import PerturbConfig
+from jobs.config.settings import Settings
 from jobs.methods import METHODS
 from jobs.tasks import sources
 from jobs.tasks import tasks as known_tasks
@@ -22,13 +26,6 @@ from lrp_core.families import FAMILIES, describing
 from lrp_core.kinds import RESAMPLE
 from lrp_core.methods import METHODS as OWN_METHODS
 from lrp_core.types import UserError, nearest
-
-if TYPE_CHECKING:
-    from evaluation.tasks import Task
-    from jobs.config.models import MethodConfig
-    from jobs.config.neurons import CorpusConfig
-    from jobs.config.perturb import PerturbConfig
-    from jobs.config.settings import Settings
 
 
 def check(config: Settings) -> None:

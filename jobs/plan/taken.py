@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from evaluation.tasks.record import Output
+from jobs.config import RunConfig
+from jobs.plan.models import ResolvedModel
 from lrp_core.types import UserError
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.plan.models import ResolvedModel
 
 _PREDICTION = {"token": "words", "label": "labels", "score": "a score"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +13,9 @@ import pyarrow.compute as pc
 from evaluation.schema import REJECT
 from jobs.plan.node import Node, Run
 from jobs.plan.units import FEW, UNASKED
+from jobs.products.record import Product
+from jobs.runner.task import Account
 from jobs.store import Store
-
-if TYPE_CHECKING:
-    from jobs.products.record import Product
-    from jobs.runner.task import Account
 
 #: Gives further entries of a node's manifest.
 Entries = Callable[[Run, Node], Mapping[str, Any]]

@@ -1,24 +1,24 @@
-"""A run: its stages in order, each imported when it is needed."""
+"""A run: its stages one after the other, and what they leave undone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from jobs.cluster.hosts import kept_hosts
+from jobs.config import RunConfig
+from jobs.plan.cells import make_plan
+from jobs.plan.node import Run
+from jobs.products.table import PRODUCTS
+from jobs.stages.compute import ORDER, compute
 from jobs.stages.record import STAGES, StageSummary
-
-if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.store import Store
+from jobs.store import Ledger, Store
+from jobs.store.lock import is_asked
 
 
 def function_of(stage: str) -> Callable[[RunConfig, Store], StageSummary]:
     """The stage's function, imported when it is needed: stages bring heavy libraries."""
-    from jobs.products.table import PRODUCTS
-    from jobs.stages.compute import ORDER, compute
-
     if stage in ORDER:
         return partial(compute, stage=stage)
     make = next(product.make for product in PRODUCTS.values() if product.stage == stage and product.make)
@@ -31,9 +31,6 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
 
     A stage with failures does not stop the next ones: they work on what is complete. `closelook stop` does.
     """
-    from jobs.cluster.hosts import kept_hosts
-    from jobs.store.lock import is_asked
-
     names = list(stages)
     with kept_hosts():
         for name in names:
@@ -49,11 +46,6 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
 
 def not_complete(config: RunConfig, store: Store, stages: Iterable[str]) -> list[str]:
     """A line for each product of these stages of which something planned is not complete, by a fresh look."""
-    from jobs.plan.cells import make_plan
-    from jobs.plan.node import Run
-    from jobs.products.table import PRODUCTS
-    from jobs.store import Ledger
-
     run, names, lines = Run(config, make_plan(config, store), Ledger(store)), set(stages), []
     for product in PRODUCTS.values():
         nodes = list(product.nodes(run)) if product.stage in names else []

@@ -14,6 +14,7 @@ from evaluation.benchmark.sources.own import SAMPLES, Wanted
 from evaluation.benchmark.views import VERSION as VIEWS_VERSION
 from evaluation.benchmark.views import tokenise
 from evaluation.schema import GENERIC, VIEW, titled
+from evaluation.tasks import SOURCES
 from jobs.config import RunConfig
 from jobs.plan.checkpoints import ModelUnavailable
 from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
@@ -132,7 +133,7 @@ def origin_of(config: RunConfig, task: str) -> Origin:
 def _survey(origin: Origin, record: dict[str, Any] | None, part: str | None, required: Wanted | None) -> Survey:
     """The survey of a source: the manifest's, where its files have not changed since it was looked through."""
     asked = (asdict(origin), listed(required))
-    generated = isinstance(reading.source_of(origin.source), Generated)
+    generated = isinstance(SOURCES[origin.source], Generated)
     if record is not None and (record["configured"], record.get("wanted")) == asked and not generated:
         known = Survey(origin=Origin(**record["origin"]), **record["survey"])
         if origin.path is None or reading.pinned(origin) == known.origin:
@@ -148,7 +149,7 @@ def listed(required: Wanted | None) -> list[str] | None:
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
     """The annotator of a task; None where the source brings the evidence. Raises UserError for a missing annotator."""
     settings, kind = config.tasks[task], config.task(task).evidence
-    if kind is None or kind == "source" or reading.source_of(settings.source).brings_evidence:
+    if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None
     from evaluation.benchmark import annotate  # takes seconds, and the demo does without
 

@@ -8,6 +8,7 @@ from evaluation.benchmark import reading
 from evaluation.benchmark.reading import Origin
 from evaluation.benchmark.samples import is_reject
 from evaluation.benchmark.sources.squad import first_piece
+from evaluation.tasks import SOURCES
 from lrp_core.types import UserError
 
 BLIMP = {
@@ -28,7 +29,7 @@ SQUAD = {"data": [{"title": "A", "paragraphs": [{"context": CONTEXT, "qas": [WHO
 
 
 def read(tmp_path, source, content, **options):
-    file = tmp_path / f"data{reading.source_of(source).suffixes[0]}"
+    file = tmp_path / f"data{SOURCES[source].suffixes[0]}"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     survey = reading.survey(Origin("task", source, path=str(options.pop("at", file)), **options))
     return survey, list(reading.read(survey))
