@@ -20,8 +20,8 @@ MODULES: dict[frozenset[str], str] = {}
 
 #: Groups of rooms that reach each other by imports, and the reason why they stay.
 ROOMS: dict[frozenset[str], str] = {
-    frozenset(("evaluation.benchmark", "evaluation.tasks")): "a task names its sources, and samples are read by task",
-    frozenset(("jobs.products", "jobs.runner")): "the runner calls products by their record, and they call it to close",
+    frozenset(("evaluation.benchmark", "evaluation.tasks")): "tasks name their sources; readers ask the tasks",
+    frozenset(("jobs.products", "jobs.runner")): "workers look products up; products close by the runner",
 }
 
 
